@@ -16,28 +16,28 @@ use libp2p::PeerId;
 /// Why a ticket cannot be adopted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AdoptError {
-    /// It is damaged, or the file system refuses.
+    /// The ticket is damaged, or the file system fails.
     #[error(transparent)]
     Ticket(#[from] TicketError),
-    /// There is something already.
+    /// The directory exists already.
     #[error("{} exists already: name a new directory with --into", path.display())]
     Exists {
-        /// Which directory.
+        /// Its path.
         path: PathBuf,
     },
-    /// The new state directory cannot be filled; remove it before another try.
+    /// The new state directory cannot be filled; it must be removed before another try.
     #[error(transparent)]
     Blob(#[from] BlobError),
-    /// Likewise.
+    /// As for `Blob`.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Likewise.
+    /// As for `Blob`.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// Likewise.
+    /// As for `Blob`.
     #[error(transparent)]
     Membership(#[from] MembershipError),
-    /// Likewise.
+    /// As for `Blob`.
     #[error("the new store does not take the records: {0}")]
     Commit(String),
 }
@@ -47,7 +47,8 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Ticket
     move |source| TicketError::Io { action, path, source }
 }
 
-/// Makes a state directory of the ticket in `file`, in which an agent goes on as the submitter. Its name. Blocks.
+/// Makes a state directory from the ticket in `file`, in which an agent continues as the submitter; returns the
+/// submitter's id. Blocks.
 ///
 /// # Errors
 /// When `dir` exists, or cannot be written: then it has to be removed before another try.
@@ -79,7 +80,7 @@ pub(crate) fn adopt(ticket: &Ticket, dir: &Path, file: &Path) -> Result<PeerId, 
     if !ticket.membership.is_empty() {
         Membership::write_files(dir, &ticket.membership)?;
     }
-    // Last: without it the directory is nobody's.
+    // Last: a directory without identity cannot be used.
     let path = dir.join(IDENTITY_FILE);
     let mut key =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed("create", &path))?;
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn who_adopts_has_the_name_the_records_and_the_blobs() {
+    fn an_adopted_directory_has_the_identity_the_records_and_the_blobs() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let (path, into, ticket) = (dir.path().join("ticket"), dir.path().join("new"), ticket(dir.path()));
         let name = identity::load_or_create(dir.path()).expect("its key").public().to_peer_id();

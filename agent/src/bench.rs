@@ -1,14 +1,14 @@
-//! `idlewood bench`: what small tasks cost, from the submission to the acknowledged result.
+//! `idlewood bench`: the cost of small tasks, from the submission to the acknowledged result.
 //!
-//! Agent processes with state directories of their own, as the demo has them, get one bag of tasks that do nothing (or
-//! compute for five milliseconds). The way is the real one: control API, signed and journalled bag, queue, worker
-//! processes, durable results, acknowledgements. When the bag is closed and no executor keeps a result that is not
-//! acknowledged, every result is looked at.
+//! Agent processes with state directories of their own, as in the demo, get one bag of tasks that do nothing (or
+//! compute for five milliseconds). Everything on the way is real: control API, signed and journalled bag, queue, worker
+//! processes, durable results, acknowledgements. When the bag is closed and no executor keeps an unacknowledged result,
+//! every result is checked.
 //!
-//! What is counted is what the system says of the processes: processor time and bytes written of each agent and its
-//! workers from before the submission to the last acknowledgement, and of this program in the same time, which is the
-//! client. After that the first ten results are asked for, and the submitter is killed and started again until it knows the
-//! bag. Left out of the processor time: starting and ending the agents, looking at the results, the restart.
+//! The figures are the system's: processor time and bytes written of each agent and its workers from before the
+//! submission to the last acknowledgement, and of this program, the client, in the same time. After that the client asks for the
+//! first ten results, kills the submitter, and starts it again until it knows the bag. Left out of the processor time: starting
+//! and ending the agents, checking the results, the restart.
 
 mod processes;
 
@@ -35,7 +35,7 @@ const FORM_TIMEOUT: Duration = Duration::from_secs(45);
 const STALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Our choice: more agents than a machine has processors measure the machine.
 const AGENTS_MAX: u32 = 16;
-/// How often the agents are asked how far they are, and their memory is looked at.
+/// How often the agents are asked for progress, and their memory is measured.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the submitter may take to start again: a million results take some ten seconds.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(600);
@@ -44,7 +44,7 @@ const FIRST_RESULTS: std::ops::RangeInclusive<u64> = 0..=9;
 /// Speed of a slot, Mop/s: measuring it would only take time, since no task declares its work.
 const SPEED_MOPS: f64 = 1000.0;
 
-/// What each task does.
+/// The work of each task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum TaskKind {
     /// Nothing.
@@ -55,7 +55,7 @@ pub enum TaskKind {
 }
 
 impl TaskKind {
-    /// How long one takes; `None`: no time at all.
+    /// Duration of one task; `None`: none.
     fn span(self) -> Option<Duration> {
         match self {
             Self::Noop => None,
@@ -64,12 +64,12 @@ impl TaskKind {
     }
 }
 
-/// What `idlewood bench` was told.
+/// Options of `idlewood bench`.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
     /// Tasks of the bag.
     pub tasks: u64,
-    /// What each does.
+    /// The work of each task.
     pub task: TaskKind,
     /// Each prints a line of its own, of about 100 bytes, so that no two outputs are equal.
     pub distinct: bool,
@@ -79,56 +79,56 @@ pub struct BenchOptions {
     pub quiet: bool,
 }
 
-/// What one agent had to do with it.
+/// One agent's part.
 #[derive(Clone, Debug, Serialize)]
 pub struct AgentReport {
     /// `submitter`, which executes too, or `executor`.
     pub role: &'static str,
     /// Tasks whose result came from there.
     pub executed: u64,
-    /// Processor time of the agent process, by the tasks of the whole bag, in µs.
+    /// Processor time of the agent process, divided by the tasks of the whole bag, in µs.
     pub agent_cpu_us_per_task: f64,
-    /// Processor time of its workers likewise; that of the tasks themselves included.
+    /// Processor time of its workers, divided likewise; includes the tasks themselves.
     pub workers_cpu_us_per_task: f64,
     /// Bytes the agent and its workers caused to be written to disk.
     pub bytes_written: u64,
 }
 
-/// What came out.
+/// The result of a benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Tasks submitted, and results found.
     pub tasks: u64,
-    /// What each did.
+    /// The work of each task.
     pub task: &'static str,
     /// Whether no two outputs were equal.
     pub distinct: bool,
-    /// Processor time, user and system, of all agents, their workers and this client, by the tasks, in µs.
+    /// Processor time, user and system, of all agents, their workers and this client, divided by the tasks, in µs.
     pub cpu_us_per_task: f64,
-    /// Tasks by the time from submission until the last result was acknowledged.
+    /// Tasks divided by the time from submission until the last result was acknowledged.
     pub tasks_per_s: f64,
-    /// From the request with the bag to the answer that it is durable, the program uploaded before.
+    /// From the request with the bag to the answer that it is durable, with the program uploaded before.
     pub submit_s: f64,
-    /// From the agent's taking the submission until the first task ran in a worker.
+    /// From the agent's acceptance of the submission until the first task ran in a worker.
     pub first_start_s: f64,
     /// From submission until the last result was acknowledged.
     pub makespan_s: f64,
-    /// Resident memory, agents and workers added up, pages they share counted in each, at the worst of the moments
-    /// looked at, ten a second.
+    /// Resident memory of agents and workers, summed, shared pages counted in each: the maximum of ten samples a
+    /// second.
     pub peak_rss_bytes: u64,
-    /// Bytes caused to be written to disk by agents and workers.
+    /// Bytes written to disk by agents and workers.
     pub bytes_written: u64,
-    /// Results that came for a task that was over already.
+    /// Results of tasks that were finished already.
     pub duplicates: u64,
-    /// Share of the slots' time from the first start to the last acknowledgement that was spent in tasks; of tasks
-    /// with a length only.
+    /// Share of the slots' time from the first start to the last acknowledgement that was spent in tasks; only for
+    /// tasks with a duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub efficiency: Option<f64>,
     /// From the request for the results of the first ten tasks to the answer.
     pub first_results_s: f64,
-    /// From the start of the submitter, which was killed, until it says that the bag has succeeded.
+    /// From the start of the submitter, after it was killed, until it reports that the bag has succeeded.
     pub restart_s: f64,
-    /// Processor time of this client in `cpu_us_per_task`, in µs.
+    /// This client's part of `cpu_us_per_task`, in µs.
     pub client_cpu_us_per_task: f64,
     /// The agents, the submitter first.
     pub agents: Vec<AgentReport>,
@@ -235,14 +235,14 @@ fn per_task(cpu: Duration, tasks: u64) -> f64 {
     cpu.as_secs_f64() * 1e6 / tasks as f64
 }
 
-/// Uploads the program; the bag that runs it.
+/// Uploads the program; returns the bag that runs it.
 fn submission(client: &Client, options: &BenchOptions) -> anyhow::Result<SubmitRequest> {
     let (name, program, args) = match (options.task, options.distinct) {
         (TaskKind::Noop, false) => ("noop.wasm", NOOP_PROGRAM, Vec::new()),
         (TaskKind::FiveMs, false) => ("spin.wasm", SPIN_PROGRAM, vec!["5".to_owned()]),
         (kind, true) => {
             let line = format!("task {{index}} prints {}\n", "this and no other task prints it. ".repeat(2));
-            // One more argument has it compute before.
+            // With one more argument it computes first.
             let compute = kind.span().map(|_| "compute".to_owned());
             ("distinct.wasm", DISTINCT_PROGRAM, std::iter::once(line).chain(compute).collect())
         }
@@ -275,9 +275,9 @@ fn check(results: Vec<TaskResult>, options: &BenchOptions) -> anyhow::Result<BTr
     Ok(executed)
 }
 
-/// What was spent between two moments.
+/// The use of resources between two moments.
 struct Spent {
-    /// Of each agent; its memory left out.
+    /// Usage of each agent, without memory.
     agents: Vec<Usage>,
     client_cpu: Duration,
     peak_rss_bytes: u64,
@@ -295,7 +295,7 @@ impl Watch {
         Ok(Self { agents: usages(grid)?, client_cpu: own_cpu(), peak_rss_bytes: 0 })
     }
 
-    /// Returns when every result is acknowledged: the seconds until the first task started.
+    /// Returns when every result is acknowledged, with the seconds until the first task started.
     fn follow(
         &mut self,
         grid: &Grid,
@@ -320,7 +320,7 @@ impl Watch {
                 }
             }
             ensure!(moved.elapsed() < STALL_TIMEOUT, "nothing happened for {} s", STALL_TIMEOUT.as_secs());
-            // The last acknowledgements are not waited for longer than they take.
+            // For the last acknowledgements look more often.
             let wait = if bag.state.is_closed() { Duration::from_millis(5) } else { LOOK_INTERVAL };
             std::thread::sleep(wait);
         }
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_noticed() {
+    fn missing_and_wrong_results_are_noticed() {
         let options = BenchOptions { tasks: 2, task: TaskKind::Noop, distinct: false, agents: 1, quiet: true };
         let executed = check(vec![result(0, true), result(1, true)], &options).expect("all is there");
         assert_eq!(executed, BTreeMap::from([("m".to_owned(), 2)]));

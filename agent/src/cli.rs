@@ -5,9 +5,9 @@
 //! | 0 | success |
 //! | 1 | the operation failed |
 //! | 2 | bad usage: nothing was tried |
-//! | 3, 4 | `bag wait` and what waits like it: some task failed; the bag was cancelled |
+//! | 3, 4 | `bag wait`, and commands that wait like it: some task failed; the bag was cancelled |
 //! | 130 | the user interrupted it |
-//! | 141 | whoever read the output went away (as if by SIGPIPE) |
+//! | 141 | the reader of the output went away (as if by SIGPIPE) |
 //! | 143 | SIGTERM ended it |
 //!
 //! Failures are one sentence on standard error: `error: ...`, or `{"error": ...}` with `--output json`.
@@ -140,7 +140,7 @@ Reasons for which tasks do not run as they could; the first that holds is told:
 Tasks that stand still keep their memory and go on where they stopped; unstarted ones, and those that
 have a checkpoint, go back to their submitters after owner.vacate.";
 
-/// What every command gets.
+/// The context of every command.
 #[derive(Clone, Debug)]
 struct Context {
     state_dir: PathBuf,
@@ -149,13 +149,13 @@ struct Context {
 }
 
 impl Context {
-    /// The agent of the state directory; of one that is starting, once it takes commands.
+    /// The client of the state directory's agent; waits for one that is starting.
     fn client(&self) -> Result<Client, ClientError> {
         Client::wait_for(&self.state_dir)
     }
 }
 
-/// Something the user has to say differently.
+/// An error in the user's input.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct BadUsage(String);
@@ -205,7 +205,7 @@ fn dispatch(cli: Cli, entries: Option<Vec<String>>) -> anyhow::Result<ExitCode> 
     }
 }
 
-/// Takes what follows `:::` off the arguments; clap would stumble over entries that look like options.
+/// Splits the entries after `:::` off the arguments; clap would stumble over entries that look like options.
 fn split_entries(mut arguments: Vec<OsString>) -> (Vec<OsString>, Result<Option<Vec<String>>, BadUsage>) {
     let Some(position) = arguments.iter().position(|argument| argument == ":::") else {
         return (arguments, Ok(None));
@@ -230,7 +230,7 @@ fn state_dir(given: Option<PathBuf>) -> Result<PathBuf, BadUsage> {
             Ok(directory)
         };
     }
-    // The XDG specification: paths that are not absolute do not count.
+    // The XDG specification ignores relative paths.
     let base = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     base("XDG_STATE_HOME")
         .or_else(|| base("HOME").map(|home| home.join(".local/state")))
@@ -244,8 +244,8 @@ fn config_path(given: Option<PathBuf>) -> Result<PathBuf, BadUsage> {
     given.or_else(crate::settings::default_path).ok_or_else(none)
 }
 
-/// Where root works in the state directory of another user, as one that administers a service does, it goes on as that user:
-/// what it writes there is for the agent to read. Only while the program has one thread.
+/// As root, in the state directory of another user, as when administering a service: continues as that user, since the
+/// agent must be able to read the files that the command writes. Only while the program has one thread.
 ///
 /// # Errors
 /// When the system refuses.
@@ -265,7 +265,7 @@ fn act_as_owner(state_dir: &Path) -> anyhow::Result<()> {
     act().with_context(whose)
 }
 
-/// The format that arguments ask for which clap could not read.
+/// The format that the arguments ask for, when clap could not parse them.
 fn wanted_format(arguments: &[OsString]) -> Format {
     let texts: Vec<_> =
         arguments.iter().map(|argument| argument.to_string_lossy()).take_while(|text| text != "--").collect();
@@ -273,7 +273,7 @@ fn wanted_format(arguments: &[OsString]) -> Format {
     if separate || texts.iter().any(|text| text == "--output=json") { Format::Json } else { Format::Text }
 }
 
-/// Says what clap has to say: help, version, or what is wrong with the arguments.
+/// Prints clap's message: help, version, or an error in the arguments.
 fn refuse(format: Format, error: &clap::Error) -> ExitCode {
     let asked_for = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     let printed = if format == Format::Json && !asked_for {
@@ -288,7 +288,7 @@ fn refuse(format: Format, error: &clap::Error) -> ExitCode {
     }
 }
 
-/// The first paragraph of what clap says, without its `error:`.
+/// The first paragraph of clap's message, without its `error:`.
 fn usage_sentence(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let lines: Vec<_> = text.lines().map(str::trim).skip_while(|line| line.is_empty()).collect();
@@ -296,7 +296,7 @@ fn usage_sentence(error: &clap::Error) -> String {
     paragraph.trim_start_matches("error: ").to_owned()
 }
 
-/// Says what went wrong, and how the program ends.
+/// Reports an error, and returns the exit code.
 fn report(format: Format, error: &anyhow::Error) -> ExitCode {
     let is_broken_pipe = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
     if error.chain().any(|cause| cause.downcast_ref().is_some_and(is_broken_pipe)) {
@@ -310,12 +310,12 @@ fn report(format: Format, error: &anyhow::Error) -> ExitCode {
         FAILURE
     };
     match output::error(format, &sentence(error)) {
-        // Without standard error there is nobody to tell; the exit code still says it.
+        // Without standard error the exit code must do.
         Ok(()) | Err(_) => ExitCode::from(code),
     }
 }
 
-/// An error and its causes in one line; causes that are part of the text already are not repeated.
+/// An error and its causes in one line; causes that the text contains already are not repeated.
 fn sentence(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

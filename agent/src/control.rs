@@ -1,19 +1,21 @@
-//! The control API: how the owner's commands and the user's submissions reach an agent, as JSON over HTTP/1.1 on
-//! loopback. `api.rs` has the words.
+//! The server of the control API: owner's commands and submissions as JSON over HTTP/1.1 on loopback. Their types are
+//! in `idlewood-api`.
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /v1/status`, `/v1/peers`, `/v1/bags`, `/v1/bags/{id}`, `/v1/bags/{id}/results`, `/v1/bags/{id}/receipts`, `/v1/bags/{id}/ticket` | what is |
-//! | `GET /v1/bags/{id}/results?from={index}&most={count}` | so many of the results, of the tasks from that one on |
-//! | `GET /v1/bags/{id}/results/{index}/output` | the output of a task, if it is small enough to be in its record; where it is, if not |
+//! | `GET /v1/status`, `/v1/peers`, `/v1/bags`, `/v1/bags/{id}`, `/v1/bags/{id}/results`, `/v1/bags/{id}/receipts`,
+//! `/v1/bags/{id}/ticket` | the present state |
+//! | `GET /v1/bags/{id}/results?from={index}&most={count}` | up to so many results, from that task on |
+//! | `GET /v1/bags/{id}/results/{index}/output` | the output of a task, if it is small enough to be in its record; else
+//! the hash of its blob |
 //! | `POST /v1/bags` | the bag, once it is durable |
-//! | `POST /v1/bags/{id}/cancel`, `rerun`, `remove`, `/v1/pause`, `/v1/resume`, `/v1/finish` | what is then |
-//! | `POST /v1/grid/invite`, `/v1/grid/revoke` | the invitation, the machine that was revoked |
+//! | `POST /v1/bags/{id}/cancel`, `rerun`, `remove`, `/v1/pause`, `/v1/resume`, `/v1/finish` | the state afterwards |
+//! | `POST /v1/grid/invite`, `/v1/grid/revoke` | the invitation, the revoked machine |
 //! | `HEAD`, `GET /v1/blobs/{hash}` | the content, streamed |
-//! | `POST /v1/blobs?blob={hash}` | takes the content, streamed; not durable before a bag that names it is |
+//! | `POST /v1/blobs?blob={hash}` | stores the content, streamed; not durable before a bag that names it is |
 //!
-//! Who may command an agent is who can read its `control.json` (0600): it holds a token that changes with every
-//! start. Web pages are kept out twice, by the token and by `guard`. Failures are `{"error": "a sentence"}`.
+//! A user who can read `control.json` (0600) may command the agent: it contains a token that changes with every start.
+//! Web pages are kept out twice, by the token and by `guard`. Failures are `{"error": "a sentence"}`.
 //!
 //! Left out: TLS (loopback), pages of other lists, and events pushed to the client (clients poll).
 
@@ -53,9 +55,9 @@ use crate::node::{NodeHandle, Page, Refusal};
 
 use guard::Guard;
 
-/// Largest request that is not a blob. JSON takes about twice what the manifest takes.
+/// Largest request that is not a blob. JSON takes about twice the bytes of a manifest.
 const REQUEST_BYTES_MAX: usize = 2 * MANIFEST_BYTES_MAX as usize;
-/// How long requests that are under way may go on after the agent was told to end.
+/// How long requests under way may continue after the agent was told to end.
 const DRAIN_WAIT: Duration = Duration::from_secs(2);
 /// Longest pause that resumes by itself: beyond that, pause without an end.
 const PAUSE_MAX: Duration = Duration::from_secs(366 * 86_400);
@@ -66,22 +68,22 @@ pub enum ControlError {
     /// The port is taken, or loopback is missing.
     #[error("cannot listen on {address} for commands: {source}; choose another --control-port, or leave it out")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file that says where it is cannot be written.
+    /// `control.json` cannot be written.
     #[error("cannot write {}: {source}; check the permissions and the space of the state directory", path.display())]
     Endpoint {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A control API that answers. Dropping it cuts off the requests under way.
+/// A running control API. Dropping it cuts off the requests under way.
 #[derive(Debug)]
 pub struct Control {
     address: SocketAddr,
@@ -89,11 +91,10 @@ pub struct Control {
     server: JoinHandle<()>,
 }
 
-/// Listens on 127.0.0.1 (port 0 lets the system choose), writes `control.json` into `state_dir` and answers from now
-/// on.
+/// Listens on 127.0.0.1 (port 0 lets the system choose), writes `control.json` into `state_dir`, and answers requests.
 ///
 /// # Errors
-/// When the port is taken or the file cannot be written; nothing is left then.
+/// When the port is taken or the file cannot be written; nothing runs then.
 pub async fn start(
     state_dir: &Path,
     port: u16,
@@ -121,12 +122,12 @@ async fn serve(state_dir: &Path, port: u16, routes: Router) -> Result<Control, C
 }
 
 impl Control {
-    /// Where it listens.
+    /// Its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes no more requests, answers those under way (for two seconds at most) and removes `control.json`.
+    /// Accepts no more requests, answers those under way (for two seconds at most) and removes `control.json`.
     pub async fn shutdown(self) {
         let Self { stop, mut server, .. } = self;
         if stop.send(()).is_err() {
@@ -135,7 +136,7 @@ impl Control {
         if tokio::time::timeout(DRAIN_WAIT, &mut server).await.is_err() {
             debug!("requests under way are cut off");
             server.abort();
-            // Waits until the file is removed; that it was cancelled is known.
+            // Waits until the file is removed; the cancellation itself is expected.
             if let Err(error) = server.await {
                 debug!(%error, "the control API was cut off");
             }
@@ -148,7 +149,7 @@ fn token() -> String {
     hex::encode(rand::random::<[u8; 32]>())
 }
 
-/// `control.json`, while the agent lives.
+/// `control.json`; removed on drop.
 struct EndpointFile {
     path: PathBuf,
     content: Vec<u8>,
@@ -174,7 +175,7 @@ impl EndpointFile {
 
 impl Drop for EndpointFile {
     fn drop(&mut self) {
-        // That of an agent that started since stays.
+        // A newer agent's file stays.
         if fs::read(&self.path).is_ok_and(|content| content == self.content)
             && let Err(error) = fs::remove_file(&self.path)
         {
@@ -195,7 +196,7 @@ impl Failure {
         Self { status, sentence: sentence.into() }
     }
 
-    /// A piece of the agent itself broke.
+    /// A part of the agent failed.
     fn internal(error: &dyn std::error::Error) -> Self {
         warn!(%error, "a command failed");
         Self::new(StatusCode::SERVICE_UNAVAILABLE, format!("the agent failed ({error}); see its log"))
@@ -256,7 +257,7 @@ fn bag_routes(node: NodeHandle) -> Router {
         .with_state(node)
 }
 
-/// Puts the guard before everything, also before what does not exist.
+/// Puts the guard before every route, even before those that do not exist.
 fn protect(router: Router, guard: Guard) -> Router {
     router
         .fallback(async || Failure::new(StatusCode::NOT_FOUND, "no such thing here; is the agent of another version?"))
@@ -293,7 +294,7 @@ async fn results(
     Ok(Json(node.results(&id, page).await?))
 }
 
-/// What a task has left: bytes where they are in the record of its result, else where they are.
+/// The output of a task: bytes if they are in the record of its result, else the hash of its blob.
 async fn task_output(
     State(node): State<NodeHandle>,
     UrlPath((id, index)): UrlPath<(String, u64)>,
@@ -332,7 +333,7 @@ async fn remove(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) ->
     Ok(Json(node.remove(&id).await?))
 }
 
-/// Whether a ticket is to have the results so far.
+/// Whether a ticket should include the results so far.
 #[derive(serde::Deserialize)]
 struct TicketQuery {
     results: bool,
@@ -359,7 +360,7 @@ async fn finish(State(node): State<NodeHandle>) -> Answer<idlewood_api::Status> 
     Ok(Json(node.finish().await?))
 }
 
-/// Reads a JSON body, whatever its content type says.
+/// Reads a JSON body, whatever its content type.
 fn parse<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Failure> {
     let body = body.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => {

@@ -1,9 +1,9 @@
 //! `idlewood demo`: a real bag on a real grid, on one machine.
 //!
 //! Agent processes with state directories of their own form a grid on loopback. One of them, drawn by the seed, gets a
-//! bag that renders a picture by tiles. On the way one machine crashes (SIGKILL) and comes back, and the owner of
-//! another returns for a few seconds. Every tile is then compared with a render that shares no code with the task.
-//! What the summary says is what the agents answered and what this program did and saw.
+//! bag that renders a picture by tiles. Meanwhile one machine crashes (SIGKILL) and comes back, and the owner of
+//! another returns for a few seconds. Every tile is then compared with a render that shares no code with the task. The
+//! summary has only the agents' answers and this program's own observations.
 
 pub(crate) mod grid;
 mod verify;
@@ -31,9 +31,9 @@ const TILE_PROGRAM: &[u8] = include_bytes!("../tasks/tile/tile.wasm");
 const FORM_TIMEOUT: Duration = Duration::from_secs(45);
 /// How long the bag may take.
 const BAG_TIMEOUT: Duration = Duration::from_secs(600);
-/// How often the agents are asked how far they are.
+/// How often the agents are asked for progress.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// A bag of so many tasks lasts long enough for a crash and an owner's return; of a smaller one that is not demanded.
+/// A bag of so many tasks lasts long enough for a crash and an owner's return; smaller ones need not show them.
 const TASKS_TO_SHOW_ALL: u64 = 64;
 /// How long the crashed machine is down, and how long the owner stays.
 const DOWN_TIME: Duration = Duration::from_secs(2);
@@ -43,7 +43,7 @@ const RECLAIM_TIMEOUT: Duration = Duration::from_secs(5);
 /// Width and height of the picture, about.
 const PICTURE_PIXELS: u64 = 1024;
 
-/// What `idlewood demo` was told.
+/// Options of `idlewood demo`.
 #[derive(Clone, Debug)]
 pub struct DemoOptions {
     /// Agent processes, at least 3: a submitter, one that crashes, one whose owner returns.
@@ -52,26 +52,26 @@ pub struct DemoOptions {
     pub tasks: u64,
     /// Draws the submitter, the victims and the picture's region.
     pub seed: u64,
-    /// Where `demo.png` goes.
+    /// Directory of `demo.png`.
     pub out: PathBuf,
     /// No progress on stderr.
     pub quiet: bool,
 }
 
-/// What came out.
+/// The result of a demo.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// Agent processes.
     pub agents: u32,
     /// Tasks submitted.
     pub tasks: u64,
-    /// Tasks whose result is there.
+    /// Tasks with a result.
     pub completed: u64,
-    /// Tasks whose result is not.
+    /// Tasks without a result.
     pub lost: u64,
     /// Tasks that were issued again.
     pub reissued: u64,
-    /// Results that came for a task that was over.
+    /// Results of tasks that were finished already.
     pub duplicates: u64,
     /// Tiles equal to the independent render.
     pub verified: u64,
@@ -83,11 +83,11 @@ pub struct Summary {
     pub makespan_s: f64,
     /// (C − r)/w of the bag, in s/Mop.
     pub max_stretch: f64,
-    /// Height of the tree, as its root said.
+    /// Height of the tree, by its root.
     pub tree_height: u32,
     /// Mean over the agents.
     pub bytes_sent_per_agent: f64,
-    /// Machines whose results were taken.
+    /// Machines whose results were accepted.
     pub machines: u64,
     /// Seed.
     pub seed: u64,
@@ -96,16 +96,16 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Whether every task is there and verified.
+    /// Whether every task has a verified result.
     pub fn is_success(&self) -> bool {
         self.lost == 0 && self.verified == self.tasks
     }
 }
 
-/// Shows it all.
+/// Runs the demo.
 ///
 /// # Errors
-/// When something did not go as it should, or the user interrupts; nothing is left running.
+/// When a step fails, or the user interrupts; nothing is left running.
 pub fn run(options: &DemoOptions) -> anyhow::Result<Summary> {
     ensure!(options.agents >= 3, "the demo needs at least 3 agents: a submitter, one to crash, one with an owner");
     ensure!((1..=4096).contains(&options.tasks), "the demo renders between 1 and 4096 tiles");
@@ -182,10 +182,10 @@ fn submission(picture: &Picture, tasks: u64, program: blake3::Hash, bytes: u64) 
     SubmitRequest::plain("demo", tasks, program, picture.args())
 }
 
-/// What happens to the grid while the bag runs.
+/// The events of the demo while the bag runs.
 #[derive(Debug, Default)]
 struct Story {
-    /// Who may crash, in the order of preference.
+    /// Agents that may crash, in order of preference.
     victims: Vec<usize>,
     owned: usize,
     /// Whether the owner returns before the crash.
@@ -194,14 +194,14 @@ struct Story {
     crashed: u32,
     /// Machines seen frozen for their owner.
     reclaimed: u32,
-    /// Who crashed and when, until started again.
+    /// The crashed agent and when, until it is started again.
     down: Option<(usize, Instant)>,
-    /// Since when the owner is there.
+    /// When the owner returned, while present.
     owner_since: Option<Instant>,
 }
 
 impl Story {
-    /// Follows the bag to its end, and lets things happen.
+    /// Follows the bag to its end, and makes the events happen.
     fn watch(
         &mut self,
         grid: &mut Grid,
@@ -228,7 +228,7 @@ impl Story {
                 return Ok(bag);
             }
             if bag.state == BagState::Running && bag.placed > 0 {
-                // A small bag may be over before the next look.
+                // A small bag may end before the next look.
                 let small = bag.tasks < TASKS_TO_SHOW_ALL;
                 let (crash_due, owner_due) = if self.owner_first { (3, 8) } else { (8, 3) };
                 if self.crashed == 0 && (small || bag.done * crash_due >= bag.tasks) {
@@ -238,12 +238,12 @@ impl Story {
                     self.owner_returns(grid, show, interrupt)?;
                 }
             }
-            self.go_on(grid, show, interrupt)?;
+            self.end_due_events(grid, show, interrupt)?;
             std::thread::sleep(LOOK_INTERVAL);
         }
     }
 
-    /// Whether what the demo is for could be shown.
+    /// Checks that all events happened.
     fn check(&self, tasks: u64) -> anyhow::Result<()> {
         let missing = match (self.crashed, self.reclaimed) {
             _ if tasks < TASKS_TO_SHOW_ALL => return Ok(()),
@@ -290,8 +290,8 @@ impl Story {
         Ok(())
     }
 
-    /// What was begun ends in its time.
-    fn go_on(&mut self, grid: &mut Grid, show: &mut Show, interrupt: &Interrupt) -> anyhow::Result<()> {
+    /// Ends events whose time is over.
+    fn end_due_events(&mut self, grid: &mut Grid, show: &mut Show, interrupt: &Interrupt) -> anyhow::Result<()> {
         if let Some((victim, _)) = self.down.take_if(|(_, at)| at.elapsed() >= DOWN_TIME) {
             restart(grid, victim, show, interrupt)?;
         }
@@ -307,7 +307,7 @@ impl Story {
         Ok(())
     }
 
-    /// What was begun ends with the bag.
+    /// Ends all events with the bag.
     fn finish(&mut self, grid: &mut Grid, show: &mut Show, interrupt: &Interrupt) -> anyhow::Result<()> {
         if let Some((victim, _)) = self.down.take() {
             restart(grid, victim, show, interrupt)?;
@@ -364,10 +364,10 @@ impl Show {
             eprint!("\r\x1b[2K{line} [{}{}]", "#".repeat(filled), ".".repeat(width as usize - filled));
             return;
         }
-        // Without a terminal, a line for every second in which something happened.
+        // Without a terminal, a line for every second with progress.
         let done = bag.stretch.map(|_| bag.done);
-        let news = self.last.is_none_or(|(at, last)| at.elapsed() >= Duration::from_secs(1) && last != done);
-        if news {
+        let is_due = self.last.is_none_or(|(at, last)| at.elapsed() >= Duration::from_secs(1) && last != done);
+        if is_due {
             self.last = Some((Instant::now(), done));
             eprintln!("{line}");
         }

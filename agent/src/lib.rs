@@ -1,8 +1,8 @@
 //! The idlewood agent: the driver that puts a `Peer` on a real machine, and the command line around it.
 //!
-//! `node` owns the peer; its means are crates of their own (`idlewood-net`, `-store`, `-blobs`, `-worker`, `-sensing`,
-//! `-trust`). `control` is the agent's end of the control API (`idlewood-api` has the other); `cli` and `submit` are what the
-//! user types; `demo` shows it all, `bench` says what small tasks cost.
+//! `node` owns the machine; what it uses are crates of their own (`idlewood-net`, `-store`, `-blobs`, `-worker`,
+//! `-sensing`, `-trust`). `control` is the server of the control API (`idlewood-api` has its client); `cli` and
+//! `submit` are the commands; `demo` shows a grid at work, `bench` measures the cost of small tasks.
 
 mod adopting;
 pub mod bench;

@@ -4,7 +4,6 @@
 //! bounded channels. No decision of the protocol is made here.
 
 mod absence;
-mod again;
 mod authorise;
 mod checkpoints;
 mod commits;
@@ -13,7 +12,6 @@ mod ending;
 mod handle;
 mod homes;
 mod jobs;
-mod kept;
 mod manifests;
 mod measuring;
 mod neighbours;
@@ -21,9 +19,11 @@ mod outputs;
 mod owner;
 mod pause;
 mod pin;
+mod pins;
 mod places;
 mod receipts;
 mod reclaim;
+mod rerun;
 mod results;
 mod runs;
 mod scratch;
@@ -164,7 +164,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     tell_losses(&opened, &records);
     tell_given_up(id, &records);
     let seed = Seed { chance: rand::random(), bags: gate.bag_secret() };
-    let kept = kept::Kept::restore(&blobs, seed, &records);
+    let pins = pins::Pins::restore(&blobs, seed, &records);
     let peer = Peer::restore(config.clone(), grid, me, seed, clock.now(), wall, records)
         .with_context(|| "the agent's settings make no sense")?;
 
@@ -222,7 +222,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         listen: address,
         neighbours,
         bootstrap,
-        kept,
+        pins,
     });
     let ran = driver.run().await;
     let ended = driver.shut_down(control).await;

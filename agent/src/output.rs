@@ -1,10 +1,10 @@
-//! What commands print: one JSON value, or text for people.
+//! Output of commands: one JSON value, or text for people.
 //!
-//! Text is aligned tables, short ids, human sizes and times, colour only where a terminal shows it and `NO_COLOR` is
-//! not set. What other machines sent (names, reasons) passes through [`printable`], so that it cannot steer the
-//! terminal; in JSON the same characters are escaped, so that nothing of them is lost.
+//! Text is aligned tables, short ids, human sizes and times, colour only on a terminal that shows it and without
+//! `NO_COLOR`. Texts from other machines (names, reasons) pass through [`printable`], so that they cannot steer the
+//! terminal; JSON escapes the same characters, so that nothing is lost.
 //!
-//! Everything is written with `?`: a reader that went away (`idlewood peers | head -1`) ends the command quietly, see
+//! All write errors are returned: a reader that went away (`idlewood peers | head -1`) ends the command quietly, see
 //! `cli`. Left out: wrapping to the terminal's width; tables are as wide as their content.
 
 use std::env;
@@ -39,7 +39,7 @@ pub fn json(value: &impl Serialize) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes `value` as JSON without a line break, in which nothing steers a terminal.
+/// Writes `value` as JSON without a line break, with escapes for characters that steer a terminal.
 ///
 /// # Errors
 /// When `out` refuses.
@@ -48,7 +48,7 @@ pub fn write_json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()
     value.serialize(&mut serializer).map_err(io::Error::from)
 }
 
-/// `json`, which is valid JSON, with escapes for what steers a terminal: such characters stand in its texts alone.
+/// Valid JSON with escapes for characters that steer a terminal: these occur only in its strings.
 pub fn escaped_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for character in json.chars() {
@@ -64,7 +64,7 @@ pub fn escaped_json(json: &str) -> String {
     escaped
 }
 
-/// Compact JSON, with escapes also where JSON needs none and a terminal would obey.
+/// Compact JSON that also escapes characters which a terminal would obey.
 struct EscapingFormatter;
 
 impl serde_json::ser::Formatter for EscapingFormatter {
@@ -76,7 +76,7 @@ impl serde_json::ser::Formatter for EscapingFormatter {
     }
 }
 
-/// Says on standard error what the user should know, beside what the command prints.
+/// Prints a warning on standard error.
 ///
 /// # Errors
 /// When standard error refuses.
@@ -84,10 +84,10 @@ pub fn warning(sentence: &str) -> io::Result<()> {
     writeln!(io::stderr(), "warning: {}", printable(sentence))
 }
 
-/// Says on standard error that the command failed. As text, further lines are set in, whatever they say.
+/// Prints on standard error that the command failed. As text, further lines are indented.
 ///
 /// # Errors
-/// When standard error refuses; then there is nobody to tell.
+/// When standard error refuses; then nothing can be printed.
 pub fn error(format: Format, sentence: &str) -> io::Result<()> {
     let mut out = io::stderr().lock();
     match format {
@@ -102,12 +102,12 @@ pub fn error(format: Format, sentence: &str) -> io::Result<()> {
     }
 }
 
-/// `text` without characters that steer, on one line.
+/// `text` on one line, without characters that steer a terminal.
 pub fn printable(text: &str) -> String {
     text.chars().map(|character| if steers(character) { ' ' } else { character }).collect()
 }
 
-/// The beginning of a text that somebody else chose the length of, and how much more there is.
+/// The beginning of a text of arbitrary length, and how much more there is.
 pub fn shortened(text: &str, characters_max: usize) -> String {
     match text.char_indices().nth(characters_max) {
         Some((end, _)) => format!("{} ... and {} more", &text[..end], bytes((text.len() - end) as u64)),
@@ -115,7 +115,7 @@ pub fn shortened(text: &str, characters_max: usize) -> String {
     }
 }
 
-/// Replaces, in whole lines of a log, what steers beside the escape sequences of its colours.
+/// Replaces characters in whole lines of a log that steer a terminal, except the escape sequences of its colours.
 #[derive(Debug)]
 pub struct Harmless<W>(pub W);
 
@@ -140,7 +140,7 @@ pub fn short_id(id: &str) -> &str {
     id.get(..SHORT_ID_DIGITS).unwrap_or(id)
 }
 
-/// The end of a machine's peer id: all of them begin alike.
+/// The end of a machine's peer id: all ids begin alike.
 pub fn short_peer(peer: &str) -> &str {
     let start = peer.char_indices().rev().nth(SHORT_ID_DIGITS - 1).map_or(0, |(position, _)| position);
     &peer[start..]
@@ -151,7 +151,7 @@ pub fn bytes(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
-    // Not 1024: what rounds to it belongs to the next unit.
+    // Not 1024: values that round to it belong to the next unit.
     while value >= 1_023.95 && unit + 1 < units.len() {
         value /= 1_024.0;
         unit += 1;
@@ -194,7 +194,7 @@ pub fn when(iso: &str) -> String {
     }
 }
 
-/// How a state of a bag is called.
+/// Name of a bag's state.
 pub fn state(state: BagState) -> &'static str {
     match state {
         BagState::Measuring => "measuring",
@@ -208,16 +208,16 @@ pub fn state(state: BagState) -> &'static str {
 /// Colour of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
-    /// Went well.
+    /// Success.
     Green,
-    /// Went wrong.
+    /// Failure.
     Red,
-    /// On its way, or held up.
+    /// Under way, or held up.
     Yellow,
 }
 
 impl Colour {
-    /// That of a bag's state.
+    /// Colour of a bag's state.
     pub fn of(state: BagState) -> Self {
         match state {
             BagState::Measuring | BagState::Running => Self::Yellow,
@@ -226,7 +226,7 @@ impl Colour {
         }
     }
 
-    /// `text` in this colour, where standard output shows colours.
+    /// `text` in this colour, if standard output shows colours.
     pub fn paint(self, text: &str) -> String {
         if !shows_colours(io::stdout().is_terminal()) {
             return text.to_owned();
@@ -240,8 +240,7 @@ impl Colour {
     }
 }
 
-/// Whether to colour what goes to a stream: it is a terminal that can, and the user does not object
-/// (<https://no-color.org>).
+/// Whether to colour output: the stream is a terminal that can, and the user does not object (<https://no-color.org>).
 pub fn shows_colours(is_terminal: bool) -> bool {
     let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     is_terminal && !refused && env::var_os("TERM").is_none_or(|term| term != "dumb")
@@ -255,12 +254,12 @@ pub struct Column {
 }
 
 impl Column {
-    /// For words.
+    /// A column for text.
     pub const fn left(title: &'static str) -> Self {
         Self { title, right: false }
     }
 
-    /// For numbers.
+    /// A column for numbers.
     pub const fn right(title: &'static str) -> Self {
         Self { title, right: true }
     }

@@ -1,7 +1,7 @@
 //! The owner's policy: whether tasks may run on this machine now, and why not.
 //!
-//! A state machine without clocks or files: what was sensed, what the owner ordered and set, and the time go in; a
-//! [`Judgement`] comes out. It tells the reason, since when, and what would change it.
+//! A state machine without clocks or files: readings, the owner's orders and settings, and the time go in; a
+//! [`Judgement`] comes out, with the reason, since when it holds, and what would change it.
 //!
 //! | reason | code | tasks |
 //! |---|---|---|
@@ -16,8 +16,8 @@
 //! | finishing | `finishing` | those that run go on, none begins |
 //! | (none) | | limits of `limits.idle`: by default all they can get |
 //!
-//! Where several hold, the first of this table is the one that is told. Tasks that stand still are frozen at once and
-//! keep their memory; unstarted ones go back to their submitters after `owner.vacate`.
+//! If several reasons hold, the first in this table is reported. Tasks that stand still are frozen at once and keep
+//! their memory; unstarted ones go back to their submitters after `owner.vacate`.
 
 pub(crate) mod hours;
 
@@ -28,54 +28,54 @@ use jiff::Zoned;
 
 use crate::settings::{self, Settings};
 
-/// The processor counts as free again when others use less than this share of what is allowed to them ...
+/// The processor counts as free again when others use less than this share of the threshold ...
 const QUIET_SHARE: f64 = 0.6;
 /// ... for this long. Our choice: a compiler that pauses between two files keeps the machine.
 const QUIET_TIME: Duration = Duration::from_secs(30);
-/// No task begins when less than this share of the disk space that the owner gives is left for results ...
+/// No task begins when less than this share of the owner's disk limit is free for results ...
 const ROOM_LEAST: f64 = 0.05;
 /// ... until so much of it is free again.
 const ROOM_ENOUGH: f64 = 0.1;
 
-/// What is known of the owner's input.
+/// Knowledge of the owner's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// Nobody can tell: counts as away.
+    /// No source works: counts as away.
     Unknown,
-    /// The owner is there whatever the idle time: a file says so.
+    /// The owner is present whatever the idle time: a file says so.
     Present,
     /// Time since the last input.
     Idle(Duration),
 }
 
-/// What was sensed.
+/// The readings.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) input: Input,
     pub(crate) on_battery: bool,
-    /// Share of the processors' time, 0 to 1, that others use; `None` while it is not known.
+    /// Share of the processors' time, 0 to 1, that others use; `None` while unknown.
     pub(crate) foreign_cpu: Option<f64>,
     /// One of the owner's programs that pause everything, if it runs.
     pub(crate) program: Option<String>,
-    /// Share of `limits.disk` that nothing needs, 0 to 1; 0 also where the disk itself is nearly full.
+    /// Share of `limits.disk` that is free or can be freed, 0 to 1; 0 also when the disk itself is nearly full.
     pub(crate) disk_room: f64,
     pub(crate) local: Zoned,
 }
 
-/// What the owner ordered.
+/// The owner's orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Orders {
     pub(crate) pause: Option<Pause>,
     pub(crate) finish: bool,
 }
 
-/// A pause asked for by the owner.
+/// A pause ordered by the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pause {
     pub(crate) until: Option<Time>,
 }
 
-/// Why tasks do not run as they could.
+/// Why tasks do not run without limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// See the table above; likewise below.
@@ -91,7 +91,7 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    /// For programs.
+    /// As a code.
     pub(crate) fn code(&self) -> &'static str {
         match self {
             Self::PausedByUser => "paused_by_user",
@@ -106,7 +106,7 @@ impl Reason {
         }
     }
 
-    /// For people.
+    /// In words.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::PausedByUser => "paused by the user".to_owned(),
@@ -121,24 +121,24 @@ impl Reason {
         }
     }
 
-    /// Whether it is the owner who is back, in person.
+    /// Whether the reason is the owner's presence.
     pub(crate) fn is_return(&self) -> bool {
         matches!(self, Self::OwnerPresent | Self::OwnerActive)
     }
 }
 
-/// What follows for tasks.
+/// The consequence for tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Judgement {
     pub(crate) reason: Option<Reason>,
-    /// How much of a processor each task may use; 0: all stand still.
+    /// Share of a processor that each task may use; 0: all stand still.
     pub(crate) cpu_percent: u32,
     /// Whether tasks may begin.
     pub(crate) takes_work: bool,
     pub(crate) since: Time,
 }
 
-/// Judges, and remembers what that takes.
+/// Judges, and remembers what that needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
     judgement: Judgement,
@@ -149,7 +149,7 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// Nothing is known yet: as if nobody were there.
+    /// Nothing is known yet: as if the owner were away.
     pub(crate) fn new(now: Time) -> Self {
         let judgement = Judgement { reason: None, cpu_percent: 100, takes_work: true, since: now };
         Self { judgement, in_use: false, cpu_is_busy: false, quiet_since: None, disk_is_full: false }
@@ -160,12 +160,12 @@ impl Policy {
         &self.judgement
     }
 
-    /// Whether the owner is there, by the last judgement, whatever its reason.
+    /// Whether the owner is present, by the last judgement, whatever its reason.
     pub(crate) fn is_in_use(&self) -> bool {
         self.in_use
     }
 
-    /// Judges anew. Whether something has changed.
+    /// Judges anew. True if the judgement has changed.
     pub(crate) fn judge(&mut self, now: Time, settings: &Settings, facts: &Facts, orders: Orders) -> bool {
         self.measure_cpu(now, settings.owner.foreign_cpu_percent.get(), facts.foreign_cpu);
         self.disk_is_full = facts.disk_room < if self.disk_is_full { ROOM_ENOUGH } else { ROOM_LEAST };
@@ -217,7 +217,7 @@ impl Policy {
         orders.finish.then_some(Reason::Finishing)
     }
 
-    /// Busy from the first average above the threshold on, until it has been well below for a while.
+    /// Busy from the first average above the threshold, until it has been well below for a while.
     fn measure_cpu(&mut self, now: Time, threshold_percent: u32, share: Option<f64>) {
         if threshold_percent >= 100 {
             (self.cpu_is_busy, self.quiet_since) = (false, None);
@@ -261,7 +261,7 @@ impl Policy {
                 format!("{left} s more without input (owner.idle = {})", owner.idle)
             }
             Reason::ForeignCpu => {
-                // Not known for a moment after the start.
+                // Unknown for a moment after the start.
                 let used = facts.foreign_cpu.map_or_else(String::new, |share| format!(", now {:.0} %", share * 100.0));
                 let threshold = f64::from(owner.foreign_cpu_percent.get()) * QUIET_SHARE;
                 let seconds = QUIET_TIME.as_secs();

@@ -1,4 +1,4 @@
-//! What the owner sets: `config.toml`.
+//! The owner's settings: `config.toml`.
 //!
 //! ```toml
 //! [owner]
@@ -39,12 +39,12 @@
 //! bootstrap = []               # agents to join through, too, e.g. ["/ip4/192.0.2.7/tcp/4001"]; at the next start
 //! ```
 //!
-//! Everything has a default, the one shown. The file is looked at every two seconds: what is changed counts without a
-//! restart, but for the settings that say so. A file with a mistake is refused as a whole, with the line and what
-//! is allowed there; at the start that ends the agent, later the last good settings stay in force.
+//! Everything has a default, the one shown. The file is checked every two seconds: changes take effect without a
+//! restart, except for the settings that say so. A file with a mistake is refused as a whole, naming the line and the
+//! allowed values; at the start that ends the agent, later the last valid settings stay in force.
 //!
-//! Flags win over the environment, which wins over the file. The caps on
-//! the line leave out messages, which are small and must not wait.
+//! Flags override the environment, which overrides the file. The caps on bandwidth leave out messages, which are small
+//! and must not wait.
 
 mod bags;
 mod network;
@@ -65,12 +65,12 @@ use crate::policy::hours::{Days, Hours};
 pub use bags::{Bags, Machine, Objection, Program};
 pub use network::{Address, Network};
 
-/// Smallest cap on the line: with less, a piece of a blob would take longer than a request may.
+/// Smallest bandwidth cap: with less, a piece of a blob would take longer than a request may.
 const RATE_LEAST: ByteSize = ByteSize(64 << 10);
 /// Name of the file.
 const FILE: &str = "config.toml";
 
-/// A whole number between two others.
+/// A whole number within bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "i64")]
 pub struct Within<const LEAST: u32, const MOST: u32>(u32);
@@ -101,7 +101,7 @@ pub struct Settings {
     pub limits: Limits,
     /// Whose they may be.
     pub bags: Bags,
-    /// Where other agents are.
+    /// Addresses for and of other agents.
     pub network: Network,
 }
 
@@ -133,28 +133,29 @@ pub struct Owner {
 pub struct Limits {
     /// Tasks at the same time.
     pub slots: Within<1, 1024>,
-    /// Most memory for all tasks together, frozen ones included; none: [`MEMORY_SHARE`](idlewood_sensing::memory::MEMORY_SHARE) of what the machine has.
+    /// Most memory for all tasks together, frozen ones included; none:
+    /// [`MEMORY_SHARE`](idlewood_sensing::memory::MEMORY_SHARE) of the machine's memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
-    /// Longest that a task may run, frozen time left out, whatever its bag says; of those that begin from then on.
+    /// Longest that a task may run, without frozen time, whatever its bag allows; for tasks that begin from then on.
     #[serde(deserialize_with = "task_time")]
     pub task_time: Span,
     /// Most disk space for programs, inputs and results, and for the files of each task that runs.
     pub disk: ByteSize,
-    /// Largest checkpoint that goes with a task to another machine; one that is larger stays, and its task with it.
+    /// Largest checkpoint that goes with a task to another machine; a task with a larger one stays here.
     #[serde(deserialize_with = "checkpoint")]
     pub checkpoint: ByteSize,
-    /// Most bytes per second that others get of blobs; none: any.
+    /// Most bytes per second that others get of blobs; none: unlimited.
     #[serde(deserialize_with = "rate", skip_serializing_if = "Option::is_none")]
     pub upload: Option<ByteSize>,
-    /// The same for what is fetched.
+    /// Most bytes per second fetched of blobs; none: unlimited.
     #[serde(deserialize_with = "rate", skip_serializing_if = "Option::is_none")]
     pub download: Option<ByteSize>,
     /// While the owner is away.
     pub idle: IdleLimits,
     /// While the owner is there.
     pub in_use: InUseLimits,
-    /// Whether the agent refuses to start where the system lacks part of the sandbox around tasks.
+    /// Whether the agent refuses to start if the system lacks part of the sandbox around tasks.
     pub strict_sandbox: bool,
 }
 
@@ -172,24 +173,24 @@ pub struct IdleLimits {
 pub struct InUseLimits {
     /// How much of a processor each task may use; 0: they stand still.
     pub cpu_percent: Within<0, 100>,
-    /// As [`Limits::memory`]; none: that.
+    /// Replaces [`Limits::memory`]; none: no other limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
-    /// As [`Limits::upload`]; none: that.
+    /// Replaces [`Limits::upload`]; none: no other limit.
     #[serde(deserialize_with = "rate", skip_serializing_if = "Option::is_none")]
     pub upload: Option<ByteSize>,
-    /// As [`Limits::download`]; none: that.
+    /// Replaces [`Limits::download`]; none: no other limit.
     #[serde(deserialize_with = "rate", skip_serializing_if = "Option::is_none")]
     pub download: Option<ByteSize>,
 }
 
 impl Limits {
-    /// Most memory for all tasks together, by whether the owner is there.
+    /// Most memory for all tasks together, depending on the owner's presence.
     pub fn memory_now(&self, in_use: bool) -> Option<ByteSize> {
         if in_use { self.in_use.memory.or(self.memory) } else { self.memory }
     }
 
-    /// Most bytes per second up and down, likewise.
+    /// Most bytes per second up and down, depending on the owner's presence.
     pub fn rates_now(&self, in_use: bool) -> (Option<ByteSize>, Option<ByteSize>) {
         let InUseLimits { upload, download, .. } = self.in_use;
         if in_use { (upload.or(self.upload), download.or(self.download)) } else { (self.upload, self.download) }
@@ -197,7 +198,7 @@ impl Limits {
 }
 
 impl Default for Owner {
-    /// What HTCondor and BOINC users know.
+    /// The defaults that HTCondor and BOINC users know.
     fn default() -> Self {
         Self {
             idle: Span(Duration::from_secs(5 * 60)),
@@ -275,27 +276,27 @@ fn up_to_a_day<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Er
     Err(serde::de::Error::custom(format!("{span} is not allowed: write a duration from 1s to 1d, for example \"5m\"")))
 }
 
-/// Why settings are refused. The ones in force stay.
+/// Why settings are refused. Those in force stay.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// It cannot be read or written.
     #[error("cannot {action} {}: {reason}; check its permissions, or name another file with --config", path.display())]
     File {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
     /// It has a mistake.
     #[error("{} line {line}: {reason}", path.display())]
     Mistake {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Where, from 1.
+        /// The line, from 1.
         line: usize,
-        /// What is wrong, and what is allowed.
+        /// The mistake, and the allowed values.
         reason: String,
     },
     /// There is no such setting.
@@ -305,19 +306,19 @@ pub enum SettingsError {
         key: String,
         /// The value.
         value: String,
-        /// What is wrong, and what is allowed.
+        /// The mistake, and the allowed values.
         reason: String,
     },
 }
 
-/// Where the file is unless it is named: below `$XDG_CONFIG_HOME` or `~/.config`; `None` without a home directory.
+/// The default path: below `$XDG_CONFIG_HOME` or `~/.config`; `None` without a home directory.
 pub fn default_path() -> Option<PathBuf> {
     let base = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = base("XDG_CONFIG_HOME").or_else(|| base("HOME").map(|home| home.join(".config")))?;
     Some(base.join("idlewood").join(FILE))
 }
 
-/// Reads settings; the defaults where there is no file.
+/// Reads settings; the defaults if there is no file.
 ///
 /// # Errors
 /// [`SettingsError`].
@@ -344,8 +345,7 @@ fn parse(path: &Path, text: &str) -> Result<Settings, SettingsError> {
     })
 }
 
-/// Sets one setting in the file, as `owner.idle` and `10m`, and leaves everything else there as it is. Gives the
-/// settings then.
+/// Sets one setting in the file, as `owner.idle` and `10m`, and leaves the rest unchanged. Returns the new settings.
 ///
 /// # Errors
 /// When there is no such setting, the value is not allowed or the file cannot be written; it is unchanged then.
@@ -354,7 +354,7 @@ pub fn set(path: &Path, key: &str, value: &str) -> Result<Settings, SettingsErro
     parse(path, &text)?;
     let refused = |reason: String| SettingsError::Setting { key: key.to_owned(), value: value.to_owned(), reason };
     let mut document: toml_edit::DocumentMut = text.parse().map_err(|error| refused(format!("{error}")))?;
-    // What is no TOML is a text: `10m` need not be quoted on the command line.
+    // A value that is not TOML is a string: `10m` need not be quoted on the command line.
     let value: toml_edit::Value = value.parse().unwrap_or_else(|_| value.into());
     let (tables, last) = key.rsplit_once('.').map_or((None, key), |(tables, last)| (Some(tables), last));
     let mut table = document.as_table_mut() as &mut dyn toml_edit::TableLike;
@@ -372,8 +372,8 @@ pub fn set(path: &Path, key: &str, value: &str) -> Result<Settings, SettingsErro
     Ok(settings)
 }
 
-/// All of it or nothing, with the permissions and the owner that the file had. A new file belongs to whose directory it is in,
-/// and everybody may read it, as the agent has to that is a service under a user of its own.
+/// Replaces the file atomically, keeping its permissions and owner. A new file belongs to the directory's owner, and
+/// all may read it, as must an agent that is a service under a user of its own.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     // A link, to a directory of dotfiles say, stays one.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -388,7 +388,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
         Err(_) => (fs::metadata(parent)?, fs::Permissions::from_mode(0o644)),
     };
     file.as_file().set_permissions(permissions)?;
-    // Root alone can, and only root's file would be somebody else's.
+    // Only root can, and only root's file would have the wrong owner.
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::fchown(file.as_file(), Some(like.uid()), Some(like.gid()))?;
     }
@@ -398,7 +398,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The settings in force, and the file that they come from.
+/// The settings in force, and their file.
 #[derive(Debug)]
 pub(crate) struct Current {
     path: PathBuf,
@@ -425,12 +425,12 @@ impl Current {
         &self.path
     }
 
-    /// Why the file as it is now does not count.
+    /// Why the present file is not used.
     pub(crate) fn error(&self) -> Option<&SettingsError> {
         self.error.as_ref()
     }
 
-    /// Reads the file again if it has changed. Whether the settings have.
+    /// Reads the file again if it has changed. True if the settings have changed.
     pub(crate) fn refresh(&mut self) -> bool {
         let seen = fingerprint(&self.path);
         if seen == self.seen {
@@ -451,14 +451,14 @@ impl Current {
     }
 }
 
-/// What tells one version of a file from the next; `None` without a file.
+/// Distinguishes versions of a file; `None` without a file.
 fn fingerprint(path: &Path) -> Option<(SystemTime, u64)> {
     let metadata = fs::metadata(path).ok()?;
     Some((metadata.modified().ok()?, metadata.len()))
 }
 
 impl fmt::Display for Settings {
-    /// As a file that says all of it.
+    /// As a file with all settings.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = toml::to_string(self).map_err(|_| fmt::Error)?;
         formatter.write_str(&text)

@@ -1,11 +1,11 @@
-//! From what the user typed to what the agent is told: a [`Plan`], the request and the files it needs.
+//! Planning a submission: from the user's options to a [`Plan`], the request with the files that it needs.
 //!
 //! Everything that can be checked without an agent is checked here, before a byte is uploaded: the program is valid
-//! WebAssembly, files can be read, names do not collide, there is at least one task. Every failure is the user's to
-//! mend, so every [`SubmitError`] is bad usage (exit code 2).
+//! WebAssembly, files can be read, names do not collide, there is at least one task. The user can fix every failure, so
+//! every [`SubmitError`] is bad usage (exit code 2).
 //!
-//! Files are hashed here and named by their hash, so that a file that many tasks share travels once and one that the
-//! agent has already does not travel at all.
+//! Files are hashed here and named by their hash, so that a file shared by many tasks is uploaded once, and one that
+//! the agent has already is not uploaded at all.
 //!
 //! Left out: directories as inputs (pack them), and uploads that are resumed.
 
@@ -26,11 +26,11 @@ use idlewood_api::SubmitRequest;
 
 use options::Options;
 
-/// Memory of a task where nothing else is said. Our choice: what a machine of 4 GiB has to spare in most hours.
+/// Default memory of a task. Our choice: what a machine of 4 GiB can spare in most hours.
 pub const MEMORY_BYTES_DEFAULT: u64 = 512 << 20;
-/// Time of a task where nothing else is said. Our choice.
+/// Default time limit of a task. Our choice.
 pub const TIME_LIMIT_S_DEFAULT: u64 = 86_400;
-/// Retries where nothing else is said. Our choice: tells a task that fails from a machine that does.
+/// Default retries. Our choice: they distinguish a task that fails from a machine that does.
 pub const RETRIES_DEFAULT: u32 = 2;
 /// Most retries that can be asked for.
 pub const RETRIES_MAX: u32 = 100;
@@ -38,38 +38,38 @@ pub const RETRIES_MAX: u32 = 100;
 /// Why a submission cannot be sent. Nothing was uploaded.
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
-    /// The spec file says something it cannot.
+    /// The spec file has a mistake.
     #[error("{}, line {line}: {reason}", path.display())]
     Spec {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// From 1.
         line: usize,
-        /// What is wrong there.
+        /// The mistake.
         reason: String,
     },
     /// A file that is needed cannot be read.
     #[error("cannot read the {what} {}: {source}", path.display())]
     File {
-        /// What it was to be.
+        /// The file's role.
         what: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// No program was named.
     #[error("no program: name one with --program FILE.wasm or in a spec file")]
     NoProgram,
-    /// The program cannot be run by anybody.
+    /// No machine can run the program.
     #[error("{} cannot be run: {source}", path.display())]
     Program {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: ProgramError,
     },
-    /// There would be nothing to do.
+    /// The bag would have no task.
     #[error("no task: {0}")]
     NoTask(String),
     /// Two files would be one under `inputs/`.
@@ -82,7 +82,7 @@ pub enum SubmitError {
         /// Another file.
         second: PathBuf,
     },
-    /// Anything else that is wrong with a value.
+    /// Any other mistake in a value.
     #[error("{0}")]
     Value(String),
 }
@@ -90,9 +90,9 @@ pub enum SubmitError {
 /// A submission that is ready to be sent.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What to ask of the agent, once it has the files.
+    /// The request to the agent, once it has the files.
     pub request: SubmitRequest,
-    /// The distinct blobs that the request names, and where each can be read.
+    /// The distinct blobs that the request names, and the path of each.
     pub files: BTreeMap<[u8; 32], LocalFile>,
     /// Directories that the pattern matches: tasks are made of files only.
     pub left_out: Vec<PathBuf>,
@@ -101,18 +101,18 @@ pub struct Plan {
 /// A file to be uploaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalFile {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// Its size.
     pub bytes: u64,
 }
 
 impl Plan {
-    /// Checks `options`, reads and hashes the files they name, and puts the request together. `stdin` is read where
-    /// `--each-line -` asks for it.
+    /// Checks `options`, reads and hashes the files they name, and makes the request. Reads `stdin` for `--each-line
+    /// -`.
     ///
     /// # Errors
-    /// [`SubmitError`], with what to do about it.
+    /// [`SubmitError`], with a remedy.
     pub fn new(options: Options, stdin: impl io::Read) -> Result<Self, SubmitError> {
         check_values(&options)?;
         let mut files = Files::default();
@@ -164,7 +164,7 @@ impl Plan {
     }
 }
 
-/// `template` as the task at `index` gets it. For previews: executors fill in from the manifest.
+/// `template` filled in for the task at `index`. For previews: executors fill in from the manifest.
 pub fn fill(template: &str, index: u64, entries: &[Entry]) -> String {
     let entry = usize::try_from(index).ok().and_then(|position| entries.get(position));
     let value = entry.map_or_else(String::new, |entry| match &entry.input {
@@ -174,7 +174,7 @@ pub fn fill(template: &str, index: u64, entries: &[Entry]) -> String {
     template.replace("{index}", &index.to_string()).replace("{}", &value)
 }
 
-/// How many machines run each task, as the options say.
+/// How many machines run each task, by the options.
 fn replication(options: &Options) -> Replication {
     let replicas = options.replicas.unwrap_or(1);
     let quorum = options.quorum.unwrap_or(if replicas > 1 { (replicas / 2 + 1).max(2) } else { 1 });
@@ -356,7 +356,7 @@ impl Files {
 
 fn open(what: &'static str, path: &Path) -> Result<(File, u64), SubmitError> {
     let failed = |source| SubmitError::File { what, path: path.to_owned(), source };
-    // Before opening: that would wait for the other end of a pipe.
+    // Before opening: opening a pipe would wait for its other end.
     let metadata = std::fs::metadata(path).map_err(failed)?;
     if !metadata.is_file() {
         return Err(failed(io::Error::other("it is not a regular file")));
@@ -371,7 +371,7 @@ fn not_unicode(path: &Path) -> SubmitError {
     SubmitError::Value(format!("the name of {} is not UTF-8: rename the file", path.display()))
 }
 
-/// The inputs all tasks have, by name, with where they came from.
+/// The inputs of all tasks, by name, with their paths.
 #[derive(Default)]
 struct Shared(BTreeMap<String, (Input, PathBuf)>);
 
@@ -390,7 +390,7 @@ impl Shared {
         }
     }
 
-    /// The input that `name` means as standard input; adds the file if it is none yet.
+    /// The input that `name` stands for as standard input; adds the file if it is not an input yet.
     fn stdin(&mut self, name: &str, own_files: bool, files: &mut Files) -> Result<String, SubmitError> {
         if name == "{}" {
             return if own_files {

@@ -1,9 +1,9 @@
-//! The picture of the demonstration: what `tasks/tile` computes in pieces on many machines.
+//! The demo's picture, which `tasks/tile` computes in pieces on many machines.
 //!
-//! This is the other side of that program: the geometry of the tiles, the arguments of the tasks, putting the tiles
-//! together, PNG. [`Picture::render`] computes a tile natively with code of its own, against which results from the
-//! grid are checked bit for bit. That works because both sides keep to `+ - * /` and comparisons on doubles, in the
-//! order that `tile.c` describes: IEEE 754 leaves nothing open then.
+//! The counterpart of that program: geometry of the tiles, arguments of the tasks, assembly of the tiles, PNG.
+//! [`Picture::render`] computes a tile natively by code of its own, against which results from the grid are checked bit
+//! for bit. That works because both use only `+ - * /` and comparisons on doubles, in the order that `tile.c`
+//! describes: IEEE 754 determines every bit then.
 //!
 //! Left out: any other way of drawing, and deep zooms (doubles end at a scale of about 1e-10).
 
@@ -30,7 +30,7 @@ pub struct Picture {
     pub samples: u32,
 }
 
-/// A region worth looking at, and how finely to look.
+/// A region worth looking at, and its level of detail.
 struct Region {
     x: f64,
     y: f64,
@@ -54,7 +54,7 @@ const REGIONS: [Region; 5] = [
     Region { x: 0.2925755, y: -0.0149977, scale: 0.008, iterations: 2000, samples: 3 },
 ];
 
-/// Where a tile lies in its picture, pixels.
+/// A tile's area in its picture, in pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Area {
     /// First column.
@@ -90,7 +90,7 @@ pub enum PictureError {
     },
 }
 
-/// Why a tile was not taken. The canvas is unchanged.
+/// Why a tile was refused. The canvas is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TileError {
     /// There is no such tile.
@@ -106,9 +106,9 @@ pub enum TileError {
     Size {
         /// The tile.
         index: u32,
-        /// What its area takes.
+        /// The bytes of its area.
         expected: usize,
-        /// What was given.
+        /// The bytes given.
         found: usize,
     },
 }
@@ -120,7 +120,7 @@ impl Picture {
         Picture { width: 1024, height: 1024, tile: 64, x, y, scale, iterations, samples }
     }
 
-    /// Refuses what the task program would refuse too.
+    /// Refuses pictures that the task program would refuse, too.
     ///
     /// # Errors
     /// [`PictureError`], naming the first offender.
@@ -147,8 +147,8 @@ impl Picture {
         Ok(())
     }
 
-    /// The task program's arguments for this picture. Which tile, it learns from `IDLEWOOD_TASK_INDEX`, or from
-    /// `--index N` added to these.
+    /// The task program's arguments for this picture. The tile is given by `IDLEWOOD_TASK_INDEX`, or by `--index N`
+    /// added to these.
     pub fn args(&self) -> Vec<String> {
         let flags = [
             ("--width", self.width.to_string()),
@@ -179,7 +179,7 @@ impl Picture {
         self.columns() * self.rows()
     }
 
-    /// Where tile `index` lies; `None` when there is no such tile.
+    /// The area of tile `index`; `None` if there is no such tile.
     pub fn area(&self, index: u32) -> Option<Area> {
         if index >= self.tiles() {
             return None;
@@ -190,7 +190,7 @@ impl Picture {
         Some(Area { left, top, width, height })
     }
 
-    /// Computes a tile here: RGB bytes, row by row. `None` when there is no such tile.
+    /// Computes a tile here: RGB bytes, row by row. `None` if there is no such tile.
     pub fn render(&self, index: u32) -> Option<Vec<u8>> {
         let Area { left, top, width, height } = self.area(index)?;
         let pixels = (top..top + height).flat_map(|row| (left..left + width).map(move |column| (column, row)));
@@ -267,7 +267,7 @@ fn log2(mut m: f64) -> f64 {
     exponent + s * series * 2.885_390_081_777_926_8
 }
 
-/// A picture that is being put together from its tiles.
+/// A picture that is being assembled from its tiles.
 #[derive(Debug, Clone)]
 pub struct Canvas {
     picture: Picture,
@@ -287,7 +287,7 @@ impl Canvas {
         Ok(Canvas { picture, rgb, there })
     }
 
-    /// Puts a tile in its place. Placing it again replaces it.
+    /// Puts a tile in its place, replacing it if it was placed before.
     ///
     /// # Errors
     /// [`TileError`]; the canvas is unchanged.
@@ -307,7 +307,7 @@ impl Canvas {
         Ok(())
     }
 
-    /// The tiles that were not placed yet.
+    /// The tiles that are still missing.
     pub fn missing(&self) -> impl Iterator<Item = u32> {
         (0..).zip(&self.there).filter(|(_, there)| !**there).map(|(index, _)| index)
     }

@@ -1,4 +1,4 @@
-//! `idlewood bench` from the outside: what it prints, and that nothing is left of it.
+//! `idlewood bench` from outside: its output, and that it leaves nothing behind.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn bench(temporary: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Runs it; the object on its last line.
+/// Runs it; returns the object on its last line.
 fn report(args: &[&str]) -> Value {
     let temporary = tempfile::tempdir().unwrap();
     let output = bench(temporary.path(), args).output().unwrap();
@@ -27,7 +27,7 @@ fn report(args: &[&str]) -> Value {
     serde_json::from_str(stdout.lines().last().expect("a line")).expect("JSON")
 }
 
-/// Neither files nor processes.
+/// Neither files nor processes are left.
 fn assert_nothing_left(temporary: &Path) {
     let files: Vec<_> = fs::read_dir(temporary).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(files.is_empty(), "{files:?}");
@@ -38,14 +38,14 @@ fn assert_nothing_left(temporary: &Path) {
 fn processes_on(temporary: &Path) -> Vec<String> {
     let name = temporary.to_str().unwrap();
     let processes = fs::read_dir("/proc").unwrap().flatten();
-    // A process may end while it is looked at.
+    // A process may end meanwhile.
     let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
     let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
     lines.filter(|line| line.contains(name)).collect()
 }
 
 #[test]
-fn five_hundred_tasks_are_counted_and_nothing_is_left() {
+fn five_hundred_tasks_are_counted_and_nothing_remains() {
     let report = report(&["--tasks", "500"]);
     assert_eq!(report["tasks"], 500);
     for field in [
@@ -81,7 +81,7 @@ fn two_agents_share_tasks_of_five_milliseconds() {
     assert_eq!(report["agents"][0]["role"], "submitter");
 }
 
-/// Every task prints something else, and nobody lacks anything of it.
+/// Every task prints something else, and all of it arrives.
 #[test]
 fn distinct_outputs_of_four_agents_all_arrive() {
     let report = report(&["--tasks", "400", "--distinct", "--agents", "4"]);

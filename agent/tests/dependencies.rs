@@ -1,8 +1,8 @@
-//! What this project depends on: licences and sources, held to `deny.toml` for all crates of the lock file that this
-//! platform needs.
+//! The project's dependencies: licences and sources of all crates of the lock file that this platform needs, checked
+//! against `deny.toml`.
 //!
-//! `cargo deny` would do it, but takes longer to build than all of our tests to run. Left out: advisories, for which a
-//! database outside of the package registries is needed; `deny.toml` says how they are looked for.
+//! `cargo deny` would do it, but takes longer to build than all of our tests to run. Left out: advisories, which need a
+//! database outside of the package registries; `deny.toml` says how to check them.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
@@ -13,7 +13,7 @@ use serde_json::Value;
 /// The registry that everything comes from.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Whether an SPDX expression is fulfilled by licences that are `allowed`. `/` is an old way to write OR.
+/// Whether licences that are `allowed` satisfy an SPDX expression. `/` is an old way to write OR.
 fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let mut words: VecDeque<String> = VecDeque::new();
@@ -92,7 +92,7 @@ fn dependencies_have_licences_that_we_may_use_and_come_from_the_registry() {
     let host = Command::new("rustc").arg("-vV").output().unwrap();
     let host = String::from_utf8(host.stdout).unwrap();
     let host = host.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
-    // What is built here is here already.
+    // Everything built here is available offline.
     let arguments = ["metadata", "--locked", "--offline", "--format-version", "1", "--filter-platform", host];
     let output = Command::new(env!("CARGO")).args(arguments).current_dir(&root).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

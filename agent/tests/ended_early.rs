@@ -1,4 +1,4 @@
-//! What commands leave that end early. The agent that they ask is made up here, so that it can stop in the middle.
+//! Commands that end early: the files that they leave. A scripted agent stops in the middle.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -39,7 +39,7 @@ fn results() -> Vec<TaskResult> {
     (0..TASKS).map(result).collect()
 }
 
-/// Those that are asked for.
+/// The results that are requested.
 fn page(query: &str) -> Vec<TaskResult> {
     let numbers = query.split('&').map(|part| part.split_once('=').expect("a pair"));
     let number = |name| numbers.clone().find(|(of, _)| *of == name).expect("it is said").1.parse().expect("a number");
@@ -53,16 +53,16 @@ fn bag() -> BagDetail {
     BagDetail { bag, program: "p".to_owned(), args: Vec::new(), placements: Vec::new() }
 }
 
-/// What an agent does about an output.
+/// An answer to a request for an output.
 enum Given {
     Whole,
-    /// Says that it comes, and no more; the agent is gone when this ends.
+    /// Announces it, and sends half; the agent is gone when this ends.
     Half(Receiver<()>),
     /// The agent is gone.
     Nothing,
 }
 
-/// Answers one request, as `give` says of the task whose output it asks for. Whether the agent is still there.
+/// Answers one request, and one for a task's output as `give` decides. False if the agent is gone.
 fn answer(mut stream: TcpStream, mut give: impl FnMut(u64) -> Given) -> bool {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -90,7 +90,7 @@ fn answer(mut stream: TcpStream, mut give: impl FnMut(u64) -> Given) -> bool {
         Given::Half(_) => &body[..body.len() / 2],
         Given::Nothing => return false,
     };
-    // Whoever asked may be gone.
+    // The client may be gone.
     let is_sent = stream.write_all(&[head.as_bytes(), sent].concat()).is_ok();
     if let Given::Half(until) = given {
         return until.recv().is_ok();
@@ -102,7 +102,7 @@ fn answer(mut stream: TcpStream, mut give: impl FnMut(u64) -> Given) -> bool {
 fn agent(dir: &Path, mut give: impl FnMut(u64) -> Given + Send + 'static) -> JoinHandle<()> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("it listens").to_string();
-    // Commands look whether an agent has the directory.
+    // Commands look whether an agent has locked the directory.
     let lock = StateLock::acquire(dir).expect("nobody else has it");
     let endpoint = Endpoint { address, token: "00".repeat(32), pid: std::process::id() };
     fs::write(dir.join(ENDPOINT_FILE), serde_json::to_vec(&endpoint).expect("it is data")).expect("our directory");
@@ -116,7 +116,7 @@ fn agent(dir: &Path, mut give: impl FnMut(u64) -> Given + Send + 'static) -> Joi
     })
 }
 
-/// An agent that is gone when it is asked for the output at which all stops.
+/// An agent that goes away when it is asked for the output of `STOP`.
 fn agent_that_goes(dir: &Path) -> JoinHandle<()> {
     agent(dir, |index| if index == STOP { Given::Nothing } else { Given::Whole })
 }
@@ -136,7 +136,7 @@ fn error_of(output: &Output) -> String {
     error["error"].as_str().expect("a sentence").to_owned()
 }
 
-/// The tasks that `results.json` lists; all of them have their directory, and nobody else.
+/// The tasks that `results.json` lists, after checking that exactly they have a directory.
 fn listed(out: &Path) -> Vec<u64> {
     let text = fs::read(out.join("results.json")).expect("it was written");
     let records: Vec<Value> = serde_json::from_slice(&text).expect("JSON");
@@ -147,7 +147,7 @@ fn listed(out: &Path) -> Vec<u64> {
     indices
 }
 
-/// What becomes of a command that is sent this signal in the middle of an output, of which the rest never comes.
+/// The output of a command that gets this signal in the middle of an output whose rest never comes.
 fn signalled(dir: &Path, args: &[&str], signal: &str) -> Output {
     let (asked, is_asked) = channel();
     let (go_on, until) = channel();

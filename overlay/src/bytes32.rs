@@ -8,7 +8,7 @@ use serde::{Deserializer, Serializer};
 /// For `#[serde(with)]`.
 ///
 /// # Errors
-/// Those of the serialiser.
+/// The serialiser's.
 pub fn serialize<S: Serializer>(bytes: &[u8; 32], serializer: S) -> Result<S::Ok, S::Error> {
     if serializer.is_human_readable() {
         serializer.serialize_str(&hex::encode(bytes))
@@ -20,7 +20,7 @@ pub fn serialize<S: Serializer>(bytes: &[u8; 32], serializer: S) -> Result<S::Ok
 /// For `#[serde(with)]`.
 ///
 /// # Errors
-/// What is not exactly 32 bytes.
+/// Refuses anything but exactly 32 bytes.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u8; 32], D::Error> {
     if deserializer.is_human_readable() {
         deserializer.deserialize_str(Bytes32)

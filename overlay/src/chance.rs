@@ -1,4 +1,4 @@
-//! A peer's random numbers, which can be copied with the place they have come to: the library's generator cannot.
+//! A peer's random generator, `ChaCha8Rng` with a `Clone` that continues at the same position: the library's has none.
 
 use std::ops::{Deref, DerefMut};
 

@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What a report with a payload takes beside that: about what it is in CBOR.
+/// Bytes of a report besides its payload, about what they are in CBOR.
 const REPORT_BYTES: u64 = 48;
-/// Tenths of the limit that each of a router's two children has; the rest is for what goes with reports.
+/// Tenths of the rate limit that each of a router's two children gets; the rest is for everything but payloads.
 const SHARE_TENTHS: u64 = 4;
 
 /// Timings and bounds of the overlay. All peers of a grid should use the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// A neighbour, parent or child that was silent for so long is spoken to. 100 to 600,000 ms, default 5,000:
-    /// the prototype's; five times as often in the upper tree gained nothing there.
+    /// A neighbour, parent or child that was silent for so long is pinged. 100 to 600,000 ms, default 5,000: the
+    /// prototype's; five times as often in the upper tree gained nothing there.
     pub heartbeat_ms: u64,
     /// Spread of the heartbeat and of all slower periods, so that peers do not march in step. 0 to 50 %, default 5:
     /// the prototype's.
@@ -38,14 +38,14 @@ pub struct Config {
     /// Reports on one link are at least so far apart, however much changes. 0 to `nack_retry_ms`, default 50:
     /// our guess.
     pub report_spacing_ms: u64,
-    /// Silent members of the leaf set that are not next to us are spoken to after so long, and sparse finger buckets
-    /// are filled so often. At least `heartbeat_ms`, default 60,000: the prototype's 30,000 cost a tenth of all messages of a quiet
-    /// grid for nothing that was seen (docs/adr/0006).
+    /// Members of the leaf set that are not next to us are pinged after so long a silence, and sparse finger buckets
+    /// are filled so often. At least `heartbeat_ms`, default 60,000: the prototype's 30,000 cost a tenth of all
+    /// messages of a quiet grid without a visible gain (docs/adr/0006).
     pub exchange_ms: u64,
     /// Period of the look-up of the own key when nothing changes; after a change next to us it begins at a second
     /// and doubles up to this. At least 1,000 ms, default 60,000: the prototype's.
     pub lookup_ms: u64,
-    /// A peer that crashed or left is not believed alive by hearsay for so long. At least `heartbeat_ms`,
+    /// For so long, no other peer's claim makes a peer that crashed or left count as alive. At least `heartbeat_ms`,
     /// default 60,000: the prototype's.
     pub tombstone_ms: u64,
     /// Lost peers that are remembered, to heal partitions. 1 to 4,096, default 64: the prototype's.
@@ -55,12 +55,13 @@ pub struct Config {
     /// Fingers kept for each length of prefix shared with us. 1 to 16, default 3: a quarter less memory than the
     /// prototype's 4 for as many messages of a look-up.
     pub fingers_per_bucket: usize,
-    /// How long a leaving peer goes on telling those who did not hear. 0 to 60,000 ms, default 1,000: the prototype's.
+    /// How long a leaving peer repeats its farewell to peers that missed it. 0 to 60,000 ms, default 1,000: the
+    /// prototype's.
     pub leave_linger_ms: u64,
-    /// What reaches a parent from its children, on average: each of the two has two fifths of it for its reports. At least
-    /// 100 B/s, default 10,000: the paper's (§5.3), where each child has all of it.
+    /// Average rate at which a parent receives from its children: each of the two has two fifths of it for its reports.
+    /// At least 100 B/s, default 10,000: the paper's (§5.3), where each child has all of it.
     pub report_rate_bytes_per_s: u64,
-    /// News of the root is pushed to a child at most so often. 10 to 600,000 ms, default 1,000: our guess.
+    /// A parent pushes changes of the root to a child at most so often. 10 to 600,000 ms, default 1,000: our guess.
     pub root_push_ms: u64,
 }
 
@@ -90,7 +91,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Refuses nonsense.
+    /// Checks that every field is in its range.
     ///
     /// # Errors
     /// A sentence that names the field and says what to write instead.
@@ -138,7 +139,7 @@ impl Config {
         round_trip.map_or(high / 2, |round_trip| round_trip * 4).clamp(low, high)
     }
 
-    /// How long a child's share of its parent's link is taken by a payload of so many bytes.
+    /// How long a payload of so many bytes occupies a child's share of its parent's rate limit.
     pub(crate) fn payload_spacing(&self, bytes: usize) -> Duration {
         let bytes = (bytes as u64).saturating_add(REPORT_BYTES);
         Duration::from_micros(bytes.saturating_mul(10_000_000 / SHARE_TENTHS) / self.report_rate_bytes_per_s)
@@ -150,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_is_valid_and_nonsense_is_refused_by_name() {
+    fn the_default_is_valid_and_a_refusal_names_the_field() {
         assert_eq!(Config::default().validate(), Ok(()));
         let config = Config { child_lease_ms: 5_000, ..Config::default() };
         assert!(config.validate().unwrap_err().starts_with("child_lease_ms = 5000 is out of range"));

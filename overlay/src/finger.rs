@@ -1,37 +1,38 @@
 //! Fingers: peers far away on the line, for look-ups in O(log N) steps.
 //!
-//! Peers are sorted into buckets by the length of the prefix that their key shares with ours; a few per bucket are
-//! kept, and while there are few in all more than that. They are filled by whoever speaks to us and by look-ups of random
-//! places in sparse buckets.
+//! Peers are sorted into buckets by the length of the prefix that their key shares with ours. A bucket keeps a few of
+//! them; while there are few fingers in all, it keeps more. Buckets are filled by peers that send us a message and by
+//! look-ups of random places in sparse buckets.
 //!
-//! Beside them stand peers that we only heard of, in the answers of others. They are never named to anybody, or the dead
-//! would be handed on for ever: they are asked when so many are gone that those who spoke to us may not lead back.
+//! A second list holds peers that others named but that never sent us a message. We never name these to others, or dead
+//! peers would be passed on for ever; a look-up asks them when so many peers are gone that the fingers may not lead
+//! back.
 
 use std::time::Duration;
 
 use crate::{Member, PeerId, PositionKey, Time};
 
-/// A finger that was silent for so long gives way to a newly heard peer.
+/// A finger that was silent for so long is replaced by a peer that we hear from.
 const STALE: Duration = Duration::from_secs(120);
 
-/// Fingers that are kept in all, whatever their buckets: who loses all neighbours at once finds back through one that
-/// lives. In large grids there are more than these anyway. Our choice: of these and 16 neighbours, with four of five machines
-/// gone, all are gone for one survivor in fifty thousand (0.8^48).
+/// Fewest fingers kept in all, whatever their buckets: a peer that loses all neighbours at once finds back through one
+/// that lives. Large grids have more than these anyway. Our choice: if four of five machines fail, of these and 16
+/// neighbours all fail for one survivor in fifty thousand (0.8^48).
 const LEN_MIN: usize = 32;
 
-/// Peers heard of that are kept: our choice. Of these and 16 neighbours, with four of five machines gone, all are gone
+/// Most peers kept that others named: our choice. If four of five machines fail, of these and 16 neighbours all fail
 /// for one survivor in fifty million (0.8^80).
 const HEARD_OF_MAX: usize = 64;
 
-/// The key itself is left out: its beginning orders fingers, and they are the larger part of a quiet peer's memory.
+/// Without the whole key: its beginning orders fingers, and fingers are the larger part of a quiet peer's memory.
 #[derive(Clone, Debug)]
 struct Finger {
     contact: Member,
     /// Beginning of the key.
     head: u64,
-    /// Beginning of the peer id: what is compared first, without a look at the contact.
+    /// Beginning of the peer id, compared before the contact is read.
     tag: u32,
-    /// In seconds.
+    /// When the peer was heard last, in seconds.
     heard_s: u32,
 }
 
@@ -52,7 +53,7 @@ pub(crate) struct Fingers {
     per_bucket: u16,
     list: Vec<Finger>,
     heard_of: Vec<Member>,
-    /// By place in `heard_of`: what is compared first, without a look at the contacts.
+    /// By index in `heard_of`, the tag of the peer: compared before the contacts are read.
     heard_of_tags: Vec<u32>,
 }
 
@@ -76,7 +77,7 @@ impl Fingers {
         (head ^ self.me.head()).leading_zeros() as u16
     }
 
-    /// `contact`, whose key begins with `head`, spoke to us.
+    /// Notes that `contact`, whose key begins with `head`, sent us a message.
     pub(crate) fn note(&mut self, contact: &Member, head: u64, now: Time) {
         let heard_s = seconds(now);
         if let Some(known) = self.list.iter_mut().find(|known| known.is(contact.peer)) {
@@ -106,8 +107,8 @@ impl Fingers {
         }
     }
 
-    /// Somebody spoke of `contact`. Where there is no room it takes the place of the one that `pick` chooses. The latest
-    /// word counts, or one lie about an address would stay.
+    /// Notes that another peer named `contact`. A full list replaces the entry that `pick` chooses. The latest contact
+    /// replaces an earlier one of the same peer, or one lie about an address would stay.
     pub(crate) fn hear_of(&mut self, contact: &Member, pick: usize) {
         let tag = tag(contact.peer);
         if let Some(place) = self.place_heard_of(contact.peer) {
@@ -129,17 +130,17 @@ impl Fingers {
         self.heard_of_tags.iter().enumerate().position(is_it)
     }
 
-    /// Whether there is anybody to ask.
+    /// Whether we know any peer beyond the leaf set.
     pub(crate) fn knows_any(&self) -> bool {
         !self.list.is_empty() || !self.heard_of.is_empty()
     }
 
-    /// Those that others spoke of, dead or alive.
+    /// Peers that others named, dead or alive.
     pub(crate) fn heard_of(&self) -> &[Member] {
         &self.heard_of
     }
 
-    /// One of a bucket that has more than its share.
+    /// A finger of a bucket that has more than its share.
     fn spare(&self) -> Option<usize> {
         self.list.iter().position(|finger| self.bucket_len(self.bucket(finger.head)) > self.per_bucket)
     }
@@ -157,12 +158,12 @@ impl Fingers {
         }
     }
 
-    /// With the beginnings of their keys.
+    /// The fingers, each with the beginning of its key.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Member)> {
         self.list.iter().map(|finger| (finger.head, &finger.contact))
     }
 
-    /// Whether this very contact is a finger, which spoke just now; the beginning of its key.
+    /// Notes that this contact sent us a message, if it is a finger; returns the beginning of its key.
     pub(crate) fn heard(&mut self, contact: &Member, now: Time) -> Option<u64> {
         let known = self.list.iter_mut().find(|known| known.is(contact.peer) && known.contact == *contact)?;
         known.heard_s = seconds(now);
@@ -184,7 +185,7 @@ impl Fingers {
         if sparse.is_empty() { None } else { Some(sparse[pick % sparse.len()]) }
     }
 
-    /// A place in this bucket: our key up to there, the next bit flipped, then `rest`.
+    /// A key in this bucket: our key's first bits, the next bit flipped, then `rest`.
     pub(crate) fn place_in(&self, bucket: u16, rest: [u8; 32]) -> PositionKey {
         let mut key = rest;
         let (byte, bit) = (usize::from(bucket / 8), bucket % 8);
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_bucket_keeps_those_it_has_until_they_are_stale() {
+    fn a_full_bucket_keeps_its_fingers_until_they_are_stale() {
         let mut fingers = Fingers::new(key(0), 1);
         let note = |fingers: &mut Fingers, byte: u8, now| {
             fingers.note(&PeerId([byte; 32]).into(), key(byte).head(), now);
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn those_heard_of_are_bounded_and_each_is_kept_once_as_it_was_last_spoken_of() {
+    fn peers_named_by_others_are_bounded_and_keep_their_latest_contact() {
         let mut fingers = Fingers::new(key(0), 1);
         let contact = |byte: u8, incarnation| -> Member {
             Contact { peer: PeerId([byte; 32]), incarnation, address: "".into(), nonce: None }.into()
@@ -247,7 +248,7 @@ mod tests {
             lives.map(|contact| contact.incarnation).collect()
         };
         assert_eq!(lives(&fingers), [3]);
-        assert_eq!(fingers.len(), 0, "nobody is told of them");
+        assert_eq!(fingers.len(), 0, "a peer that never spoke to us is no finger");
         fingers.remove(PeerId([kept; 32]));
         assert_eq!(lives(&fingers), [0; 0]);
         assert_eq!(fingers.heard_of().len(), HEARD_OF_MAX - 1);

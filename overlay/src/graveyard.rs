@@ -1,9 +1,9 @@
-//! Those that are gone: tombstones against hearsay, and the graveyard that heals partitions.
+//! Peers that are gone: tombstones against hearsay, and the graveyard that heals partitions.
 //!
-//! A *tombstone* (peer, incarnation) keeps a peer that crashed or left from coming back by hearsay for a minute; only
-//! its own answer, or a newer life, counts. The *graveyard* remembers lost peers much longer and probes them now and
-//! then: the first that answers shows that a partition is over. Bootstrap contacts stay in it for good, and are asked
-//! less and less often while they answer.
+//! A *tombstone* (peer, incarnation) keeps hearsay from reviving a peer that crashed or left, for a minute; only its
+//! own answer, or a newer incarnation, does. The *graveyard* remembers lost peers much longer and probes them now and
+//! then: the first answer shows that a partition is over. Bootstrap contacts stay in it for good, and are asked less
+//! and less often while they answer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,9 +19,9 @@ const BOOTSTRAP_PERIOD_MAX: Duration = Duration::from_secs(600);
 pub(crate) struct Tombstone {
     pub(crate) incarnation: u64,
     pub(crate) until: Time,
-    /// It said good-bye: not even its own late messages bring this life back.
+    /// The peer said good-bye: not even its own late messages revive this incarnation.
     pub(crate) left: bool,
-    /// It is known by hearsay only, and so is this incarnation: it holds against hearsay, not against the peer.
+    /// We never met the peer, so its incarnation is hearsay: the tombstone holds against hearsay, not against the peer.
     pub(crate) is_candidate: bool,
 }
 
@@ -42,7 +42,8 @@ impl Tombstones {
         self.by_peer.get(&peer).is_some_and(|stone| stone.is_candidate && stone.until > now)
     }
 
-    /// A peer that we never met did not answer. Says nothing where we know more.
+    /// Notes that a peer that we never met did not answer. Does nothing where a tombstone of a peer that we did meet
+    /// exists.
     pub(crate) fn set_candidate(&mut self, contact: &Member, until: Time) {
         let incarnation = contact.incarnation;
         let stone = Tombstone { incarnation, until, left: false, is_candidate: true };
@@ -94,7 +95,7 @@ struct Bootstrap {
     contact: Member,
     next: Time,
     period: Duration,
-    /// Asked, and has neither answered nor failed to.
+    /// A question is under way.
     is_asked: bool,
 }
 
@@ -103,7 +104,7 @@ pub(crate) struct Graveyard {
     len_max: usize,
     graves: BTreeMap<PeerId, Grave>,
     bootstraps: Vec<Bootstrap>,
-    /// When the next of them is to be asked.
+    /// When the next bootstrap contact is to be asked.
     next: Option<Time>,
 }
 
@@ -126,7 +127,7 @@ impl Graveyard {
         self.graves.get(&contact.peer).is_some_and(|grave| grave.contact.incarnation <= contact.incarnation)
     }
 
-    /// The peer lives, or left: forget it. True when it was here.
+    /// Removes a peer that lives, or that left in good order. True when it was here.
     pub(crate) fn forget(&mut self, peer: PeerId) -> bool {
         self.graves.remove(&peer).is_some()
     }
@@ -154,22 +155,22 @@ impl Graveyard {
         self.bootstraps.iter_mut().find(|bootstrap| bootstrap.contact.peer == peer)
     }
 
-    /// A bootstrap contact, if it is one and was asked as such, answered.
+    /// Notes an answer of a bootstrap contact that was asked. False for any other peer.
     pub(crate) fn bootstrap_answered(&mut self, contact: &Member, now: Time) -> bool {
-        // Whether it was asked is looked at first: with each answer, and who it is lies far away in memory.
+        // `is_asked` first: this runs for each answer, and the peer id lies far away in memory.
         let is_it = |bootstrap: &&mut Bootstrap| bootstrap.is_asked && bootstrap.contact.peer == contact.peer;
         let Some(bootstrap) = self.bootstraps.iter_mut().find(is_it) else { return false };
         bootstrap.is_asked = false;
         bootstrap.period = (bootstrap.period * 2).min(BOOTSTRAP_PERIOD_MAX);
         bootstrap.next = now + bootstrap.period;
-        // As it speaks of itself.
+        // Its own message gives the address and incarnation that count.
         bootstrap.contact = contact.clone();
         self.refresh();
         true
     }
 
-    /// A bootstrap contact, if it is one, did not answer: it is asked again after `longest`, and while we are lonely
-    /// sooner: each wait is twice the one before, up to `longest`.
+    /// Notes that a bootstrap contact did not answer: it is asked again after `longest`; while we are lonely sooner,
+    /// each wait twice the one before, up to `longest`. Does nothing for any other peer.
     pub(crate) fn bootstrap_failed(&mut self, peer: PeerId, now: Time, is_lonely: bool, longest: Duration) {
         if let Some(bootstrap) = self.bootstrap(peer) {
             bootstrap.period = if is_lonely { (bootstrap.period * 2).min(longest) } else { longest };
@@ -179,7 +180,7 @@ impl Graveyard {
         }
     }
 
-    /// All bootstrap contacts are asked by then, and then after `period`.
+    /// All bootstrap contacts are asked by `at`, and every `period` after.
     pub(crate) fn ask_bootstraps_at(&mut self, at: Time, period: Duration) {
         for bootstrap in self.bootstraps.iter_mut() {
             (bootstrap.next, bootstrap.period) = (bootstrap.next.min(at), period);
@@ -187,7 +188,7 @@ impl Graveyard {
         self.refresh();
     }
 
-    /// A bootstrap contact to ask now; it is put off by its period.
+    /// A bootstrap contact to ask now; its next turn comes after its period.
     pub(crate) fn due_bootstrap(&mut self, now: Time) -> Option<Member> {
         let bootstrap = self.bootstraps.iter_mut().find(|bootstrap| bootstrap.next <= now)?;
         (bootstrap.next, bootstrap.is_asked) = (now + bootstrap.period, true);
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn tombstones_graves_and_bootstraps_are_bounded() {
         let peers = |byte: u8| PeerId(*blake3::hash(&[byte]).as_bytes());
         let (mut stones, mut graveyard) = (Tombstones::default(), Graveyard::new(2));
         for number in 0..TOMBSTONES_MAX as u32 * 2 {

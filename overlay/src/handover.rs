@@ -1,13 +1,13 @@
-//! What moves with a router's role.
+//! Handing the children of a router over with its role.
 //!
-//! A machine that joins splits a gap, and may take over the upper half's router; a machine that leaves hands its gap to
-//! its predecessor. The holder of the role before then sends what it knew of the children (spans, counts, versions,
-//! payloads whole), so that the tree below and its availability are whole at once instead of being rebuilt from
-//! reports. After a crash there is nobody to do so.
+//! A machine that joins splits a gap and may take over the router of the upper half; a machine that leaves hands its
+//! gap to its predecessor. The former holder of the role then sends its children's spans, counts, versions and whole
+//! payloads, so that the new holder knows the subtree and its availability at once instead of rebuilding them from
+//! reports. After a crash, reports rebuild them.
 //!
-//! What is handed over is a guess of what the child will report next: it is fitted to the gap here ([`refit`]), has to
-//! pass the fence like a report, only ever fills a slot that is empty, is replaced by the child's first report, and ends
-//! with the child's lease. So it does no harm twice, late, or forged by a neighbour; at most one is kept.
+//! A handed child is a guess of what that child will report next: [`refit`] fits it to the gap here, it has to pass the
+//! fence like a report, fills a slot only if that is empty, is replaced by the child's first report, and ends with the
+//! child's lease. So a handover that comes twice, late, or forged by a neighbour does no harm. At most one is kept.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use crate::message::{Handover, HandoverChild, Load, PayloadCodec};
 use crate::overlay::Overlay;
 use crate::{Body, Member, PeerId, Time};
 
-/// What was handed over waits so long for the role.
+/// How long a handover waits for the role to arrive.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Children of a role that was handed to us.
+/// The children in a handover that we received.
 #[derive(Clone, Debug)]
 pub(crate) struct Handed {
     from: PeerId,
@@ -28,7 +28,7 @@ pub(crate) struct Handed {
 }
 
 impl Overlay {
-    /// Sends what we know of our children to whom the role, or part of it, moves.
+    /// Sends what we know of our children to the peer that takes over the role, or part of it.
     pub(crate) fn hand_over(&mut self, to: Member) {
         let linked = self.tree.slots.iter().flatten().filter(|slot| slot.contact.peer != self.me.peer);
         let children: Vec<_> = linked.map(|slot| handed_child(slot, &self.codec)).collect();
@@ -38,7 +38,8 @@ impl Overlay {
     }
 
     pub(crate) fn on_handover(&mut self, sender: &Member, handover: Handover) {
-        // Only a neighbour had the role; one that joins, or lost a neighbour just now, does not know its own yet.
+        // Only a neighbour can have had the role; a peer that joins, or has just lost a neighbour, does not know its
+        // neighbours yet.
         let is_near = self.line.leaf_set.get(sender.peer).map(|neighbour| neighbour.contact().incarnation);
         let has_left = self.line.tombstones.covering(sender, self.now).is_some_and(|stone| stone.left);
         if is_near.is_some_and(|known| known > sender.incarnation) {
@@ -53,8 +54,8 @@ impl Overlay {
         self.tree.changed = true;
     }
 
-    /// Fills the empty slots of our router with what fits: of `old` children of this machine, and of what was handed
-    /// over.
+    /// Fills the empty slots of our router with children that fit its gap: of `old`, those it had before, and of the
+    /// handover.
     pub(crate) fn fill_slots(&mut self, old: Vec<Slot>) {
         let Some((succ, gap)) = self.tree.gap.clone() else { return };
         for slot in old {
@@ -78,7 +79,7 @@ impl Overlay {
         self.tree.handed = Some(handed);
     }
 
-    /// Drops what waited too long.
+    /// Drops a handover that waited too long.
     pub(crate) fn forget_handed(&mut self) {
         if self.tree.handed.as_ref().is_some_and(|handed| handed.until <= self.now) {
             self.tree.handed = None;
@@ -97,7 +98,7 @@ impl Overlay {
         }
         let bytes = child.load.clone().unpack(None, &self.codec).unwrap_or_default();
         self.tree.generation += 1;
-        self.news.children = true;
+        self.notices.children = true;
         self.counters.children_handed += 1;
         self.tree.slots[side as usize] = Some(Box::new(Slot {
             contact: child.contact.clone(),
@@ -105,11 +106,11 @@ impl Overlay {
             version: child.version,
             tree,
             prefixes,
-            // The child tells a new parent its payload whole; until then no difference may lead on from this one.
+            // The child sends a new parent a whole payload; version 0 makes us refuse differences until then.
             load: Load { version: 0, bytes },
             generation: self.tree.generation,
             heard: self.now,
-            told: (0, None),
+            announced: (0, None),
             push_after: self.now,
             is_handed: true,
         }));

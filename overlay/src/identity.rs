@@ -28,8 +28,8 @@ impl fmt::Debug for PeerId {
 pub struct GridId(#[serde(with = "crate::bytes32")] pub [u8; 32]);
 
 impl GridId {
-    /// The first eight bytes: what messages carry. Enough to tell the grids of strangers apart; a forger needs no
-    /// more than to know the grid id, which is no secret. Membership is the transport's to check.
+    /// The first eight bytes, which messages carry. Enough to tell grids apart by accident; not a protection: the grid
+    /// id is no secret. The transport checks membership.
     pub fn tag(&self) -> u64 {
         let mut first = [0; 8];
         first.copy_from_slice(&self.0[..8]);
@@ -90,7 +90,7 @@ impl PartialOrd for PositionKey {
 }
 
 impl Ord for PositionKey {
-    /// Two words decide almost always.
+    /// The first two words decide almost always.
     fn cmp(&self, other: &Self) -> Ordering {
         self.head().cmp(&other.head()).then_with(|| self.0.cmp(&other.0))
     }
@@ -102,8 +102,8 @@ impl fmt::Debug for PositionKey {
     }
 }
 
-/// What the issuer of a peer's certificate drew for its place on the line. Without it who can make many keys would choose
-/// the one whose hash suits them, the root's for instance.
+/// Random bytes that a peer's issuer draws for its place on the line. Without them, anybody able to make many keys
+/// would choose one whose hash gives them a place that they want, for instance the root's.
 pub type Nonce = [u8; 16];
 
 /// How to speak of and reach a peer.
@@ -118,8 +118,8 @@ pub struct Contact {
     /// Where to dial, in the driver's own notation: a multiaddress for the agent, the number of the machine in simnet.
     /// Empty where there is none to tell.
     pub address: Box<str>,
-    /// Of the peer's certificate; `None` where there are no certificates, or it is not known. Of who speaks to us it is what
-    /// the transport has seen; of others it is hearsay until they speak. It decides places only, and so travels in the
+    /// The nonce in the peer's certificate; `None` without certificates, or while unknown. The transport vouches for
+    /// the nonce of a sender; the nonce of any other peer is hearsay. It decides places only, and so travels in the
     /// overlay's own messages and nowhere else.
     #[serde(skip)]
     pub nonce: Option<Box<Nonce>>,
@@ -131,7 +131,7 @@ impl Contact {
         PositionKey::with_nonce(grid, self.peer, self.nonce.as_deref().map_or(&[], |nonce| nonce))
     }
 
-    /// Whether what a remote peer sent can be used at all.
+    /// Whether a contact that a remote peer sent is within bounds.
     pub fn is_valid(&self) -> bool {
         self.address.len() <= ADDRESS_BYTES_MAX
     }
@@ -143,16 +143,16 @@ impl fmt::Debug for Contact {
     }
 }
 
-/// A handle to a contact and, once it was asked for, its place on the line.
+/// A handle to a contact and to its place on the line, which is computed when first asked for.
 ///
-/// Clones share both: whoever speaks of a peer passes a pointer on, and the hash that its place costs is computed once
-/// for all of them. The place never travels; what comes from another machine begins without one.
+/// Clones share both, so the hash that a place costs is computed once for all of them. The place never travels: a
+/// contact that arrives from another machine begins without one.
 #[derive(Clone)]
 pub struct Member(Arc<Shared>);
 
 struct Shared {
     contact: Contact,
-    /// The grid that was asked for, and the key in it.
+    /// The grid that a key was asked for, and that key.
     place: OnceLock<(GridId, PositionKey)>,
 }
 
@@ -171,7 +171,7 @@ impl From<Contact> for Member {
 }
 
 impl From<PeerId> for Member {
-    /// Of whom nothing but the identity is known.
+    /// A peer of which only the identity is known.
     fn from(peer: PeerId) -> Self {
         Contact { peer, incarnation: 0, address: "".into(), nonce: None }.into()
     }

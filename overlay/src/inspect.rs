@@ -1,4 +1,4 @@
-//! Views of an overlay for those who check it from outside: simulators and tests of the invariants.
+//! Views of an overlay for observers: simulators and tests of the invariants.
 //!
 //! Nothing here changes anything, and nothing of the protocol depends on it.
 
@@ -21,14 +21,13 @@ pub struct Sizes {
 }
 
 impl Overlay {
-    /// Whether a look-up is under way, of the own key or of a finger: what may make up for a missing side of the leaf
-    /// set (I3).
+    /// Whether a look-up is under way, of the own key or of a finger; it excuses a missing side of the leaf set (I3).
     pub fn is_looking_up(&self) -> bool {
         self.line.lookup.is_some()
     }
 
-    /// The other end of the gap that our router stands at: the successor, unless the tree is still that of the line as
-    /// it was; none without a router.
+    /// The far end of our router's gap: the successor, unless the tree has not followed the line yet; none without a
+    /// router.
     pub fn gap(&self) -> Option<&Contact> {
         self.tree.gap.as_ref().map(|(succ, _)| &**succ)
     }
@@ -43,12 +42,12 @@ impl Overlay {
         self.tree.slots[side as usize].as_ref().map(|slot| &slot.tree.span)
     }
 
-    /// Version of what a node of ours published last; 0 before.
+    /// Version of the last payload of a node of ours; 0 before the first.
     pub fn published_version(&self, node: Node) -> u64 {
         self.tree.uplinks[node as usize].load.version
     }
 
-    /// What a node of ours published last; empty before.
+    /// The last payload of a node of ours; empty before the first.
     pub fn published(&self, node: Node) -> &[u8] {
         &self.tree.uplinks[node as usize].load.bytes
     }

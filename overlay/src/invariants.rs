@@ -1,7 +1,7 @@
-//! What holds of an overlay after each event. Checked in debug builds only, so in tests and simulations: some fifty comparisons,
-//! since all that a peer keeps is bounded.
+//! Invariants of one overlay, asserted after each event in debug builds, so in tests and simulations: some fifty
+//! comparisons, since all that a peer keeps is bounded.
 //!
-//! I1, I3 and I6 to I8 are about several machines, or about time: `simnet` checks these.
+//! I1, I3 and I6 to I8 concern several machines, or time: `simnet` checks these.
 
 use crate::link::{Prefixes, Slot};
 use crate::overlay::{NODES, Overlay, SIDES};
@@ -52,7 +52,7 @@ impl Overlay {
         debug_assert!(twice.is_none(), "one child on both sides: {twice:?}");
     }
 
-    /// What a link has said is no newer than what there is to say.
+    /// A link has not acknowledged or sent a version that does not exist yet.
     fn assert_uplinks(&self) {
         for uplink in NODES.map(|node| &self.tree.uplinks[node as usize]) {
             let is_own = uplink.target.as_ref().is_some_and(|target| target.peer == self.me.peer);

@@ -1,8 +1,8 @@
 //! From a first contact to a place on the line, and back to being alone.
 //!
-//! A joining peer asks its contacts, looks its own key up, and verifies those who would stand next to it; it is a member
-//! when none of them is still to answer. The rest of its leaf set comes a second later, so that the links of its nodes
-//! need not wait for it.
+//! A joining peer asks its contacts, looks its own key up, and probes the peers that would stand next to it; it is a
+//! member once each of them has answered or failed. It completes its leaf set a second later, so that the links of its
+//! nodes need not wait for that.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl Overlay {
         self.join_until = self.now + JOIN_MAX;
     }
 
-    /// Joining ends when the own key was looked up and nobody nearer is still to answer.
+    /// Ends joining when the own key was looked up and no nearer peer is still being probed.
     pub(crate) fn advance_state(&mut self) {
         let is_alone = self.line.leaf_set.len() == 0;
         match self.state {
@@ -58,8 +58,8 @@ impl Overlay {
                 if settled || self.now >= self.join_until {
                     self.state = State::Member;
                     self.tree.changed = true;
-                    self.news.joined = true;
-                    // Now the neighbours' leaf sets in full; those next to us and the links come first.
+                    self.notices.joined = true;
+                    // Now ask for the neighbours' whole leaf sets: the neighbours next to us and the links came first.
                     self.forget_seen();
                     self.settle_until = self.now + self.pace(SETTLE_IN);
                     self.timers.exchange = Some(self.settle_until);
@@ -69,7 +69,7 @@ impl Overlay {
         }
     }
 
-    /// Nobody is left: the contacts are asked again soon, and those that were lost.
+    /// The last neighbour is gone: ask the bootstrap contacts, and lost peers, again soon.
     fn be_alone(&mut self) {
         self.state = State::Alone;
         self.tree.changed = true;
@@ -95,7 +95,7 @@ impl Overlay {
         self.line.leaf_set.wants(key) && (!arrives || self.is_near(key))
     }
 
-    /// Whether a joining peer needs this one at once: few stand, or are being verified, between.
+    /// Whether a joining peer needs this one at once: few peers, known or being probed, stand between.
     fn is_near(&self, key: &PositionKey) -> bool {
         let me = self.key;
         let between = |other: &PositionKey| (*key < *other && *other < me) || (me < *other && *other < *key);

@@ -13,7 +13,7 @@ use crate::{Contact, Member, PeerId, PositionKey, Time};
 pub(crate) struct Neighbour {
     pub(crate) contact: Member,
     pub(crate) key: PositionKey,
-    /// When anything last came from it.
+    /// When we received anything from it last.
     pub(crate) heard: Time,
     /// When digests were last compared.
     pub(crate) exchanged: Time,
@@ -32,7 +32,7 @@ impl Neighbour {
     }
 }
 
-/// What is known of the way to a peer: smoothed round trip and mean deviation as TCP has them (RFC 6298).
+/// Smoothed round trip and mean deviation of the path to a peer, as in TCP (RFC 6298).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Path {
     /// 0 is unknown.
@@ -51,7 +51,7 @@ impl Path {
         }
     }
 
-    /// Within which nearly every answer comes, and at most four round trips; none where nothing is known.
+    /// The time within which nearly every answer comes, at most four round trips; none while nothing is known.
     pub(crate) fn answer_within(&self) -> Option<Duration> {
         let (round_trip_us, deviation_us) = (u64::from(self.round_trip_us), u64::from(self.deviation_us));
         let within = Duration::from_micros(round_trip_us + 4 * deviation_us.min(round_trip_us * 3 / 4));
@@ -59,12 +59,13 @@ impl Path {
     }
 }
 
-/// How long neighbours may be silent, in microseconds: asked for with every message, where the arithmetic of durations shows.
+/// How long neighbours may be silent, in microseconds rather than `Duration`: read for every message, where that
+/// conversion shows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Silence {
-    /// Those next to us.
+    /// For the two next to us.
     pub(crate) adjacent_us: i64,
-    /// The others, and digests uncompared.
+    /// For the others, and for leaf sets whose digests were not compared.
     pub(crate) others_us: i64,
 }
 
@@ -76,15 +77,15 @@ pub(crate) struct LeafSet {
     silence: Silence,
     /// Predecessors, then successors, nearest first.
     entries: Vec<Neighbour>,
-    /// How many of `entries` are predecessors.
+    /// Number of predecessors in `entries`.
     below_len: usize,
-    /// By entry, the beginning of its peer id: what is compared first, in one place.
+    /// By entry, the beginning of its peer id: compared first, in contiguous memory.
     tags: Vec<u64>,
-    /// By entry, when it is to be spoken to.
+    /// By entry, when it is to be pinged.
     due: Vec<Time>,
-    /// The first of them.
+    /// The earliest of `due`.
     next: Time,
-    /// None after a change: many come and go before anybody asks for it.
+    /// None after a change: computed when first asked for, since several changes may come before that.
     digest: Option<u32>,
 }
 
@@ -110,8 +111,8 @@ impl LeafSet {
         }
     }
 
-    /// I2: both sides in order, nearest first, within their length, without ourselves and without duplicates; and what is kept by
-    /// entry is of these entries.
+    /// I2: both sides in order, nearest first, within their length, without ourselves and without duplicates; and
+    /// `tags`, `due` and `next` agree with `entries`.
     #[cfg(debug_assertions)]
     pub(crate) fn assert_ordered(&self) {
         let [below, above] = self.sides();
@@ -165,7 +166,7 @@ impl LeafSet {
         self.place(peer).map(|place| &self.entries[place])
     }
 
-    /// Changes what is known of a neighbour; who it is stays. False where it is none.
+    /// Changes what is known of a neighbour, not its identity. False if the peer is no neighbour.
     pub(crate) fn update(&mut self, peer: PeerId, change: impl FnOnce(&mut Neighbour)) -> bool {
         let Some(place) = self.place(peer) else { return false };
         change(&mut self.entries[place]);
@@ -173,12 +174,12 @@ impl LeafSet {
         true
     }
 
-    /// When the next one is to be spoken to.
+    /// When the next neighbour is to be pinged.
     pub(crate) fn next_due(&self) -> Time {
         self.next
     }
 
-    /// One that is to be spoken to.
+    /// A neighbour that is to be pinged now.
     pub(crate) fn due(&self, now: Time) -> Option<&Member> {
         self.due.iter().position(|due| *due <= now).map(|place| self.entries[place].contact())
     }
@@ -194,7 +195,7 @@ impl LeafSet {
         }
     }
 
-    /// When the neighbour in this place is to be spoken to.
+    /// When the neighbour at this index is to be pinged.
     fn due_of(&self, place: usize) -> Time {
         let neighbour = &self.entries[place];
         if neighbour.probed {
@@ -215,8 +216,8 @@ impl LeafSet {
         self.sides().iter().find(|side| adjacent(side)).and_then(|side| side.get(1)).map(Neighbour::contact)
     }
 
-    /// Whether so few are left on a side, or the gap next to us is so wide, that we may have lost sight of part of the
-    /// line.
+    /// Whether a side has so few neighbours, or the gap next to us is so wide, that we may have lost sight of part of
+    /// the line.
     pub(crate) fn is_doubtful(&self) -> bool {
         const SIDE_LEN_MIN: usize = 3;
         const WIDE: u64 = 8;
@@ -292,7 +293,7 @@ impl LeafSet {
         self.entries.remove(place)
     }
 
-    /// Takes over the address that a neighbour gives itself. True when it is another one.
+    /// Takes over the address that a neighbour announces. True when it changed.
     pub(crate) fn readdress(&mut self, peer: PeerId, address: &str) -> bool {
         let Some(place) = self.place(peer) else { return false };
         let contact = &mut self.entries[place].contact;
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn wants_only_what_is_nearer_than_the_farthest_of_a_full_side() {
+    fn wants_only_peers_nearer_than_the_farthest_of_a_full_side() {
         let mut set = empty(2);
         assert!(set.wants(&PositionKey([1; 32])));
         for byte in [90, 99, 101] {
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn those_next_to_us_are_due_sooner_and_none_is_while_it_is_probed() {
+    fn adjacent_neighbours_are_due_sooner_and_none_while_it_is_probed() {
         let mut set = empty(8);
         [90, 91, 110, 120].iter().for_each(|byte| set.insert(neighbour(*byte)));
         assert_eq!(set.next_due(), Time::ZERO + Duration::from_secs(2));

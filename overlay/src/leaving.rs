@@ -1,7 +1,8 @@
-//! Going in good order, and coming back.
+//! Leaving in good order, and coming back.
 //!
-//! Who leaves tells its neighbours, children and parents, hands its router's children and its end of the line on, and
-//! stays for a moment to tell those again who did not hear. Repair then takes a message instead of some seconds.
+//! A leaving peer tells its neighbours, children and parents, hands over its router's children and its end of the line,
+//! and stays for a moment to repeat the farewell to peers that missed it. Repair then takes a message instead of some
+//! seconds.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::{Body, Contact, Member, State};
 
 impl Overlay {
     pub(crate) fn on_leave(&mut self, sender: &Member, Leave { near, ends }: Leave) {
-        // One that came back is not gone again because its farewell was late.
+        // The peer has come back since: its late farewell does not count.
         if self.known_contact(sender.peer).is_some_and(|known| known.incarnation > sender.incarnation) {
             self.counters.stale_life += 1;
             return;
@@ -29,7 +30,7 @@ impl Overlay {
         near.iter().for_each(|contact| self.consider(contact));
     }
 
-    /// Who stood next to us, `was_next` on which side, leaves: where the line ended with it, it ends with us now.
+    /// The peer next to us on the sides `was_next` leaves: where the line ended with it, the line ends with us now.
     fn inherit_ends(&mut self, was_next: [bool; 2], its: [bool; 2]) {
         for (side, neighbours) in self.line.leaf_set.sides().iter().enumerate() {
             self.line.ends[side] |= was_next[side] && its[side] && neighbours.is_empty();
@@ -40,12 +41,12 @@ impl Overlay {
         if self.state == State::Leaving {
             return;
         }
-        let mut told: Vec<Member> = self.near().cloned().collect();
+        let mut informed: Vec<Member> = self.near().cloned().collect();
         let slots = self.tree.slots.iter().flatten().map(|slot| &slot.contact);
         let parents = self.tree.uplinks.iter().filter_map(|uplink| uplink.target.as_ref());
         for contact in slots.chain(parents) {
-            if contact.peer != self.me.peer && told.iter().all(|other| other.peer != contact.peer) {
-                told.push(contact.clone());
+            if contact.peer != self.me.peer && informed.iter().all(|other| other.peer != contact.peer) {
+                informed.push(contact.clone());
             }
         }
         if let Some(pred) = self.pred().cloned() {
@@ -53,14 +54,14 @@ impl Overlay {
         }
         self.state = State::Leaving;
         self.leave_until = self.now + Duration::from_millis(self.config.leave_linger_ms);
-        if told.is_empty() {
+        if informed.is_empty() {
             self.leave_until = self.now;
         }
-        told.into_iter().for_each(|contact| self.say_goodbye(contact));
+        informed.into_iter().for_each(|contact| self.say_goodbye(contact));
     }
 
-    /// A newer life after a leave. The old one is over for those that heard of the leave, so nothing of its place is
-    /// kept but whom to join through.
+    /// Begins a newer incarnation after a leave. Peers that heard of the leave count the old one as over, so we keep
+    /// nothing of our place but peers to join through.
     pub(crate) fn come_back(&mut self) {
         if !matches!(self.state, State::Leaving | State::Left) {
             return;
@@ -71,9 +72,9 @@ impl Overlay {
         let life = Self::new(self.config.clone(), self.grid, me, self.rng.random(), self.now, self.codec);
         let last = std::mem::replace(self, life);
         (self.outbox, self.counters, self.born) = (last.outbox, last.counters, last.born);
-        // The contacts that it was given come first: what it holds is bounded.
+        // The configured contacts come first: the graveyard is bounded.
         self.line.graveyard = last.line.graveyard;
-        (self.news.place, self.news.children, self.news.root) = (true, true, true);
+        (self.notices.place, self.notices.children, self.notices.root) = (true, true, true);
         known.into_iter().for_each(|contact| self.bootstrap(contact));
         self.line.graveyard.ask_bootstraps_at(self.now, JOIN_RETRY_MIN);
     }
@@ -87,7 +88,7 @@ impl Overlay {
     pub(crate) fn linger(&mut self) {
         if self.now >= self.leave_until {
             self.state = State::Left;
-            self.news.left = true;
+            self.notices.left = true;
         }
     }
 }

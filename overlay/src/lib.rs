@@ -68,43 +68,43 @@ pub enum Side {
 /// A fact that reached this peer.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A contact to join through (its incarnation may be 0: not known). Several may be given, once each: those that do
-    /// not answer are tried again, and they never expire from the graveyard.
+    /// A contact to join through (incarnation 0: not known). Several may be given, once each: we retry those that do
+    /// not answer, and they never expire from the graveyard.
     Bootstrap(Contact),
     /// `from` is authenticated by the transport.
     Received {
-        /// Who sent it. Only the identity counts; where the message says the rest as it stands here, the handle is
-        /// shared instead of copied.
+        /// The sender. Only its identity counts; if the message repeats this contact, the handle is shared instead of
+        /// copied.
         from: Member,
-        /// What was sent.
+        /// The message.
         message: Message,
     },
     /// The transport could not deliver to this peer or lost its connection: probe it.
     ConnectionLost(PeerId),
-    /// Leave the grid in good order: tells the neighbourhood; `Notice::Left` follows when it may stop.
+    /// Leave the grid in good order: tells the neighbourhood; `Notice::Left` follows when the driver may stop.
     Leave,
-    /// Back after [`Event::Leave`], complete or not: a newer life, which joins through those it left and has published
-    /// nothing. Ignored unless it left.
+    /// Return after [`Event::Leave`], complete or not: a newer incarnation that has published nothing and joins through
+    /// its former neighbours. Ignored unless the peer left.
     Return,
     /// `deadline()` has come.
     DeadlineReached,
 }
 
-/// An order to the driver (or news for the layer above).
+/// An order to the driver, or a notice for the layer above.
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// Send one message; loss, delay and duplication are tolerated.
     Send {
-        /// To whom, and where.
+        /// The receiver, with its address.
         to: Member,
-        /// What.
+        /// The message.
         message: Message,
     },
-    /// News for the layer above.
+    /// Something changed that the layer above may care about.
     Notify(Notice),
 }
 
-/// What the layer above may want to react to; the details are read from the getters.
+/// A change that the layer above may want to react to; the details are read from the getters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// This peer is now a member (it was joining).
@@ -113,7 +113,7 @@ pub enum Notice {
     ChildrenChanged,
     /// The parent of the leaf or of the router changed, or the router role came or went.
     PlaceChanged,
-    /// What the root tells everybody changed.
+    /// What the root announces to everybody changed.
     RootChanged,
     /// The leave is complete.
     Left,
@@ -128,7 +128,7 @@ pub enum State {
     Joining,
     /// On the line, with verified neighbours.
     Member,
-    /// Told the neighbourhood; lingers for those who did not hear.
+    /// The neighbourhood knows; the peer lingers for peers that missed the farewell.
     Leaving,
     /// Gone: every event but [`Event::Return`] is ignored.
     Left,
@@ -145,43 +145,43 @@ pub struct Child<'a> {
     pub count: u64,
     /// Links on the longest way down (0 for a leaf).
     pub height: u32,
-    /// What it published last, as far as it arrived; empty before.
+    /// The payload that it published last, as far as it arrived; empty before.
     pub payload: &'a [u8],
     /// Changes whenever the payload is replaced or the child is another one.
     pub generation: u64,
 }
 
-/// What was refused, lost or noticed, since the start.
+/// Messages refused and faults noticed since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Messages of another grid.
     pub foreign_grid: u64,
-    /// Messages that the transport says are from ourselves.
+    /// Messages whose sender, by the transport, is this peer.
     pub forged_sender: u64,
     /// Messages with a payload, list or address that is too long.
     pub oversized: u64,
     /// Messages with values that no correct peer sends.
     pub malformed: u64,
-    /// Messages of a life of a peer that is over.
+    /// Messages of an incarnation that is over.
     pub stale_life: u64,
-    /// Differences of payloads that led nowhere, though what they are the difference to is held.
+    /// Differences of payloads that could not be applied, though we hold their base.
     pub differences_refused: u64,
     /// Own payloads that were too long to publish.
     pub oversized_own: u64,
-    /// Reports that we refused: the sender took us for the parent and we are not.
+    /// Reports that we refused: the sender took us for its parent and we are not.
     pub links_refused: u64,
     /// Neighbours that answered no probe.
     pub crashes_found: u64,
-    /// Times we began a newer life because somebody took us for dead or knew a later one.
+    /// Times we began a newer incarnation because a peer took us for dead or knew a later one.
     pub risen: u64,
     /// Probes not begun because too many were under way.
     pub probes_dropped: u64,
-    /// Messages without an address, of peers that we do not know.
+    /// Messages without an address, from peers that we do not know.
     pub unknown_sender: u64,
-    /// Incarnations beyond what any clock could give, said to be ours.
+    /// Incarnations claimed to be ours that no clock could give.
     pub incarnations_refused: u64,
     /// Times we woke so late that we must have been asleep.
     pub pauses: u64,
-    /// Children that we had at once, since the holder of the role before us told of them.
+    /// Children known at once, since the former holder of the role handed them over.
     pub children_handed: u64,
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::message::{COUNT_MAX, Load, Payload, PayloadCodec, Subtree};
 use crate::{GridId, Member, Node, Side, Time};
 
-/// Every so many payloads one travels whole, so that whatever went wrong with a difference ends. Our choice.
+/// Every so many payloads one travels whole, so that a mistake in a difference does not last. Our choice.
 pub(crate) const WHOLE_EVERY: u32 = 16;
 
 /// The part of the line below a node.
@@ -26,7 +26,7 @@ pub struct Span {
     pub ro: Option<Member>,
 }
 
-/// The lengths of prefixes that decide everything about a span, in bits.
+/// Prefix lengths in bits: with the span, all that the rules of parent and child look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Prefixes {
     /// a = LCP(lo, l).
@@ -71,7 +71,8 @@ impl Span {
     }
 }
 
-/// The accept rule of the router on `me` with successor `succ`: which child such a node is, if any.
+/// The accept rule of the router on `me` with successor `succ`: the side on which it takes such a node as a child, if
+/// any.
 pub(crate) fn fence(me: &Member, succ: &Member, gap: u16, span: &Span, prefixes: &Prefixes) -> Option<Side> {
     let is = |contact: Option<&Member>, other: &Member| contact.is_some_and(|contact| contact.peer == other.peer);
     let agrees = match prefixes.side()? {
@@ -81,10 +82,10 @@ pub(crate) fn fence(me: &Member, succ: &Member, gap: u16, span: &Span, prefixes:
     if agrees && prefixes.own > gap { prefixes.side() } else { None }
 }
 
-/// Fits what a child reported to a gap that it did not report to: the same node of the trie, whose end of the line next
-/// to the gap is another one now. None where it is another node by then, or not one that meets at this gap.
+/// Fits a child's report for another gap to this gap: the same node of the trie, whose boundary next to the gap has
+/// moved. None if the node is another one by now, or does not meet at this gap.
 ///
-/// The child will say so itself; until then this is what its report will be, but for the height.
+/// A guess, except for the height, of what the child will report.
 pub(crate) fn refit(
     grid: GridId,
     me: &Member,
@@ -102,7 +103,7 @@ pub(crate) fn refit(
         };
         let (new, beyond) = if side == Side::Left { (me, succ) } else { (succ, me) };
         if inner.peer == new.peer && inner.incarnation != new.incarnation {
-            // What was reported in another life is void.
+            // A report of an earlier incarnation is void.
             return None;
         }
         let (old_key, new_key) = (key(inner), key(new));
@@ -128,18 +129,18 @@ pub(crate) struct Slot {
     pub(crate) tree: Subtree,
     pub(crate) prefixes: Prefixes,
     pub(crate) load: Load,
-    /// Changes with the child and with its payload.
+    /// Rises with each new child and each new payload.
     pub(crate) generation: u64,
     pub(crate) heard: Time,
-    /// Digest of the root and depth as the child was last told.
-    pub(crate) told: (u32, Option<u32>),
-    /// Nothing is pushed to the child before.
+    /// Digest of the root, and depth, that the child was told last.
+    pub(crate) announced: (u32, Option<u32>),
+    /// The next push to the child is no earlier.
     pub(crate) push_after: Time,
-    /// It is what another said of the child, whose own word replaces it whatever its version.
+    /// Another machine handed this child over: the child's own report replaces it whatever its version.
     pub(crate) is_handed: bool,
 }
 
-/// A child that was refused: perhaps the line here is behind what it knows.
+/// A child that was refused: it may know a change of the line that has not reached us yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {
     pub(crate) contact: Member,
@@ -147,30 +148,30 @@ pub(crate) struct Refused {
     pub(crate) version: u64,
 }
 
-/// What became of a payload.
+/// What `take_load` did with a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// It is held now.
+    /// Stored.
     New,
-    /// It, or a newer one, was held before.
+    /// Ignored: this payload, or a newer one, is stored already.
     Known,
-    /// It is the difference to one that is not held: the whole is asked for.
+    /// Not stored: a difference to a payload that we do not hold. We ask for the whole.
     OtherBase,
-    /// It is a difference that leads nowhere: the same.
+    /// Not stored: a difference that does not apply. We ask for the whole.
     Nonsense,
 }
 
 impl Slot {
-    /// Takes a payload that is newer than the one it has.
+    /// Stores a payload if it is newer than the stored one.
     pub(crate) fn take_load(&mut self, load: Payload, codec: &PayloadCodec) -> Taken {
         if load.version <= self.load.version {
             return Taken::Known;
         }
         let version = load.version;
         let bytes = match load.base {
-            // Bytes that are nothing are as good as none.
+            // Bytes that do not unpack count as an empty payload.
             None => load.unpack(None, codec).unwrap_or_default(),
-            // The one between was lost, or is overtaken.
+            // The payload between was lost, or comes later.
             Some(base) if base != self.load.version => return Taken::OtherBase,
             Some(_) => match load.unpack(Some(&self.load.bytes), codec) {
                 Some(bytes) => bytes,
@@ -181,54 +182,53 @@ impl Slot {
         Taken::New
     }
 
-    /// Whether it is the leaf of this very machine: no other leaf ends at our side of the gap. Said without a look at who it is,
-    /// which lies far away in memory.
+    /// Whether the child is the leaf of this machine: no other leaf ends at our side of the gap. Decided without the
+    /// peer id, which lies far away in memory.
     pub(crate) fn is_own_leaf(&self) -> bool {
         self.node == Node::Leaf && self.prefixes.side() == Some(Side::Left)
     }
 
-    /// Whether the child should hear what there is to tell. That we lost our parent for a moment is not news.
+    /// Whether the child should be told the root or depth anew. Losing our own parent for a moment is no reason.
     pub(crate) fn lags(&self, (root, depth): (u32, Option<u32>)) -> bool {
-        self.told.0 != root || (depth.is_some() && self.told.1 != depth)
+        self.announced.0 != root || (depth.is_some() && self.announced.1 != depth)
     }
 }
 
-/// What a node of ours knows of the way up.
+/// The link of a node of ours to its parent.
 #[derive(Clone, Debug)]
 pub(crate) struct Uplink {
-    /// Of `tree`.
+    /// Version of `tree`.
     pub(crate) version: u64,
-    /// What there is to report; none while a child is missing or there is no such node.
+    /// The subtree to report; none while a child is missing or there is no such node.
     pub(crate) tree: Option<Box<Subtree>>,
-    /// The parent's machine by the rule; ourselves for the leaf below the own router.
+    /// The parent's machine by the rule; this machine for the leaf below the own router.
     pub(crate) target: Option<Member>,
-    /// Whether that is ourselves.
+    /// Whether the target is this machine.
     pub(crate) is_own: bool,
     /// Version that the target acknowledged last, while it keeps the link.
     pub(crate) acked: Option<u64>,
     /// Depth of the parent's router.
     pub(crate) parent_depth: Option<u32>,
-    /// The parent's life and edition that the depth is of.
+    /// The parent's incarnation and edition that `parent_depth` came with.
     pub(crate) depth_edition: (u64, u32),
-    /// The same of the last news of the root.
+    /// The parent's incarnation and edition of the last root that it announced.
     pub(crate) root_edition: (u64, u32),
     /// The newest payload published; version 0 is none.
     pub(crate) load: Load,
     /// Version of the payload that the parent holds.
     pub(crate) load_acked: u64,
-    /// The payload that went out last, which the next one is told the difference to; version 0 where the parent asked for
-    /// the whole.
+    /// The payload sent last, base of the next difference; version 0 after the parent asked for the whole.
     pub(crate) load_sent: Load,
-    /// Differences sent since a whole payload.
+    /// Differences sent since the last whole payload.
     pub(crate) differences: u32,
-    /// The rate limit lets no payload pass before.
+    /// The rate limit lets the next payload pass no earlier.
     pub(crate) load_after: Time,
     /// When the next report is due.
     pub(crate) next: Time,
     pub(crate) last_sent: Option<Time>,
     /// Reports sent since the last answer.
     pub(crate) unanswered: u32,
-    /// When the first of these was sent.
+    /// When the first of the unanswered reports was sent.
     pub(crate) asked: Option<Time>,
     /// Refusals since the last acceptance.
     pub(crate) refusals: u32,
@@ -258,12 +258,12 @@ impl Uplink {
         }
     }
 
-    /// The parent's machine once it took us.
+    /// The parent's machine once it accepted the link.
     pub(crate) fn parent(&self) -> Option<&Member> {
         self.acked.and(self.target.as_ref())
     }
 
-    /// Begins anew with another parent, or none.
+    /// Starts over with another parent, or none.
     pub(crate) fn retarget(&mut self, now: Time, target: Option<Member>) {
         *self = Self {
             version: self.version,
@@ -274,21 +274,21 @@ impl Uplink {
         };
     }
 
-    /// The parent tells its depth: taken unless something newer came before.
+    /// Stores the depth that the parent announces unless a newer edition came before.
     pub(crate) fn take_depth(&mut self, depth: Option<u32>, edition: (u64, u32)) {
         if edition >= self.depth_edition {
             (self.parent_depth, self.depth_edition) = (depth, edition);
         }
     }
 
-    /// Whether news of the root is newer than what the parent told before.
-    pub(crate) fn is_news(&mut self, edition: (u64, u32)) -> bool {
-        let is_news = edition >= self.root_edition;
+    /// Whether this edition of the root is no older than the latest from this parent; remembers it.
+    pub(crate) fn is_current_edition(&mut self, edition: (u64, u32)) -> bool {
+        let is_current_edition = edition >= self.root_edition;
         self.root_edition = self.root_edition.max(edition);
-        is_news
+        is_current_edition
     }
 
-    /// The newest payload as it goes out now: the difference to the one that went out before it, which mostly arrives first; else
+    /// The newest payload as it travels: the difference to the payload sent before it, which mostly arrives first; else
     /// the parent asks for the whole. Retransmissions, and every 16th payload ([`WHOLE_EVERY`]), are sent in full.
     pub(crate) fn send_load(&mut self, codec: &PayloadCodec) -> Payload {
         let is_base = (1..self.load.version).contains(&self.load_sent.version) && self.differences + 1 < WHOLE_EVERY;
@@ -308,7 +308,7 @@ impl Uplink {
         }
     }
 
-    /// The parent holds nothing of this node: the next payload is whole.
+    /// The parent holds no payload of this node: the next one is sent whole.
     pub(crate) fn load_is_lost(&mut self) {
         self.load_acked = 0;
         self.load_sent = Load::default();
@@ -324,7 +324,7 @@ impl Uplink {
         self.asked.is_some_and(|asked| asked + timeout <= now)
     }
 
-    /// Whether a payload waits for the parent.
+    /// Whether the parent lacks the newest payload.
     pub(crate) fn owes_load(&self) -> bool {
         self.load.version > self.load_acked
     }
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn every_leaf_is_accepted_by_the_parent_it_finds_and_by_no_other() {
+    fn a_leaf_is_accepted_by_its_parent_and_by_no_other_router() {
         let line = line(40);
         for leaf in 0..line.len() {
             let span = span(&line, leaf, leaf);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_reported_in_another_life_fits_nowhere() {
+    fn a_report_of_an_earlier_incarnation_fits_nowhere() {
         let line = line(10);
         let tree = Subtree { span: span(&line, 4, 4), count: 1, height: 0 };
         let gap = |one: usize| {

@@ -1,8 +1,8 @@
-//! Finding a place on the line, step by step.
+//! Look-ups: finding the neighbours of a place on the line in O(log N) steps.
 //!
-//! We ask the nearest known peer on either side of the place for those it knows nearer, until the nearest on both
-//! sides have answered. Fingers make that O(log N) questions. The own key is looked up to join, after changes next to
-//! us, when a lost peer answers again, and once a minute: whoever the line forgot comes back that way.
+//! We ask the nearest known peer on either side of the place for nearer ones, until the nearest on both sides have
+//! answered. Fingers make that O(log N) questions. A peer looks its own key up to join, after changes next to it, when
+//! a lost peer answers again, and once a minute: so a peer that the line forgot finds its place again.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use rand::seq::{IndexedRandom, IteratorRandom};
 use crate::overlay::{LOOKUP_PERIOD_MIN, Overlay};
 use crate::{Body, Member, PeerId, PositionKey, State, Time};
 
-/// Neighbours of the place that an answer names on either side: our choice; three cost a sixth more of all bytes, and
-/// joins took as many messages.
+/// Peers on either side of the place that an answer names: our choice; three cost a sixth more bytes, and joins took as
+/// many messages.
 const FOUND_SIDE_LEN: usize = 2;
 /// Questions that one look-up may ask.
 const ASKS_MAX: u32 = 64;
 /// Candidates remembered on one look-up.
 const CANDIDATES_MAX: usize = 128;
-/// Fingers, and peers only heard of, that are asked first by a peer that may have lost sight of part of the line.
+/// Peers that a look-up in doubt of the line asks first, of the fingers and of the peers named by others each.
 const DOUBT_FINGERS: usize = 6;
-/// The same for one that lost all neighbours.
+/// The same for a peer that lost all neighbours.
 const LONELY_FINGERS: usize = 32;
 /// The longest wait for the next look-up of a finger, in shortest ones.
 const FINGER_PERIODS_MAX: u32 = 16;
@@ -41,7 +41,7 @@ struct Candidate {
     key: PositionKey,
     contact: Member,
     status: Status,
-    /// Asked however near others are.
+    /// Asked even if others are nearer.
     is_seed: bool,
 }
 
@@ -53,7 +53,7 @@ impl Candidate {
         }
     }
 
-    /// Whether it failed or is late with its answer.
+    /// Whether it failed, or its answer is overdue.
     fn is_silent(&self) -> bool {
         matches!(self.status, Status::Failed | Status::Asked { tries: TRIES.., .. })
     }
@@ -70,8 +70,7 @@ pub(crate) struct Lookup {
     answers: u32,
     /// When the first answer is overdue.
     next: Time,
-    /// Asks on both sides of the place at once: for those who cannot wait. Else the nearer side first, which takes half
-    /// as many messages.
+    /// Asks on both sides of the place at once; else the nearer side first, which takes half as many messages.
     is_urgent: bool,
 }
 
@@ -94,7 +93,8 @@ impl Lookup {
         self.candidates.binary_search_by(|candidate| candidate.key.cmp(key))
     }
 
-    /// Adds a peer; one that is `known` need not be asked. Who has answered stands where it said, whatever others say.
+    /// Adds a peer; one that is `known` need not be asked. A candidate that has answered keeps its place, whatever
+    /// others say.
     pub(crate) fn add(&mut self, key: PositionKey, contact: Member, known: bool) {
         let has_answered = |other: &Candidate| other.contact.peer == contact.peer && other.status == Status::Answered;
         if let Err(place) = self.place(&key)
@@ -128,7 +128,7 @@ impl Lookup {
         [below.iter().rposition(lives), above.iter().position(lives).map(|place| end + place)]
     }
 
-    /// Of the nearest, those whose turn it is: both, or the nearer one of those that have not answered.
+    /// The nearest candidates to ask next: both if urgent, else the nearer one that has not answered.
     fn next_places(&self) -> [Option<usize>; 2] {
         let nearest = self.nearest_places();
         if self.is_urgent {
@@ -139,7 +139,7 @@ impl Lookup {
         [nearest.into_iter().flatten().filter(is_open).min_by_key(distance), None]
     }
 
-    /// Whom to ask now; they count as asked until `expires`.
+    /// The peers to ask now; they count as asked until `expires`.
     pub(crate) fn ask(&mut self, expires: Time) -> Vec<Member> {
         let mut asked = Vec::new();
         let nearest = self.next_places();
@@ -155,7 +155,7 @@ impl Lookup {
         asked
     }
 
-    /// Whether the nearest on both sides have answered, or we asked enough, and no first one is still to answer.
+    /// Whether the nearest on both sides have answered, or the questions are used up, and no seed is still to answer.
     pub(crate) fn is_done(&self) -> bool {
         let waits = |place: usize| match self.candidates[place].status {
             Status::Asked { .. } => true,
@@ -168,12 +168,12 @@ impl Lookup {
         !self.nearest_places().into_iter().flatten().any(waits) && !self.candidates.iter().any(awaits)
     }
 
-    /// Whether `sender`, who stands at `key`, was asked; it has answered now. Where it was taken to stand elsewhere, by nonces
-    /// that are not its own, that is forgotten, and what was asked moves to its place.
+    /// Notes an answer of `sender`, who stands at `key`; false if it was not asked. Candidates that name it with
+    /// another nonce, and so at another place, are dropped, and the question moves to its own place.
     pub(crate) fn answered(&mut self, key: &PositionKey, sender: &Member) -> bool {
         let is_asked =
             |other: &Candidate| other.contact.peer == sender.peer && matches!(other.status, Status::Asked { .. });
-        // The one at its place first: the others are hearsay.
+        // The candidate at its own place first: others are hearsay.
         let own = self.place(key).ok().filter(|place| is_asked(&self.candidates[*place]));
         let Some(asked) = own.or_else(|| self.candidates.iter().position(is_asked)) else { return false };
         let mut candidate = self.candidates[asked].clone();
@@ -198,7 +198,7 @@ impl Lookup {
         self.next
     }
 
-    /// Candidates whose answer is overdue: to be asked again, and those given up.
+    /// Removes expired questions: the candidates to ask once more, and those given up.
     pub(crate) fn expire(&mut self, now: Time, timeout: Duration) -> (Vec<Member>, Vec<PeerId>) {
         let (mut again, mut failed) = (Vec::new(), Vec::new());
         for candidate in &mut self.candidates {
@@ -220,7 +220,7 @@ impl Lookup {
 }
 
 impl Overlay {
-    /// Looks the own key up, beginning with these peers (or somebody at random).
+    /// Looks the own key up, asking these peers first (or random ones if there are none).
     pub(crate) fn look_up_own_key(&mut self, seeds: Vec<Member>) {
         let is_urgent = !seeds.is_empty() || self.state != State::Member;
         let seeds = if seeds.is_empty() { self.random_seeds() } else { seeds };
@@ -232,12 +232,12 @@ impl Overlay {
         self.seed_lookup(seeds);
     }
 
-    /// Looks up a place in a bucket that has few fingers; less and less often while none are lost.
+    /// Looks up a place in a bucket with few fingers; less and less often while no finger is lost.
     pub(crate) fn look_up_finger(&mut self) {
         let (len, known) = (self.line.fingers.len(), self.timers.fingers_len);
         self.timers.fingers_len = len;
         let shortest = Duration::from_millis(self.config.exchange_ms);
-        // Those who speak to us fill buckets too: only a loss is a reason to hurry.
+        // Messages of other peers fill buckets too: only a loss is a reason to hurry.
         self.timers.fingers_period =
             if len < known { shortest } else { (self.timers.fingers_period * 2).min(shortest * FINGER_PERIODS_MAX) };
         if self.line.lookup.is_some() {
@@ -261,7 +261,7 @@ impl Overlay {
         self.step_lookup();
     }
 
-    /// One far and one near peer: the far one notices if the line we know is not the whole line. Who lost all
+    /// One far and one near peer: the far one notices if the line that we know is incomplete. A peer that lost all
     /// neighbours asks many.
     fn random_seeds(&mut self) -> Vec<Member> {
         if self.line.leaf_set.len() == 0 {
@@ -287,7 +287,7 @@ impl Overlay {
         self.line.fingers.heard_of().sample(&mut *self.rng, len).cloned().collect()
     }
 
-    /// Looks the own key up at once, since we may have lost sight of part of the line. Several are asked first, near
+    /// Looks the own key up at once, since we may have lost sight of part of the line. Asks several peers first, near
     /// and far, since many may be gone.
     pub(crate) fn look_up_in_doubt(&mut self) {
         if self.line.lookup.as_ref().is_some_and(|lookup| lookup.key == self.key) {
@@ -302,7 +302,7 @@ impl Overlay {
         }
     }
 
-    /// Asks whoever is to be asked next; ends the look-up when nobody is.
+    /// Asks the next candidates; ends the look-up when there are none.
     pub(crate) fn step_lookup(&mut self) {
         let expires = self.now + self.timeout(None) * 3 / 5;
         let Some(lookup) = &mut self.line.lookup else { return };
@@ -320,7 +320,7 @@ impl Overlay {
         }
     }
 
-    /// Where nobody was found on a side and nobody is there, the line ends.
+    /// Where a look-up found no peer on a side and we have none there, the line ends with us.
     fn believe_ends(&mut self, nearest: &[Member]) {
         let keys: Vec<_> = nearest.iter().map(|contact| contact.key(self.grid)).collect();
         let found = [keys.iter().any(|key| *key < self.key), keys.iter().any(|key| *key > self.key)];
@@ -336,14 +336,14 @@ impl Overlay {
         let (again, failed) = lookup.expire(self.now, timeout);
         let (nonce, key, lookup_answers) = (lookup.nonce, lookup.key, lookup.answers);
         again.into_iter().for_each(|to| self.send(to, Body::Find { nonce, key }));
-        // While nobody answers it may be our own fault.
+        // No answer at all may be our own fault.
         if lookup_answers > 0 {
             failed.into_iter().for_each(|peer| self.line.fingers.remove(peer));
         }
         self.step_lookup();
     }
 
-    /// The next look-up of the own key comes soon.
+    /// Brings the next look-up of the own key forward.
     pub(crate) fn look_up_soon(&mut self) {
         self.timers.lookup_period = LOOKUP_PERIOD_MIN;
         self.timers.lookup = self.timers.lookup.min(self.now + LOOKUP_PERIOD_MIN);
@@ -354,9 +354,9 @@ impl Overlay {
         self.send(sender, Body::Found { nonce, near });
     }
 
-    /// Whom an answer names: the nearest to a place that we know, and on either side one of those next to it who answered
-    /// us lately, ourselves included. Fingers may be dead, and dead ones that are nearer would hide the living from whoever
-    /// asks, again and again.
+    /// The peers that an answer names: the nearest that we know, ourselves included, and on either side at least one
+    /// next to the place that answered us lately. Fingers may be dead, and dead ones that are nearer would hide the
+    /// living from the asker every time.
     fn named_near(&self, key: &PositionKey, asker: PeerId) -> Vec<Member> {
         let mut near = self.nearest_known(key, FOUND_SIDE_LEN, Some(asker));
         let place = key.head();
@@ -369,7 +369,7 @@ impl Overlay {
             };
             let side: Vec<usize> = (0..near.len()).filter(|at| is_above(&near[*at]) == above).collect();
             let is_named = side.iter().any(|at| near[*at].peer == nearest.peer);
-            // They are listed nearest first.
+            // `side` is nearest first.
             if let Some(farthest) = side.last().filter(|_| !is_named) {
                 near[*farthest] = nearest.clone();
             }
@@ -386,7 +386,7 @@ impl Overlay {
         let mut sides: [Vec<(u64, &Member)>; 2] = [Vec::new(), Vec::new()];
         for (head, contact) in leaf_set.chain(self.line.fingers.iter()).chain([me]) {
             let side = &mut sides[usize::from(head >= place)];
-            // Most are farther than those that were found already.
+            // Most are farther than the peers found already.
             let is_farther = |last: &(u64, &Member)| last.0.abs_diff(place) < head.abs_diff(place);
             if (side.len() == side_len && side.last().is_some_and(is_farther)) || Some(contact.peer) == without {
                 continue;
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_the_nearest_on_either_side_until_they_have_answered() {
+    fn a_look_up_asks_the_nearest_on_either_side_until_they_answer() {
         let mut lookup = Lookup::new(PositionKey([100; 32]), 1, true);
         seed(&mut lookup, 10);
         assert_eq!(ask(&mut lookup), [10]);
@@ -459,9 +459,9 @@ mod tests {
         assert!(lookup.is_done());
     }
 
-    /// It answers as who it is, which is not who it was said to be.
+    /// It answers with its own nonce, which is not the one that others gave it.
     #[test]
-    fn one_that_was_said_to_stand_elsewhere_moves_to_its_place() {
+    fn an_answering_peer_moves_from_a_claimed_place_to_its_own() {
         let mut lookup = Lookup::new(PositionKey([100; 32]), 1, true);
         lookup.seed(PositionKey([99; 32]), peer(10).into());
         add(&mut lookup, 90);
@@ -472,10 +472,10 @@ mod tests {
         assert_eq!(lookup.candidates.iter().map(|other| other.key.0[0]).collect::<Vec<_>>(), [10, 90]);
     }
 
-    /// Who names a peer with another nonce neither keeps its answer from being heard, before, nor moves it, after.
+    /// A peer named with another nonce: neither does that displace it before its answer, nor move it after.
     #[test]
-    fn hearsay_does_not_displace_the_one_that_was_asked() {
-        // Asked where it stands, or where others say.
+    fn hearsay_does_not_displace_an_asked_peer() {
+        // Asked at its own place, or at the one that others claim.
         for asked in [10, 99] {
             let mut lookup = Lookup::new(PositionKey([100; 32]), 1, true);
             lookup.seed(PositionKey([asked; 32]), peer(10).into());
@@ -486,14 +486,14 @@ mod tests {
             assert!(lookup.answered(&PositionKey([10; 32]), &peer(10).into()), "it was asked at {asked}");
             lookup.add(PositionKey([97; 32]), peer(10).into(), false);
             let places: Vec<_> = lookup.candidates.iter().map(|other| (other.key.0[0], other.status)).collect();
-            assert_eq!(places, [(10, Status::Answered)], "where it says that it stands, and nowhere else");
+            assert_eq!(places, [(10, Status::Answered)], "at its own place, and nowhere else");
             assert!(lookup.is_done(), "nobody is waited for any more");
             assert!(!lookup.answered(&PositionKey([10; 32]), &peer(10).into()), "it counts once");
         }
     }
 
     #[test]
-    fn asks_every_one_that_it_was_given_however_far() {
+    fn asks_every_seed_however_far() {
         let mut lookup = Lookup::new(PositionKey([100; 32]), 1, true);
         [10, 90, 200].iter().for_each(|byte| seed(&mut lookup, *byte));
         assert_eq!(ask(&mut lookup), [10, 90, 200]);
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_one_at_a_time_where_nothing_is_urgent() {
+    fn a_look_up_that_is_not_urgent_asks_one_at_a_time() {
         let mut lookup = Lookup::new(PositionKey([100; 32]), 1, false);
         [80, 90, 120].iter().for_each(|byte| add(&mut lookup, *byte));
         assert_eq!(ask(&mut lookup), [90], "the nearer side first");
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_over_those_that_do_not_answer() {
+    fn a_look_up_passes_over_silent_peers() {
         let mut lookup = Lookup::new(PositionKey([100; 32]), 1, true);
         [50, 90].iter().for_each(|byte| add(&mut lookup, *byte));
         assert_eq!(ask(&mut lookup), [90]);

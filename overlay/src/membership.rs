@@ -1,7 +1,7 @@
 //! Keeping the line: verify before adopt, crashes, incarnations.
 //!
-//! What we hear *of* a peer only makes us probe it; what we hear *from* it counts as life; only its answer to our
-//! probe lets it into the leaf set (I1). Without that rule dead peers are re-adopted for ever.
+//! A peer that others name is only probed; a message *from* a peer shows that it lives; only its answer to our probe
+//! lets it into the leaf set (I1). Without that rule dead peers are re-adopted for ever.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use crate::overlay::{NODES, Overlay};
 use crate::probe::{Expired, Probe};
 use crate::{Body, Contact, Member, PeerId, State};
 
-/// A candidate that did not answer is not probed again by hearsay for so long.
+/// A candidate that did not answer is not probed for hearsay again before this.
 const CANDIDATE_TOMBSTONE: Duration = Duration::from_secs(10);
-/// Who spoke so recently is not probed because somebody else crashed.
+/// A peer heard so recently is not probed because another peer crashed.
 const FRESH: Duration = Duration::from_secs(1);
-/// Who spoke so recently is not probed because somebody suspects it.
+/// A peer heard so recently is not probed because another peer suspects it.
 const FRESH_SUSPECT: Duration = Duration::from_millis(300);
-/// A life of ours that is said to have begun so much later than our clock says is a lie: 139 years, so that a clock
-/// that went back to 1970 is no lie.
+/// Incarnations of ours, claimed by others, that are so many milliseconds later than our clock are lies: 139 years, so
+/// that a clock that fell back to 1970 does no harm.
 const INCARNATION_LEAD_MAX: u64 = 1 << 42;
 
 impl Overlay {
     // ---- hearing ----
 
-    /// Takes a message of `sender` as a sign of life. False when it comes from a life that is over.
+    /// Takes a message of `sender` as a sign of life. False when it comes from an incarnation that is over.
     ///
-    /// An answer to a probe is left to [`Self::on_ack`], which still needs that probe, and a stranger's ping to
+    /// An answer to a probe is handled by [`Self::on_ack`], which still needs that probe, and a stranger's ping by
     /// [`Self::on_ping`].
     pub(crate) fn hear(&mut self, sender: &Member, is_new_address: bool, body: &Body) -> bool {
         let is_ack = matches!(body, Body::Ack { .. });
@@ -49,7 +49,7 @@ impl Overlay {
             return true;
         }
         if is_new_address && self.line.leaf_set.readdress(sender.peer, &sender.address) {
-            // Reports go to it as the tree names it.
+            // Reports go to the address in the tree.
             self.tree.changed |= self.line.leaf_set.is_adjacent(sender.peer);
         }
         if is_probed && !is_ack {
@@ -63,7 +63,7 @@ impl Overlay {
         true
     }
 
-    /// The same for one that is not a neighbour.
+    /// `hear` for a peer that is not a neighbour.
     fn hear_other(&mut self, sender: &Member, is_talk: bool) -> bool {
         if let Some(stone) = self.line.tombstones.covering(sender, self.now)
             && (stone.left || stone.incarnation > sender.incarnation)
@@ -84,7 +84,7 @@ impl Overlay {
             return true;
         }
         let key = sender.key(self.grid);
-        // Whom a joining peer needs it hears of in answers.
+        // A joining peer hears of the neighbours that it needs in answers.
         let is_needed = self.state != State::Joining && self.needs(&key);
         if !is_talk && (is_needed || self.line.graveyard.holds(sender)) {
             self.probe(sender, self.config.probe_tries);
@@ -101,7 +101,7 @@ impl Overlay {
         is_full && slots.chain(parents).any(|contact| contact == sender) && !self.line.graveyard.holds(sender)
     }
 
-    /// Takes note of a peer by hearsay: verifies it if it belongs next to us.
+    /// Takes note of a peer that others name: probes it if it belongs next to us.
     pub(crate) fn consider(&mut self, contact: &Member) {
         if contact.peer == self.me.peer {
             if contact.incarnation > self.me.incarnation {
@@ -115,27 +115,27 @@ impl Overlay {
         if self.line.leaf_set.get(contact.peer).is_none() {
             self.hear_of(contact);
         }
-        let is_news = match self.line.leaf_set.get(contact.peer) {
+        let is_unverified = match self.line.leaf_set.get(contact.peer) {
             Some(known) => known.contact().incarnation < contact.incarnation,
-            // It is being verified: its place need not be computed.
+            // It is being probed already: skip computing its place.
             None if self.is_probed(contact) => false,
             None => self.needs(&contact.key(self.grid)),
         };
-        if is_news {
+        if is_unverified {
             self.probe(contact, self.config.probe_tries);
         }
     }
 
-    /// Remembers a peer that somebody spoke of.
+    /// Remembers a peer that others named.
     pub(crate) fn hear_of(&mut self, contact: &Member) {
         let pick = self.rng.random::<u32>();
         self.line.fingers.hear_of(contact, pick as usize);
     }
 
-    /// Somebody knows this life, or a later one, as over: begin a newer one and say so.
+    /// A peer counts this incarnation of ours, or a later one, as over: begin a newer one and announce it.
     ///
     /// Only up to a bound that moves with our own clock, or a forged rumour would use up all incarnations. Others
-    /// believe whatever we say of ourselves, so that what we rise to counts.
+    /// believe what we announce of ourselves, so the newer incarnation prevails.
     fn rise_above(&mut self, incarnation: u64) {
         let (began, first) = self.born;
         let clock = first.saturating_add(self.now.since(began).as_millis() as u64);
@@ -151,14 +151,14 @@ impl Overlay {
 
     // ---- probing ----
 
-    /// Asks a peer for an answer unless that is under way.
+    /// Probes a peer unless a probe is under way.
     pub(crate) fn probe(&mut self, contact: &Member, tries_max: u32) {
         if let Some(nonce) = self.begin_probe(contact, tries_max) {
             self.ping(contact.clone(), nonce, false);
         }
     }
 
-    /// The nonce with which the peer is to be asked, if it is.
+    /// Registers a probe and returns its nonce; none if the peer is not to be pinged.
     fn begin_probe(&mut self, contact: &Member, tries_max: u32) -> Option<u32> {
         if contact.peer == self.me.peer || self.is_probed(contact) {
             return None;
@@ -182,7 +182,7 @@ impl Overlay {
         self.line.probes.get(contact.peer).is_some_and(|probe| probe.contact.incarnation >= contact.incarnation)
     }
 
-    /// Ends a probe, if there is one.
+    /// Ends the probe of this peer, if any.
     pub(crate) fn end_probe(&mut self, peer: PeerId) -> Option<Probe> {
         self.line.leaf_set.update(peer, |neighbour| neighbour.probed = false);
         self.line.probes.end(peer)
@@ -195,14 +195,14 @@ impl Overlay {
         if seen == 0 || again { self.send(to, body) } else { self.send_short(to, body) }
     }
 
-    /// Pings who is being probed once more, of our own accord.
-    pub(crate) fn ping_again(&mut self, to: Member) {
+    /// Repeats the ping of a probe before it expires.
+    pub(crate) fn repeat_ping(&mut self, to: Member) {
         if let Some(nonce) = self.line.probes.get(to.peer).map(|probe| probe.nonce) {
             self.ping(to, nonce, true);
         }
     }
 
-    /// Probes the whole leaf set but those that spoke just now.
+    /// Probes the whole leaf set but neighbours heard just now.
     fn probe_leaf_set(&mut self) {
         let silent = |neighbour: &&Neighbour| self.now.since(neighbour.heard) > FRESH;
         let contacts: Vec<_> = self.line.leaf_set.iter().filter(silent).map(|n| n.contact().clone()).collect();
@@ -212,7 +212,7 @@ impl Overlay {
     pub(crate) fn expire_probes(&mut self) {
         while let Some(expired) = self.line.probes.expire(self.now) {
             match expired {
-                Expired::Again { to, nonce, tries } => {
+                Expired::Retry { to, nonce, tries } => {
                     if tries == 2 && self.line.leaf_set.is_adjacent(to.peer) {
                         self.suspect(&to);
                     }
@@ -226,7 +226,7 @@ impl Overlay {
         }
     }
 
-    /// A parent missed an answer to a report, which counts for a try: is it there at all?
+    /// A report to this parent went unanswered, which counts as a try: probe the parent.
     pub(crate) fn miss(&mut self, parent: &Member) {
         if self.line.probes.get(parent.peer).is_none() {
             self.probe(parent, self.config.probe_tries.saturating_sub(1).max(1));
@@ -234,7 +234,7 @@ impl Overlay {
         }
     }
 
-    /// A peer missed an answer: whoever stands on its other side should look too, so that both find out at once.
+    /// Asks the neighbour on the far side of a silent peer to probe it too, so that both notice a crash at once.
     fn suspect(&mut self, silent: &Member) {
         if let Some(beyond) = self.line.leaf_set.beyond(silent.peer).cloned() {
             self.send_short(beyond, Body::Suspect(silent.clone()));
@@ -243,7 +243,7 @@ impl Overlay {
         }
     }
 
-    /// Somebody missed an answer of this peer.
+    /// Another peer missed an answer of this one.
     pub(crate) fn on_suspect(&mut self, peer: PeerId) {
         let fresh = |neighbour: &Neighbour| self.now.since(neighbour.heard) < FRESH_SUSPECT;
         if !self.line.leaf_set.get(peer).is_some_and(fresh) {
@@ -251,7 +251,7 @@ impl Overlay {
         }
     }
 
-    /// Probes a peer that may be gone, whatever it is to us.
+    /// Probes a peer that may be gone, neighbour or not.
     pub(crate) fn doubt(&mut self, peer: PeerId) {
         if let Some(contact) = self.known_contact(peer).cloned() {
             self.probe(&contact, self.config.probe_tries);
@@ -270,7 +270,7 @@ impl Overlay {
 
     pub(crate) fn on_ping(&mut self, sender: Member, nonce: u32, mine: u32, seen: u32) {
         let digest = self.line.leaf_set.digest();
-        // Whoever is too far away to be a neighbour has no use for our leaf set.
+        // A peer too far away to be a neighbour has no use for our leaf set.
         let (mut is_near, mut ask) = (true, None);
         match self.line.leaf_set.get(sender.peer).map(|neighbour| neighbour.seen == mine) {
             Some(true) => {
@@ -278,8 +278,7 @@ impl Overlay {
                 self.line.leaf_set.update(sender.peer, |neighbour| neighbour.exchanged = now);
             }
             Some(false) => {
-                // The leaf sets of the two next to us say all that there is to know; those of the others are fetched
-                // once.
+                // The leaf sets of the two next to us suffice; those of the others are fetched once.
                 let is_new = self.line.leaf_set.get(sender.peer).is_some_and(|neighbour| neighbour.seen == 0);
                 is_near = seen == 0 || self.line.leaf_set.is_adjacent(sender.peer);
                 if is_new || is_near {
@@ -312,12 +311,12 @@ impl Overlay {
         }
         let is_answer = self.line.probes.get(sender.peer).is_some_and(|probe| probe.nonce == nonce);
         if is_answer && let Some(probe) = self.end_probe(sender.peer) {
-            // An answer in time shows that we are not slow; a later one may be ours or the path's fault.
+            // An answer to the first ping shows that we are not slow; after a retry we or the path may be.
             self.slowness = if probe.tries == 1 { self.slowness.saturating_sub(1) } else { self.slowness };
             self.adopt(sender, &probe);
         } else if self.line.tombstones.has_given_up(sender.peer, self.now) {
-            // It answers, but too late: the path is longer than we wait for a stranger, or we are slow. With more patience the
-            // next probe finds it.
+            // It answered too late: the path is longer than our wait for a stranger, or we are slow. With a longer wait
+            // the next probe succeeds.
             self.feel_slower(1);
         }
         let (now, is_set) = (self.now, set.is_some());
@@ -348,7 +347,7 @@ impl Overlay {
             None => {}
         }
         if was_lost {
-            // It, or the path to it, is well again, or it always was and we were slow.
+            // A peer that we had buried lives: it was unreachable, or we were slow.
             self.feel_slower(1);
             for grave in self.line.graveyard.graves() {
                 self.probe(&grave, 1);
@@ -386,7 +385,7 @@ impl Overlay {
         }
     }
 
-    /// The next pings ask for leaf sets whatever we know of them.
+    /// The next pings ask for leaf sets even if we know them.
     pub(crate) fn forget_seen(&mut self) {
         let neighbours: Vec<_> = self.near().map(|contact| contact.peer).collect();
         for peer in neighbours {
@@ -394,7 +393,7 @@ impl Overlay {
         }
     }
 
-    /// The leaf set grew: tell some of it before long, so that two lines that met merge. Who joins has nothing to tell.
+    /// The leaf set grew: tell some of it soon, so that two lines that met merge. A joining peer has nothing to tell.
     fn spread_soon(&mut self) {
         if self.timers.exchange.is_none() && self.state != State::Joining {
             self.timers.exchange = Some(self.now + Duration::from_millis(self.rng.random_range(200..=400)));
@@ -425,7 +424,7 @@ impl Overlay {
         }
     }
 
-    /// A neighbour crashed: unlink it, and tell everybody whom that concerns, itself too in case that we are wrong.
+    /// A neighbour crashed: unlink it, and tell all peers concerned, and itself in case that we are wrong.
     fn mourn(&mut self, lost: &Member) {
         self.bury(lost);
         self.send(lost.clone(), Body::Dead(lost.clone()));
@@ -434,7 +433,7 @@ impl Overlay {
         self.probe_leaf_set();
     }
 
-    /// A parent out of our sight fell silent: whoever stands next to it should look.
+    /// A parent outside our leaf set fell silent: ask its neighbours to probe it.
     fn suspect_parent(&mut self, lost: &Member) {
         for node in NODES {
             let uplink = &self.tree.uplinks[node as usize];
@@ -485,7 +484,8 @@ impl Overlay {
         let missed = self.line.probes.get(contact.peer).is_some_and(|probe| probe.tries > 1);
         let is_adjacent = self.line.leaf_set.is_adjacent(contact.peer);
         if missed || (!is_adjacent && self.line.leaf_set.get(sender.peer).is_some()) {
-            // Next to us, or on the word of somebody far away, a missed answer of our own has to come to it.
+            // A neighbour next to us, or one reported dead from far away, is buried only after it missed an answer of
+            // ours.
             self.bury(&known);
         } else {
             self.probe(&known, 2);

@@ -1,9 +1,8 @@
-//! What peers say to each other.
+//! Messages between peers: their content and the checks before anything looks inside.
 //!
 //! Every message carries the grid and the sender's incarnation, so that each one is evidence of life at that
-//! incarnation; who the sender is, the transport says. Messages are idempotent: loss, delay, duplication and reordering
-//! are tolerated. What a remote peer sends is checked by [`Message::check`] before anything looks inside. How a message
-//! looks as bytes is in `wire`.
+//! incarnation; the transport names the sender. Messages are idempotent: loss, delay, duplication and reordering are
+//! tolerated. [`Message::check`] runs on every received message first. Their bytes are in `wire`.
 
 use std::sync::Arc;
 
@@ -24,37 +23,36 @@ pub(crate) const COUNT_MAX: u64 = 1 << 40;
 pub struct Message {
     /// [`GridId::tag`](crate::GridId::tag): messages of other grids are ignored.
     pub grid: u64,
-    /// In which life the sender speaks.
+    /// The sender's incarnation.
     pub incarnation: u64,
-    /// Where the sender can be dialled; none where the receiver knows it. Whatever is said again, for want of an
-    /// answer, carries it.
+    /// The address at which the sender can be dialled; none if the receiver knows it. Retransmissions always carry it.
     pub address: Option<Box<str>>,
-    /// What is said.
+    /// The content.
     pub body: Body,
 }
 
-/// What is said.
+/// The content of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Asks for an [`Body::Ack`].
     Ping {
         /// Repeated in the answer.
         nonce: u32,
-        /// Digest of the sender's leaf set; one that we do not know makes us ask for it.
+        /// Digest of the sender's leaf set; if we do not know it we ask for the set.
         mine: u32,
         /// Digest of the receiver's leaf set as the sender knows it; 0 is none.
         seen: u32,
     },
     /// Answers a ping.
     Ack {
-        /// Of the ping.
+        /// Number of the ping.
         nonce: u32,
         /// Digest of the sender's leaf set.
         mine: u32,
         /// The sender's leaf set, unless the ping showed that it is known.
         set: Option<Vec<Member>>,
-        /// A ping by the way: asks for an answer with this nonce; 0 asks for none. Saves a message where two strangers
-        /// verify each other.
+        /// A ping inside the answer: asks for an answer with this nonce; 0 asks for none. Saves a message where two
+        /// strangers verify each other.
         ask: u32,
     },
     /// Asks for the peers next to a place on the line.
@@ -66,20 +64,20 @@ pub enum Body {
     },
     /// Answers a find.
     Found {
-        /// Of the find.
+        /// Number of the find.
         nonce: u32,
         /// The nearest peers that the sender knows on either side, itself included.
         near: Vec<Member>,
     },
     /// A node reports to the router that it takes for its parent.
     Report(Report),
-    /// The parent, or who was taken for it, answers.
+    /// The presumed parent answers.
     ReportAck(ReportAck),
-    /// What the root tells everybody, or the depth, changed: a parent tells its child at once.
+    /// What the root announces, or the depth, changed: a parent tells its child at once.
     RootChanged {
         /// Which node of the receiver is the child.
         node: Node,
-        /// The news; none when only the depth changed.
+        /// The new root; none when only the depth changed.
         root: Option<Arc<RootInfo>>,
         /// Depth of the sender's router; none while it is not attached.
         depth: Option<u32>,
@@ -88,27 +86,27 @@ pub enum Body {
     },
     /// The sender probed this peer in vain and unlinked it. Also sent to that peer itself, which refutes it.
     Dead(Member),
-    /// The sender has reason to doubt that this peer lives; who stands next to it should probe it.
+    /// The sender suspects that this peer is dead; its neighbours should probe it.
     Suspect(Member),
-    /// Peers that the receiver may want to know: it verifies them before it believes.
+    /// Peers that the receiver may want to know: it probes them first.
     Hint(Vec<Member>),
     /// The sender leaves now.
     Leave(Leave),
-    /// The role of a router moved to the receiver, or is about to: what the sender knew of its children.
+    /// The role of a router moved to the receiver, or is about to: the children that the sender knew.
     Handover(Handover),
 }
 
-/// Where a peer stood that leaves.
+/// The farewell of a leaving peer, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leave {
     /// Its neighbours on the line, which become each other's.
     pub near: Vec<Member>,
-    /// By side, below and above: whether the line ended with it, as far as it made sure. The line ends with its other
-    /// neighbour then, who need not look.
+    /// By side, below and above: whether the line ended with the sender, as far as it made sure. The line then ends
+    /// with its other neighbour, which need not look that up.
     pub ends: [bool; 2],
 }
 
-/// What the holder of a router's role knows of its children, for whom the role moves to.
+/// The children of a router, for the peer that takes over its role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handover {
     /// At most two.
@@ -122,7 +120,7 @@ pub struct HandoverChild {
     pub contact: Member,
     /// Which node of that machine.
     pub node: Node,
-    /// Of the report.
+    /// Version of the report.
     pub version: u64,
     /// The structure.
     pub tree: Subtree,
@@ -130,18 +128,18 @@ pub struct HandoverChild {
     pub load: Payload,
 }
 
-/// What a node tells its parent.
+/// A node's message to its parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Which node of the sender reports.
     pub node: Node,
     /// Rises with every change of the structure, within one life of the sender.
     pub version: u64,
-    /// The structure; none when that of this version is acknowledged.
+    /// The structure; none when this version is acknowledged.
     pub tree: Option<Box<Subtree>>,
     /// The newest payload; none when it was acknowledged or has to wait for the rate limit.
     pub load: Option<Payload>,
-    /// Digest of what the sender knows of the root; 0 is nothing.
+    /// Digest of the root as the sender knows it; 0 is nothing.
     pub root: u32,
 }
 
@@ -156,17 +154,17 @@ pub struct Subtree {
     pub height: u32,
 }
 
-/// What the layer above sends along, as it travels.
+/// Bytes of the layer above, as they travel.
 #[derive(Default, Clone, Debug)]
 pub struct Payload {
     /// Rises with every payload that the node publishes, within one life of the sender; never 0.
     pub version: u64,
-    /// The version that `bytes` tell the difference to; none when they are the payload itself.
+    /// The version that `bytes` are the difference to; none when they are the whole payload.
     pub base: Option<u64>,
     /// Opaque here.
     pub bytes: Vec<u8>,
-    /// What `bytes` come to when they are unpacked, where that is known: in a value that reaches another peer without having
-    /// been bytes, as in a simulation. Nothing else differs by it.
+    /// The unpacked payload, if the sender is in the same process, as in a simulation: saves unpacking, and changes
+    /// nothing else.
     unpacked: Option<Arc<[u8]>>,
 }
 
@@ -179,33 +177,33 @@ impl PartialEq for Payload {
 impl Eq for Payload {}
 
 impl Payload {
-    /// As it was received.
+    /// A payload as it was received.
     pub fn new(version: u64, base: Option<u64>, bytes: Vec<u8>) -> Self {
         Self { version, base, bytes, unpacked: None }
     }
 
-    /// The unpacked payload: the difference to `base` added to that, or the whole. None where that leads to nothing.
+    /// The payload: the difference applied to `base`, or the whole. None if the bytes do not unpack.
     pub(crate) fn unpack(self, base: Option<&[u8]>, codec: &PayloadCodec) -> Option<Arc<[u8]>> {
         self.unpacked.or_else(|| (codec.unpack)(base, &self.bytes).map(Arc::from))
     }
 }
 
-/// A payload as a machine keeps it.
+/// A payload as a machine stores it.
 #[derive(Default, Clone, Debug)]
 pub(crate) struct Load {
-    /// Of the payload; 0 is none.
+    /// Version of the payload; 0 is none.
     pub(crate) version: u64,
     /// Unpacked.
     pub(crate) bytes: Arc<[u8]>,
 }
 
 impl Load {
-    /// As it travels to one that knows no earlier one; empty where it cannot.
+    /// As it travels to a peer that holds no earlier one; empty if the codec refuses it.
     pub(crate) fn packed(&self, codec: &PayloadCodec) -> Payload {
         self.packed_against(None, codec).unwrap_or_else(|| Payload::new(self.version, None, Vec::new()))
     }
 
-    /// As it travels to one that holds `base`.
+    /// As it travels to a peer that holds `base`.
     pub(crate) fn packed_against(&self, base: Option<&Self>, codec: &PayloadCodec) -> Option<Payload> {
         let bytes = (codec.pack)(base.map(|base| &*base.bytes), &self.bytes)?;
         let (base, unpacked) = (base.map(|base| base.version), Some(Arc::clone(&self.bytes)));
@@ -216,16 +214,16 @@ impl Load {
 /// Answer to a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportAck {
-    /// Of the report.
+    /// Node of the report.
     pub node: Node,
-    /// Of the report.
+    /// Version of the report.
     pub version: u64,
     /// Whether the link stands.
     pub verdict: Verdict,
-    /// What the root tells, unless the report showed that it is known.
+    /// The root, unless the report showed that it is known.
     pub root: Option<Arc<RootInfo>>,
-    /// Rises with every change of what the sender tells its children (the root, its depth), within one life of it: what
-    /// was said earlier and comes later is passed over.
+    /// Rises with every change of what the sender tells its children (the root, its depth), within one incarnation: a
+    /// receiver ignores older editions that arrive late.
     pub edition: u32,
 }
 
@@ -234,12 +232,12 @@ pub struct ReportAck {
 pub enum Verdict {
     /// The link stands.
     Linked {
-        /// Version of the payload that the parent holds; 0 is none, or that it wants the whole one.
+        /// Version of the payload that the parent holds; 0 is none, or asks for the whole one.
         load: u64,
         /// Depth of the parent's router; none while it is not attached.
         depth: Option<u32>,
     },
-    /// The report had no structure and the parent does not know that version: send it.
+    /// The report had no structure and the parent does not know that version: send the structure.
     Unknown,
     /// The sender is not the parent of such a node; these are its neighbours.
     Refused {
@@ -250,7 +248,7 @@ pub enum Verdict {
     },
 }
 
-/// What the root tells everybody.
+/// What the root announces to everybody.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootInfo {
     /// The machine of the root.
@@ -261,22 +259,22 @@ pub struct RootInfo {
     pub count: u64,
     /// Links on the longest way from the root to a leaf.
     pub height: u32,
-    /// What the root's layer above tells everybody.
+    /// Bytes of the layer above, from the root's machine to everybody.
     pub payload: Vec<u8>,
 }
 
-/// From an earlier payload, if one is known, and one more.
+/// Computes bytes from an earlier payload, if there is one, and other bytes.
 pub type Translate = fn(Option<&[u8]>, &[u8]) -> Option<Vec<u8>>;
 
-/// How the payloads of the layer above travel. It publishes them, and reads those of children, as it likes to work on
-/// them; on the way they are as short as it can make them, in particular by what changed since an earlier one.
+/// How payloads of the layer above travel: it publishes and reads them in its own form; on the way they are as short as
+/// it can make them, above all as differences to an earlier one.
 #[derive(Clone, Copy, Debug)]
 pub struct PayloadCodec {
-    /// What travels of the second payload to one that has the first, or without a first the whole of it. None where there
-    /// is no such thing: then it travels whole, or not at all.
+    /// Packs the second payload for a peer that holds the first, or, without a first, as a whole. None if it cannot:
+    /// the whole then replaces a difference, an empty payload the whole.
     pub pack: Translate,
-    /// The second payload again, from the first and what travelled; none where that leads to nothing. Whatever the bytes
-    /// are, it neither panics nor takes much.
+    /// Unpacks: the second payload from the first and the packed bytes; none if they do not apply. Safe on any bytes:
+    /// it neither panics nor allocates much.
     pub unpack: Translate,
 }
 
@@ -289,7 +287,7 @@ impl PayloadCodec {
 }
 
 impl RootInfo {
-    /// Identifies this very news in few bytes; never 0.
+    /// Identifies this root information in few bytes; never 0.
     pub(crate) fn digest(&self) -> u32 {
         let mut digest = Digest::default();
         digest.add_contact(&self.contact);
@@ -304,8 +302,8 @@ impl RootInfo {
     }
 }
 
-/// A digest of what a peer says of itself, for those who ask whether they know it already. It need not withstand an
-/// attack: a liar about its own state only misleads itself, and could as well say nothing.
+/// A digest of what a peer announces of itself, compared to learn whether the other knows it already. It need not
+/// withstand an attack: a liar about its own state only misleads itself, and could as well say nothing.
 #[derive(Default)]
 pub(crate) struct Digest(u64);
 
@@ -328,14 +326,14 @@ impl Digest {
         }
     }
 
-    /// Never 0. Short, since every heartbeat carries some: where two contents happen to look the same, the next change
-    /// or the next look-up of the own key makes up for it.
+    /// Never 0. Short, since every heartbeat carries some: if two contents collide, the next change or the next look-up
+    /// of the own key repairs it.
     pub(crate) fn short(&self) -> u32 {
         (self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).max(1) as u32
     }
 }
 
-/// Why a message is not looked at.
+/// Why a message is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// A payload or list is longer than allowed.
@@ -373,7 +371,7 @@ impl Message {
 fn check_report(report: &Report) -> Result<(), Refusal> {
     if let Some(load) = &report.load {
         check_payload(&load.bytes)?;
-        // 0 stands for no payload, in both.
+        // Version 0 stands for no payload.
         if load.version <= load.base.unwrap_or(0) || load.base == Some(0) {
             return Err(Refusal::Malformed);
         }

@@ -1,9 +1,9 @@
 //! One peer's part of the overlay: state, events in, effects out.
 //!
-//! [`Overlay::handle`] does the same for every event: the event itself, then whatever timed work is due, then, where
-//! the line or a child changed, the tree is derived anew and what differs is reported. Most events change neither, and
-//! cost no allocation. `membership` keeps the line, `timers` holds the timed work, `tree` the links, `handover` what
-//! moves with a router's role.
+//! [`Overlay::handle`] does the same for every event: the event itself, then the timed work that is due, then, if the
+//! line or a child changed, it derives the tree anew and reports the differences. Most events change neither, and cost
+//! no allocation. `membership` keeps the line, `timers` holds the timed work, `tree` the links, `handover` moves
+//! children with a router's role.
 //!
 //! What a peer keeps is bounded: 2·8 neighbours, 3 fingers for each length of prefix beyond them, 64 peers only heard
 //! of, 256 probes under way, 512 tombstones, 64 graves, 32 bootstrap contacts, one look-up of 128 candidates and 64
@@ -34,16 +34,16 @@ use crate::{
 /// Wait before a look-up that follows a change; doubles from there.
 pub(crate) const LOOKUP_PERIOD_MIN: Duration = Duration::from_secs(1);
 
-/// What is done may make more due at once; each time of that comes to an end.
+/// Rounds of timed work per event: work may make more work due, and each chain ends.
 const ROUNDS_MAX: usize = 4;
-/// Timed work that is done so late means that we are slow.
+/// Timed work done so late means that this machine is slow.
 const LATE: Duration = Duration::from_millis(250);
-/// So late, that we were asleep: a closed lid, or a machine that swaps.
+/// Timed work done so late means that this machine slept, by a closed lid, or swapped.
 const PAUSE: Duration = Duration::from_secs(2);
 /// Lifeguard's bound of local health.
 const SLOWNESS_MAX: u32 = 8;
-/// How many times more machines than the neighbours suggest are believed in. Our choice: that few neighbours stand so far
-/// apart by chance happens nowhere (the odds are e to the minus of it for one alone).
+/// By what factor the root's count of machines may exceed the neighbours' estimate. Our choice: that few neighbours
+/// stand so far apart by chance has odds of e to the minus of it for one alone.
 const COUNT_DOUBT: f64 = 64.0;
 
 /// The overlay of one peer. Deterministic: the same seed and events give the same effects, and so does a copy.
@@ -67,7 +67,7 @@ pub struct Overlay {
     pub(crate) line: Line,
     pub(crate) timers: Timers,
     pub(crate) tree: Tree,
-    pub(crate) news: News,
+    pub(crate) notices: Notices,
     /// The driver's list while an event is handled, else empty.
     pub(crate) outbox: Vec<Effect>,
     pub(crate) counters: Counters,
@@ -75,11 +75,11 @@ pub struct Overlay {
     wake: Time,
     /// How slow we seem to be ourselves (Lifeguard's local health): 0 is healthy.
     pub(crate) slowness: u32,
-    /// When this life, and its incarnation, began: together our guess of the time of day.
+    /// When this incarnation began, and its number: together our guess of the time of day.
     pub(crate) born: (Time, u64),
 }
 
-/// Who is there, who may be, and who was.
+/// The peers that stand on the line, may stand there, or did.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) leaf_set: LeafSet,
@@ -90,7 +90,7 @@ pub(crate) struct Line {
     pub(crate) lookup: Option<Lookup>,
     /// The own key was looked up since joining began.
     pub(crate) looked_up: bool,
-    /// By side, below and above: nobody being there is what a look-up said.
+    /// By side, below and above: a look-up found no peer there.
     pub(crate) ends: [bool; 2],
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Timers {
     pub(crate) lookup_period: Duration,
     pub(crate) fingers: Time,
     pub(crate) fingers_period: Duration,
-    /// How many fingers there were then.
+    /// Number of fingers at that time.
     pub(crate) fingers_len: usize,
     pub(crate) graves: Time,
     /// The leaf set grew: spread it.
@@ -117,31 +117,32 @@ pub(crate) struct Tree {
     pub(crate) slots: [Option<Box<Slot>>; 2],
     pub(crate) generation: u64,
     pub(crate) root: Option<Arc<RootInfo>>,
-    /// Of `root`; 0 is none.
+    /// Digest of `root`; 0 is none.
     pub(crate) root_digest: u32,
     pub(crate) root_stamp: u64,
     pub(crate) root_payload: Vec<u8>,
-    /// The other end of our router's gap, and the gap's prefix: the router whose children and parent these are.
+    /// The far end of our router's gap, and the gap's prefix: they identify the router whose children and parent these
+    /// are.
     pub(crate) gap: Option<(Member, u16)>,
     /// The line or a child changed since the tree was derived.
     pub(crate) changed: bool,
-    /// A link may have something to say, or another deadline than `next`.
+    /// A link may have something to send, or its deadline may differ from `next`.
     pub(crate) stirred: bool,
-    /// When a link has timed work at the earliest.
+    /// The earliest deadline of a link.
     pub(crate) next: Time,
-    /// What children are told: digest of the root, depth of our router.
-    pub(crate) told: (u32, Option<u32>),
-    /// Rises with every change of `told`.
+    /// What children are to be told: digest of the root, depth of our router.
+    pub(crate) announced: (u32, Option<u32>),
+    /// Rises with every change of `announced`.
     pub(crate) edition: u32,
-    /// Children that were refused and may be right before long.
+    /// Children that were refused and may fit before long.
     pub(crate) refused: Vec<Refused>,
-    /// What came with a role that we have or are about to have.
+    /// A handover for a role that we have or are about to have.
     pub(crate) handed: Option<Box<Handed>>,
 }
 
-/// What to tell the layer above at the end of a step.
+/// Notices for the layer above, collected during a step.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct Notices {
     pub(crate) joined: bool,
     pub(crate) children: bool,
     pub(crate) place: bool,
@@ -155,8 +156,8 @@ pub(crate) const SIDES: [Side; 2] = [Side::Left, Side::Right];
 impl Overlay {
     /// A peer alone: member of a grid of one at once.
     ///
-    /// `seed` is the only source of randomness: derive it from (run seed, peer, incarnation). `config` is taken as
-    /// it is; whoever read it from outside calls [`Config::validate`]. All peers of a grid need the same `codec`.
+    /// `seed` is the only source of randomness: derive it from (run seed, peer, incarnation). `config` is not checked
+    /// here: call [`Config::validate`] on one that comes from outside. All peers of a grid need the same `codec`.
     pub fn new(
         config: impl Into<Arc<Config>>,
         grid: GridId,
@@ -202,7 +203,7 @@ impl Overlay {
             changed: true,
             stirred: true,
             next: Time::MAX,
-            told: (0, None),
+            announced: (0, None),
             edition: 0,
             refused: Vec::new(),
             handed: None,
@@ -223,7 +224,7 @@ impl Overlay {
             line,
             timers,
             tree,
-            news: News::default(),
+            notices: Notices::default(),
             outbox: Vec::new(),
             counters: Counters::default(),
             wake: Time::MAX,
@@ -233,14 +234,14 @@ impl Overlay {
         overlay.timers.graves = overlay.after_ms(overlay.config.graveyard_probe_ms);
         overlay.derive_tree();
         overlay.tree.next = overlay.tree_deadline();
-        overlay.news = News::default();
+        overlay.notices = Notices::default();
         overlay.wake = overlay.next_timer();
         overlay
     }
 
-    /// Feeds one event and appends what follows from it, in the order it must be carried out.
+    /// Feeds one event and appends its effects, in the order they must be carried out.
     ///
-    /// `now` never decreases. Infallible: what a remote peer does wrong is counted and ignored.
+    /// `now` never decreases. Infallible: a remote peer's mistakes are counted and ignored.
     pub fn handle(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
         if self.state == State::Left && !matches!(event, Event::Return) {
             return;
@@ -262,7 +263,7 @@ impl Overlay {
         self.assert_consistent();
     }
 
-    /// Timed work, the tree, and what to tell the layer above.
+    /// Does timed work, updates the tree, and notifies the layer above.
     fn settle(&mut self) {
         if self.state == State::Leaving {
             self.linger();
@@ -288,18 +289,18 @@ impl Overlay {
                 }
             }
         }
-        let news = std::mem::take(&mut self.news);
+        let notices = std::mem::take(&mut self.notices);
         let notices = [
-            (news.joined, Notice::Joined),
-            (news.place, Notice::PlaceChanged),
-            (news.children, Notice::ChildrenChanged),
-            (news.root, Notice::RootChanged),
-            (news.left, Notice::Left),
+            (notices.joined, Notice::Joined),
+            (notices.place, Notice::PlaceChanged),
+            (notices.children, Notice::ChildrenChanged),
+            (notices.root, Notice::RootChanged),
+            (notices.left, Notice::Left),
         ];
         self.outbox.extend(notices.iter().filter(|(is_new, _)| *is_new).map(|(_, notice)| Effect::Notify(*notice)));
     }
 
-    /// Work that is done late shows that we are slow ourselves; after a pause nobody's silence means anything.
+    /// Late timed work shows that this machine is slow; after a pause the silence of others means nothing.
     fn notice_lateness(&mut self) {
         let late = self.now.since(self.wake);
         if late < LATE || matches!(self.state, State::Leaving | State::Left) {
@@ -310,7 +311,7 @@ impl Overlay {
             self.counters.pauses += 1;
             self.tree.slots.iter_mut().flatten().for_each(|slot| slot.heard += late);
             let asked = self.line.probes.begin_anew(self.now);
-            asked.into_iter().for_each(|contact| self.ping_again(contact));
+            asked.into_iter().for_each(|contact| self.repeat_ping(contact));
         }
     }
 
@@ -347,7 +348,7 @@ impl Overlay {
         let Message { incarnation, address, body, .. } = message;
         let is_new_address = address.is_some();
         let Some(sender) = self.sender(from, incarnation, address) else {
-            // It takes us for somebody who knows it; when nothing comes back it says more.
+            // It believes that we know it; when no answer comes it repeats the message with its address.
             self.counters.unknown_sender += 1;
             return;
         };
@@ -357,7 +358,7 @@ impl Overlay {
             }
             return;
         }
-        // Of these two the sender may be gone by now.
+        // The sender of either may be gone by now.
         let is_farewell = matches!(body, Body::Leave(_) | Body::Handover(_));
         if !is_farewell && !self.hear(&sender, is_new_address, &body) {
             return;
@@ -380,8 +381,8 @@ impl Overlay {
         }
     }
 
-    /// Who sent a message: where it gives no address, where this peer was reached or heard of last. None where we do not
-    /// know it.
+    /// The sender of a message. If the message has no address, the one at which we reached or heard of the peer last.
+    /// None if we do not know the peer.
     fn sender(&self, from: Member, incarnation: u64, address: Option<Box<str>>) -> Option<Member> {
         let says = |contact: &Member, address: &str| contact.incarnation == incarnation && *contact.address == *address;
         if let Some(address) = address {
@@ -392,7 +393,7 @@ impl Overlay {
             });
         }
         let known = self.known_contact(from.peer).or_else(|| self.line.fingers.get(from.peer))?;
-        // What we know may be hearsay, and its nonce a lie.
+        // The contact that we know may be hearsay, with a false nonce.
         Some(if says(known, &known.address) && known.nonce == from.nonce {
             known.clone()
         } else {
@@ -400,13 +401,13 @@ impl Overlay {
         })
     }
 
-    /// Says something with our address.
+    /// Sends a message with our address.
     pub(crate) fn send(&mut self, to: Member, body: Body) {
         let address = Some(self.me.address.clone());
         self.send_as(to, address, body);
     }
 
-    /// Says something to a peer that knows our address.
+    /// Sends a message to a peer that knows our address.
     pub(crate) fn send_short(&mut self, to: Member, body: Body) {
         self.send_as(to, None, body);
     }
@@ -432,7 +433,7 @@ impl Overlay {
         self.rng.random_range(100 - jitter..=100 + jitter)
     }
 
-    // ---- what the layer above reads and says ----
+    // ---- surface for the layer above ----
 
     #[cfg(debug_assertions)]
     pub(crate) fn wake(&self) -> Time {
@@ -444,12 +445,12 @@ impl Overlay {
         (self.state != State::Left && self.wake < Time::MAX).then_some(self.wake)
     }
 
-    /// This peer. Its incarnation rises when somebody knows a higher one, or believes it dead.
+    /// This peer. Its incarnation rises when another peer knows a higher one, or believes this one dead.
     pub fn me(&self) -> &Contact {
         &self.me
     }
 
-    /// The same as a handle: what drivers of many peers in one process share with whom it speaks to.
+    /// This peer as a handle that drivers of many peers in one process can share.
     pub fn me_shared(&self) -> &Member {
         &self.me
     }
@@ -488,18 +489,18 @@ impl Overlay {
         self.line.fingers.iter().map(|(_, contact)| &**contact)
     }
 
-    /// How many machines there are, by the root's word as far as it is likely: one child of one router can claim any number,
-    /// but how close the neighbours stand tells about how many there can be.
+    /// How many machines there are, by the root's count as far as it is plausible: one child of one router can claim
+    /// any number, but the distance between neighbours bounds how many there can be.
     pub fn likely_count(&self) -> u64 {
-        let told = self.root().map_or(1, |root| root.count);
+        let claimed = self.root().map_or(1, |root| root.count);
         let heads = || self.near().map(|contact| contact.key(self.grid).head());
-        let (Some(first), Some(last)) = (heads().min(), heads().max()) else { return told };
+        let (Some(first), Some(last)) = (heads().min(), heads().max()) else { return claimed };
         let me = self.me.key(self.grid).head();
         let span = last.max(me) - first.min(me);
-        // That many in so much of the line, as many elsewhere.
+        // The density of the neighbourhood, for the whole line.
         let estimate = heads().count() as f64 * (u64::MAX as f64 / span.max(1) as f64);
         // The cast saturates.
-        told.min((estimate * COUNT_DOUBT) as u64)
+        claimed.min((estimate * COUNT_DOUBT) as u64)
     }
 
     pub(crate) fn pred(&self) -> Option<&Member> {
@@ -524,7 +525,7 @@ impl Overlay {
         }
     }
 
-    /// Whether nobody stands above us: our router spans the whole line as far as we know, or we are alone.
+    /// Whether no peer stands above us: our router spans the whole line as far as we know, or we are alone.
     pub fn is_root(&self) -> bool {
         if self.line.leaf_set.len() == 0 {
             return true;
@@ -576,20 +577,20 @@ impl Overlay {
         self.tree.root.as_deref()
     }
 
-    /// What is published of this node before then waits: the rate limit lets nothing pass. Any time, where something waits already,
-    /// which it replaces.
+    /// A payload that this node publishes before then waits for the rate limit. If one waits already, the newer one
+    /// replaces it at any time.
     pub fn publishes_from(&self, node: Node) -> Time {
         let uplink = &self.tree.uplinks[node as usize];
         if uplink.has_unsent() { Time::ZERO } else { uplink.load_after }
     }
 
-    /// Whether something that was published of this node waits to be sent to its parent on another machine.
+    /// Whether a published payload of this node still waits to be sent to a parent on another machine.
     pub fn has_unsent(&self, node: Node) -> bool {
         let uplink = &self.tree.uplinks[node as usize];
         uplink.reports() && uplink.has_unsent()
     }
 
-    /// Replaces what `node` tells its parent. The newest wins; the rate limit decides when it goes out.
+    /// Replaces the payload that `node` reports to its parent. The newest wins; the rate limit decides when it is sent.
     ///
     /// Payloads longer than [`PAYLOAD_BYTES_MAX`] are counted and ignored.
     pub fn publish(&mut self, now: Time, node: Node, payload: Vec<u8>, effects: &mut Vec<Effect>) {
@@ -602,7 +603,8 @@ impl Overlay {
         self.settle_own(effects);
     }
 
-    /// Replaces what this peer tells everybody while it is the root. Remembered, but without effect, while it is not.
+    /// Replaces the payload that this peer announces to everybody as the root. Stored, but without effect, while it is
+    /// not the root.
     ///
     /// Payloads longer than [`PAYLOAD_BYTES_MAX`] are counted and ignored.
     pub fn publish_root(&mut self, now: Time, payload: Vec<u8>, effects: &mut Vec<Effect>) {
@@ -617,7 +619,7 @@ impl Overlay {
     }
 
     fn settle_own(&mut self, effects: &mut Vec<Effect>) {
-        // What is published may be the first that happens after a pause.
+        // Publishing may be the first activity after a pause.
         self.notice_lateness();
         if !matches!(self.state, State::Leaving | State::Left) {
             std::mem::swap(&mut self.outbox, effects);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::{Member, PeerId, Time};
 
-/// More at once are not begun: candidates come again by hearsay, neighbours by their heartbeat.
+/// Further probes are not begun: candidates are named again, neighbours come up with their next heartbeat.
 const PROBES_MAX: usize = 256;
 
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Probe {
     pub(crate) timeout: Duration,
 }
 
-/// Few at a time, so a list does.
+/// A list, since there are few at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Probes {
     list: Vec<Probe>,
@@ -61,7 +61,7 @@ impl Probes {
         debug_assert!(peers.is_sorted_by(|one, other| one < other), "a peer is probed twice");
     }
 
-    /// False when the table is full.
+    /// Registers a probe. False when the table is full.
     pub(crate) fn begin(&mut self, probe: Probe) -> bool {
         if let Some(known) = self.list.iter_mut().find(|known| known.contact.peer == probe.contact.peer) {
             *known = probe;
@@ -80,7 +80,7 @@ impl Probes {
         let place = self.list.iter().position(|probe| probe.contact.peer == peer)?;
         let probe = self.list.swap_remove(place);
         if self.list.is_empty() {
-            // A burst of probes is no reason to keep its memory.
+            // Release the memory of a burst.
             self.list = Vec::new();
         }
         self.refresh();
@@ -96,14 +96,14 @@ impl Probes {
         self.next
     }
 
-    /// A witness counts for tries: the probe fails with the next ping that is lost.
+    /// A witness counts as tries: the probe fails with the next lost ping.
     pub(crate) fn is_last_try(&mut self, peer: PeerId) {
         if let Some(probe) = self.list.iter_mut().find(|probe| probe.contact.peer == peer) {
             probe.tries_max = probe.tries_max.min(probe.tries.max(2));
         }
     }
 
-    /// Time passed in which nobody could have answered: all that is under way begins anew.
+    /// A pause passed in which no peer could answer: restarts all probes; returns their targets.
     pub(crate) fn begin_anew(&mut self, now: Time) -> Vec<Member> {
         for probe in &mut self.list {
             (probe.tries, probe.sent) = (1, now);
@@ -113,8 +113,8 @@ impl Probes {
         self.list.iter().map(|probe| probe.contact.clone()).collect()
     }
 
-    /// A probe whose last ping is lost: with tries left it counts one more and is returned to be sent again, else it
-    /// is removed.
+    /// Takes a probe whose last ping is lost: with tries remaining it counts one more and is returned for another ping,
+    /// else it is removed.
     pub(crate) fn expire(&mut self, now: Time) -> Option<Expired> {
         if self.next > now {
             return None;
@@ -123,9 +123,9 @@ impl Probes {
         if probe.tries < probe.tries_max {
             probe.tries += 1;
             probe.expires = now + probe.timeout;
-            let again = Expired::Again { to: probe.contact.clone(), nonce: probe.nonce, tries: probe.tries };
+            let retry = Expired::Retry { to: probe.contact.clone(), nonce: probe.nonce, tries: probe.tries };
             self.refresh();
-            return Some(again);
+            return Some(retry);
         }
         let peer = probe.contact.peer;
         self.end(peer).map(|probe| Expired::Failed(probe.contact))
@@ -134,8 +134,8 @@ impl Probes {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Expired {
-    /// Ping again, for which time.
-    Again { to: Member, nonce: u32, tries: u32 },
+    /// Send another ping; `tries` counts it.
+    Retry { to: Member, nonce: u32, tries: u32 },
     /// No try was answered.
     Failed(Member),
 }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_than_so_many_are_probed_at_once() {
+    fn the_number_of_probes_is_bounded() {
         let mut probes = Probes::default();
         let mut begin = |number: u32| {
             let peer = PeerId(*blake3::hash(&number.to_le_bytes()).as_bytes());
@@ -177,7 +177,7 @@ mod tests {
         loop {
             let now = probes.deadline();
             match probes.expire(now).unwrap() {
-                Expired::Again { nonce, .. } => pings += u32::from(nonce == 7),
+                Expired::Retry { nonce, .. } => pings += u32::from(nonce == 7),
                 Expired::Failed(_) => {
                     assert_eq!((pings, now.as_micros()), (3, 750_000));
                     break;

@@ -76,7 +76,7 @@ impl fmt::Debug for Time {
 pub struct WallTime(pub i64);
 
 impl WallTime {
-    /// How long before `self` the moment `earlier` was; zero when it was not, since clocks jump.
+    /// How long `earlier` was before `self`; zero when it was not, since clocks jump.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }

@@ -1,8 +1,8 @@
 //! Timed work. Deadlines live in the state; cancelling one is an assignment.
 //!
-//! Each peer speaks to each of its two neighbours once in a heartbeat, and so do they, in turns: a link is silent for
-//! half a heartbeat, whoever is first spares the other the ping, and a crash is noticed by the first of all whom the
-//! dead one would have spoken to. `next_timer` looks at a few words only; it is asked after every event.
+//! Each peer pings each of its two neighbours once in a heartbeat, and they it, in turns: a link is silent for half a
+//! heartbeat, the first to speak spares the other the ping, and a crash is noticed by the first of all peers that the
+//! dead one would have pinged. `next_timer` reads a few words only: it runs after every event.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{State, Time};
 /// Lost peers probed in one round.
 const GRAVES_PER_ROUND: usize = 4;
 
-/// How much more often a peer looks itself up that may have lost sight of part of the line.
+/// How many times more often a peer that may have lost sight of part of the line looks itself up.
 const DOUBT_HURRY: u32 = 6;
 
 impl Overlay {
@@ -49,13 +49,14 @@ impl Overlay {
         next.min(self.tree.next)
     }
 
-    /// Speaks to the neighbours that are due.
+    /// Pings the neighbours that are due.
     fn beat(&mut self) {
         while let Some(contact) = self.line.leaf_set.due(self.now).cloned() {
             if self.line.probes.get(contact.peer).is_none() {
                 self.probe(&contact, self.config.probe_tries);
             }
-            // Also where there was no room for another probe: its turn comes when this one is over, or with the next.
+            // The ping counts even if there was no room for another probe: the neighbour's turn comes after this one,
+            // or next time.
             let (now, probed) = (self.now, self.line.probes.get(contact.peer).is_some());
             self.line.leaf_set.update(contact.peer, |neighbour| {
                 neighbour.probed = probed;
@@ -66,7 +67,7 @@ impl Overlay {
         }
     }
 
-    /// Speaks to one neighbour on either side after the leaf set grew.
+    /// Sends the leaf set to one neighbour on either side after it grew.
     fn spread(&mut self) {
         if self.timers.exchange.is_none_or(|at| at > self.now) {
             return;
@@ -82,7 +83,7 @@ impl Overlay {
     }
 
     fn begin_lookups(&mut self) {
-        // Also who lost all neighbours at once may know somebody far away.
+        // A peer that lost all neighbours at once may still know peers far away.
         let is_lonely = self.line.leaf_set.len() == 0;
         if is_lonely && !self.line.fingers.knows_any() {
             return;
@@ -105,7 +106,7 @@ impl Overlay {
         }
     }
 
-    /// Asks some lost peers and the bootstrap contacts that are due whether they are back.
+    /// Asks some lost peers, and the bootstrap contacts that are due, whether they are back.
     fn visit_graves(&mut self) {
         while self.line.graveyard.deadline().is_some_and(|next| next <= self.now)
             && let Some(contact) = self.line.graveyard.due_bootstrap(self.now)
@@ -134,19 +135,19 @@ impl Overlay {
             if slot.as_mut().filter(ended).is_some() {
                 *slot = None;
                 self.tree.changed = true;
-                self.news.children = true;
+                self.notices.children = true;
             }
         }
     }
 
-    /// When a link has timed work; what is heard meanwhile only puts it off.
+    /// When a link has timed work; messages meanwhile only postpone it.
     pub(crate) fn tree_deadline(&self) -> Time {
         let lease = Duration::from_millis(self.config.child_lease_ms);
-        let told = self.tree.told;
+        let announced = self.tree.announced;
         let mut next = Time::MAX;
         for slot in self.tree.slots.iter().flatten().filter(|slot| !slot.is_own_leaf()) {
             next = next.min(slot.heard + lease);
-            if slot.lags(told) {
+            if slot.lags(announced) {
                 next = next.min(slot.push_after);
             }
         }

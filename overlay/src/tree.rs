@@ -1,9 +1,9 @@
 //! The tree: soft state, derived from the line and from what children report.
 //!
-//! Structure climbs: a router reports when both its children are linked and meet at its gap, at once when anything
-//! changed, else with each heartbeat. News of the root descends: with each acknowledgement, and at once, though at
-//! most once a second per child, when it changed. A refused child learns whom the other takes for its neighbours,
-//! tells its boundary, and tries again soon.
+//! Structure climbs: a router reports when both its children are linked and meet at its gap; at once when anything
+//! changed, else with each heartbeat. What the root announces descends: with each acknowledgement, and at once when it
+//! changed, though at most once a second per child. A refused child learns its parent's neighbours, tells the parent
+//! its own boundary, and retries soon.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,20 +19,20 @@ const REFUSED_MAX: usize = 4;
 const PUSH_BURST: u32 = 4;
 
 impl Uplink {
-    /// Whether there is anything to report, and to another machine.
+    /// Whether the link has a subtree to report to another machine.
     pub(crate) fn reports(&self) -> bool {
         self.tree.is_some() && self.target.is_some() && !self.is_own
     }
 }
 
 impl Overlay {
-    // ---- what follows from the line ----
+    // ---- derived from the line ----
 
     pub(crate) fn derive_tree(&mut self) {
         (self.tree.changed, self.tree.stirred) = (false, true);
         let member = self.state == State::Member;
         if member && self.line.ends.iter().zip(self.line.leaf_set.sides()).any(|(end, side)| !end && side.is_empty()) {
-            // We may have lost sight of the rest of the line; `believe_ends` comes back here.
+            // We may have lost sight of the rest of the line; `believe_ends` calls this again.
             return;
         }
         let pred = self.pred().filter(|_| member).cloned();
@@ -64,8 +64,8 @@ impl Overlay {
         Prefixes { before: prefix(pred), own: 256, after: prefix(succ) }
     }
 
-    /// Another gap: what the router knew of its parent is void, unless the prefix and so the node is the same. What it
-    /// knew of its children is returned, and given to a successor that came between.
+    /// Moves the router to another gap: its link to the parent is void unless the prefix, and so the node, is the same.
+    /// Returns its former children, and hands them over to a successor that came between.
     fn derive_gap(&mut self, gap: Option<(Member, u16)>) -> Vec<Slot> {
         let succ = |gap: &Option<(Member, u16)>| gap.as_ref().map(|(succ, _)| succ.peer);
         let prefix = |gap: &Option<(Member, u16)>| gap.as_ref().map(|(_, prefix)| *prefix);
@@ -78,7 +78,7 @@ impl Overlay {
             self.tree.uplinks[Node::Router as usize].tree = None;
             self.tree.uplinks[Node::Router as usize].retarget(self.now, None);
         }
-        self.news.place = true;
+        self.notices.place = true;
         if let (Some((old, _)), Some((new, _))) = (&self.tree.gap, &gap)
             && self.line.leaf_set.get(old.peer).is_some()
         {
@@ -87,14 +87,14 @@ impl Overlay {
         }
         self.tree.gap = gap;
         for Refused { contact, node, version } in std::mem::take(&mut self.tree.refused) {
-            // It reports again at once, and may be right now.
+            // It reports again at once, and may fit now.
             let ack = ReportAck { node, version, verdict: Verdict::Unknown, root: None, edition: self.tree.edition };
             self.send_short(contact, Body::ReportAck(ack));
         }
         let remote = |slot: &Slot| slot.contact.peer != self.me.peer;
         let old: Vec<Slot> =
             SIDES.into_iter().filter_map(|side| self.tree.slots[side as usize].take()).map(|slot| *slot).collect();
-        self.news.children |= !old.is_empty();
+        self.notices.children |= !old.is_empty();
         old.into_iter().filter(remote).collect()
     }
 
@@ -108,7 +108,7 @@ impl Overlay {
             return;
         }
         self.tree.generation += 1;
-        self.news.children = true;
+        self.notices.children = true;
         *slot = Some(Box::new(Slot {
             contact: self.me.clone(),
             node: Node::Leaf,
@@ -118,7 +118,7 @@ impl Overlay {
             load,
             generation: self.tree.generation,
             heard: self.now,
-            told: (0, None),
+            announced: (0, None),
             push_after: self.now,
             is_handed: false,
         }));
@@ -133,7 +133,7 @@ impl Overlay {
             let own_moved = is_own && self.leaf_prefixes().side() != Some(Side::Left);
             if own_moved || self.accepts(&slot.tree.span, &slot.prefixes) != Some(side) {
                 self.tree.slots[side as usize] = None;
-                self.news.children = true;
+                self.notices.children = true;
             }
         }
     }
@@ -154,7 +154,7 @@ impl Overlay {
         let span = Span { lo: l.span.lo.clone(), l: l.span.l.clone(), r: r.span.r.clone(), ro: r.span.ro.clone() };
         let own = self.tree.gap.as_ref().map_or(0, |(_, prefix)| *prefix);
         let prefixes = Prefixes { before: left.prefixes.before, own, after: right.prefixes.after };
-        // What children claim is within bounds, each; our parent refuses what is not.
+        // Each child's count is within bounds, their sum may not be: our parent would refuse it.
         let count = l.count.saturating_add(r.count).min(COUNT_MAX);
         let height = l.height.max(r.height).saturating_add(1).min(HEIGHT_MAX);
         let target = span.parent(&prefixes).cloned();
@@ -167,7 +167,7 @@ impl Overlay {
         if uplink.target.as_ref().map(|target| target.peer) != target.as_ref().map(|target| target.peer) {
             uplink.retarget(self.now, target);
             uplink.next = self.now;
-            self.news.place = true;
+            self.notices.place = true;
         } else if uplink.target != target {
             uplink.target = target;
             uplink.next = self.now;
@@ -189,14 +189,14 @@ impl Overlay {
         if uplink.acked.is_some() {
             uplink.next = uplink.next.min(uplink.load_after.max(self.now));
         }
-        // Where the own leaf is a child of the own router, that has the payload at once.
+        // If the own leaf is a child of the own router, the router has the payload at once.
         let load = uplink.load.clone();
         let own_leaf =
             self.tree.slots[Side::Left as usize].as_mut().filter(|slot| node == Node::Leaf && slot.is_own_leaf());
         if let Some(slot) = own_leaf {
             self.tree.generation += 1;
             (slot.load, slot.generation) = (load, self.tree.generation);
-            self.news.children = true;
+            self.notices.children = true;
         }
     }
 
@@ -218,7 +218,8 @@ impl Overlay {
         let timeout = self.timeout(self.line.leaf_set.get(target.peer).map(|neighbour| neighbour.path));
         let uplink = &mut self.tree.uplinks[node as usize];
         let tree = if uplink.acked == Some(uplink.version) { None } else { uplink.tree.clone() };
-        // What only follows the last report says nothing of whether that arrived; all else waits for an answer first.
+        // A report that directly follows another does not show that the earlier one was lost; any other report is sent
+        // after an answer or a timeout.
         let follows = uplink.has_unsent() && tree.is_none() && !uplink.is_overdue(self.now, timeout);
         let is_missed = uplink.unanswered > 0 && !follows;
         let passes = uplink.owes_load() && uplink.load_after <= self.now;
@@ -250,7 +251,7 @@ impl Overlay {
             return;
         }
         let edition = (sender.incarnation, ack.edition);
-        // Even an answer to an earlier report brings news of the root, and will not bring it again.
+        // An answer to an earlier report may be the only one that carries this root.
         if let Some(root) = ack.root {
             self.take_root(ack.node, root, edition);
         }
@@ -258,7 +259,7 @@ impl Overlay {
         if uplink.version != ack.version {
             return;
         }
-        // Only where nothing else is on its way is it known which report this answers.
+        // The report that this answers is known only if no other one is unanswered.
         let is_last = matches!(ack.verdict, Verdict::Linked { load, .. } if load == uplink.load_sent.version);
         let sent = uplink.last_sent.filter(|_| is_last && uplink.unanswered == 1);
         let round_trip = sent.map(|sent| self.now.since(sent));
@@ -271,7 +272,7 @@ impl Overlay {
         let uplink = &mut self.tree.uplinks[ack.node as usize];
         match ack.verdict {
             Verdict::Linked { load, depth } => {
-                self.news.place |= uplink.acked.is_none();
+                self.notices.place |= uplink.acked.is_none();
                 uplink.acked = Some(ack.version);
                 uplink.refusals = 0;
                 uplink.take_depth(depth, edition);
@@ -285,7 +286,7 @@ impl Overlay {
             Verdict::Unknown => {
                 uplink.acked = None;
                 uplink.load_is_lost();
-                // The whole report, but no faster than reports may follow each other.
+                // Send the whole report, but no faster than reports may follow each other.
                 let spacing = Duration::from_millis(self.config.report_spacing_ms);
                 uplink.next = uplink.last_sent.map_or(self.now, |sent| self.now.max(sent + spacing));
             }
@@ -296,7 +297,7 @@ impl Overlay {
     fn on_refused(&mut self, sender: &Member, node: Node, pred: Option<Member>, succ: Option<Member>) {
         let heartbeat = Duration::from_millis(self.config.heartbeat_ms);
         let uplink = &mut self.tree.uplinks[node as usize];
-        self.news.place |= uplink.acked.is_some();
+        self.notices.place |= uplink.acked.is_some();
         uplink.acked = None;
         uplink.load_is_lost();
         let wait = Duration::from_millis(self.config.nack_retry_ms) * (1 << (uplink.refusals / 2).min(10));
@@ -340,7 +341,7 @@ impl Overlay {
         self.send_short(sender, Body::ReportAck(ReportAck { node, version, verdict, root, edition }));
     }
 
-    /// Accepts the child, or says why not. What follows from it for the tree may end the link again.
+    /// Accepts the child, or returns the refusal. Updating the tree may end the link again.
     fn link_child(
         &mut self,
         sender: &Member,
@@ -363,7 +364,7 @@ impl Overlay {
             Some(slot) if slot.contact.peer == sender.peer && slot.node == node => {
                 let is_first = std::mem::take(&mut slot.is_handed);
                 if !is_first && sender.incarnation < slot.contact.incarnation {
-                    // Versions mean nothing across lives, those of payloads neither.
+                    // Versions, of payloads too, mean nothing across incarnations.
                     return Err(Verdict::Unknown);
                 }
                 let order = |contact: &Member, version| (contact.incarnation, version);
@@ -373,13 +374,13 @@ impl Overlay {
                 if slot.contact.incarnation != sender.incarnation {
                     slot.load.version = 0;
                 }
-                self.news.children |= slot.tree != tree || slot.contact != *sender;
+                self.notices.children |= slot.tree != tree || slot.contact != *sender;
                 slot.contact = sender.clone();
                 (slot.version, slot.tree, slot.prefixes, slot.heard) = (version, tree, prefixes, self.now);
             }
             _ => {
                 self.tree.generation += 1;
-                self.news.children = true;
+                self.notices.children = true;
                 *slot = Some(Box::new(Slot {
                     contact: sender.clone(),
                     node,
@@ -389,67 +390,67 @@ impl Overlay {
                     load: Load::default(),
                     generation: self.tree.generation,
                     heard: self.now,
-                    told: (0, None),
+                    announced: (0, None),
                     push_after: self.now,
                     is_handed: false,
                 }));
             }
         }
-        // What the acknowledgement says of our depth must follow from this child already.
+        // The depth in the acknowledgement must include this child.
         self.derive_tree();
         Ok(())
     }
 
-    /// The child says that nothing changed since `version`.
+    /// The child reports that nothing changed since `version`.
     fn renew_child(&mut self, sender: &Member, node: Node, version: u64) -> Result<(), Verdict> {
         let now = self.now;
-        // What another said of the child is no report that it could renew.
+        // A handed child has not reported, so there is nothing to renew.
         let is_same = |slot: &&mut Slot| slot.version == version && !slot.is_handed;
         let slot = self.slot_of(sender, node).filter(is_same).ok_or(Verdict::Unknown)?;
         slot.heard = now;
         Ok(())
     }
 
-    /// The slot that holds this node of the sender's present life.
+    /// The slot of this node of the sender's present incarnation.
     fn slot_of(&mut self, sender: &Member, node: Node) -> Option<&mut Slot> {
         let life = |contact: &Member| (contact.peer, contact.incarnation);
         let mut slots = self.tree.slots.iter_mut().flatten().map(Box::as_mut);
         slots.find(|slot| slot.node == node && life(&slot.contact) == life(sender))
     }
 
-    /// Takes the payload of a linked child, and notes what the answer will have told it.
+    /// Stores the payload of a linked child, and notes what the answer tells it.
     fn load_child(&mut self, sender: &Member, node: Node, load: Option<Payload>) -> Verdict {
-        let (told, codec, generation) = (self.told(), self.codec, self.tree.generation + 1);
+        let (announcement, codec, generation) = (self.announcement(), self.codec, self.tree.generation + 1);
         let Some(slot) = self.slot_of(sender, node) else { return Verdict::Unknown };
-        slot.told = told;
+        slot.announced = announcement;
         let taken = load.map_or(Taken::Known, |load| slot.take_load(load, &codec));
         if taken == Taken::New {
             slot.generation = generation;
         }
-        // 0 asks for the whole payload; the one we have stays until then.
+        // 0 asks for the whole payload; we keep the stored one until it comes.
         let held = if matches!(taken, Taken::New | Taken::Known) { slot.load.version } else { 0 };
         if taken == Taken::New {
             self.tree.generation = generation;
-            self.news.children = true;
+            self.notices.children = true;
         }
         self.counters.differences_refused += u64::from(taken == Taken::Nonsense);
-        Verdict::Linked { load: held, depth: told.1 }
+        Verdict::Linked { load: held, depth: announcement.1 }
     }
 
     // ---- the root ----
 
-    /// What a child is told now: digest of the root, depth of our router.
-    fn told(&mut self) -> (u32, Option<u32>) {
-        let told = (self.tree.root_digest, self.depth(Node::Router));
-        self.tree.edition = self.tree.edition.saturating_add(u32::from(told != self.tree.told));
-        self.tree.told = told;
-        told
+    /// What a child is to be told now: digest of the root, depth of our router.
+    fn announcement(&mut self) -> (u32, Option<u32>) {
+        let announced = (self.tree.root_digest, self.depth(Node::Router));
+        self.tree.edition = self.tree.edition.saturating_add(u32::from(announced != self.tree.announced));
+        self.tree.announced = announced;
+        announced
     }
 
     fn set_root(&mut self, root: Arc<RootInfo>) {
         self.tree.root_digest = root.digest();
         self.tree.root = Some(root);
-        self.news.root = true;
+        self.notices.root = true;
     }
 
     fn derive_root(&mut self) {
@@ -475,21 +476,21 @@ impl Overlay {
         }));
     }
 
-    /// Tells the children at once, within the limit, what changed above.
+    /// Tells the children what changed above, at once but within the limit.
     pub(crate) fn push_root(&mut self) {
-        let told = self.told();
+        let announced = self.announcement();
         let pause = Duration::from_millis(self.config.root_push_ms);
         for side in SIDES {
             let Some(slot) = &mut self.tree.slots[side as usize] else { continue };
-            if slot.is_own_leaf() || !slot.lags(told) || slot.push_after > self.now {
+            if slot.is_own_leaf() || !slot.lags(announced) || slot.push_after > self.now {
                 continue;
             }
-            let is_news = slot.told.0 != told.0;
-            (slot.told, slot.push_after) = (told, slot.push_after.max(self.now - pause * PUSH_BURST) + pause);
+            let is_new_root = slot.announced.0 != announced.0;
+            (slot.announced, slot.push_after) = (announced, slot.push_after.max(self.now - pause * PUSH_BURST) + pause);
             let (to, node) = (slot.contact.clone(), slot.node);
-            let root = self.tree.root.clone().filter(|_| is_news);
+            let root = self.tree.root.clone().filter(|_| is_new_root);
             let edition = self.tree.edition;
-            self.send_short(to, Body::RootChanged { node, root, depth: told.1, edition });
+            self.send_short(to, Body::RootChanged { node, root, depth: announced.1, edition });
         }
     }
 
@@ -504,7 +505,7 @@ impl Overlay {
         self.tree.stirred = true;
         let edition = (sender.incarnation, edition);
         let uplink = &mut self.tree.uplinks[node as usize];
-        // Also before its first acknowledgement has come: this may be faster.
+        // Even before the first acknowledgement: this message may be faster.
         if uplink.target.as_ref().is_none_or(|target| target.peer != sender.peer) {
             return;
         }
@@ -516,15 +517,15 @@ impl Overlay {
 
     /// The router's parent is believed first; the leaf's only while the router has none.
     fn take_root(&mut self, node: Node, root: Arc<RootInfo>, edition: (u64, u32)) {
-        if !self.tree.uplinks[node as usize].is_news(edition) {
+        if !self.tree.uplinks[node as usize].is_current_edition(edition) {
             return;
         }
         let attached = self.tree.uplinks[Node::Router as usize].parent().is_some();
         if self.is_root() || (node == Node::Leaf && attached) {
             return;
         }
-        // Editions order what one parent says. The root's own stamps do not: a parent that lied once would be believed for
-        // as long as the root lives.
+        // Editions order the messages of one parent. The root's own stamps do not: a parent that lied once would be
+        // believed for as long as the root lives.
         if self.tree.root.as_ref() != Some(&root) {
             self.set_root(root);
         }
@@ -532,8 +533,8 @@ impl Overlay {
 }
 
 impl Span {
-    /// Whether such a node can stand on the machine of `sender`: a leaf at one place of the line, a router on the last machine of its
-    /// left half, where its span, of this prefix length, splits.
+    /// Whether such a node can stand on the machine of `sender`: a leaf at one place of the line, a router on the last
+    /// machine of its left half, where its span, of this prefix length, splits.
     pub(crate) fn holds(&self, sender: &Member, node: Node, grid: GridId, own: u16) -> bool {
         match node {
             Node::Leaf => own == 256 && self.l.peer == sender.peer && self.r.peer == sender.peer,

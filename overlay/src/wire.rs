@@ -1,8 +1,8 @@
-//! How messages look as bytes: positions instead of names.
+//! The bytes of messages: lists of values instead of maps with names.
 //!
 //! Most messages are heartbeats, and names would be most of their bytes. So a message is a list of values in a fixed
-//! order, what is said begins with a number that says which it is, and a contact is three values, or four. Other places
-//! where a contact is stored keep its names.
+//! order, its content begins with a number that names the variant, and a contact is three values, or four. Everywhere
+//! else contacts are stored with names.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,7 +14,7 @@ use serde::ser::{Serialize, SerializeTuple, Serializer};
 use crate::message::{Body, Handover, HandoverChild, Leave, Payload, Report, ReportAck, RootInfo, Subtree, Verdict};
 use crate::{Contact, Member, Message, Span};
 
-/// Contacts within as lists of values.
+/// Serialises the contacts inside as lists of values.
 struct Flat<T>(T);
 
 impl Serialize for Flat<&Member> {
@@ -33,7 +33,7 @@ impl<'de> Deserialize<'de> for Flat<Member> {
     }
 }
 
-/// Three values, or four where there is a nonce: none costs nothing.
+/// Three values, or four with a nonce.
 struct ContactList(Contact);
 
 impl FromList for ContactList {
@@ -96,10 +96,10 @@ impl<'de> Deserialize<'de> for Flat<Vec<u8>> {
     }
 }
 
-/// Reads a list of values; what it is made of reads them one by one.
+/// Reads a list of values through [`FromList`].
 struct List<T>(PhantomData<T>);
 
-/// What is a list of values.
+/// A type that reads its values from a list one by one.
 trait FromList: Sized {
     fn from_list<'de, A: SeqAccess<'de>>(list: &mut A) -> Result<Self, A::Error>;
 }
@@ -131,7 +131,7 @@ impl<'de, T: FromList> Visitor<'de> for List<T> {
     }
 }
 
-/// Implements the form for a type: how many values, which they are, and how they are read again.
+/// Implements the list form for a type: the number of values, how they are written and how they are read.
 macro_rules! list {
     ($type:ty, $len:expr, |$value:ident, $out:ident| $write:expr, |$list:ident| $read:expr) => {
         impl Serialize for $type {
@@ -253,7 +253,7 @@ fn node(is_router: bool) -> crate::Node {
     if is_router { crate::Node::Router } else { crate::Node::Leaf }
 }
 
-/// The number of a verdict, and of what is said: never used for anything else once released.
+/// Numbers of verdicts and of message variants: never reused once released.
 mod number {
     pub(super) const LINKED: u8 = 0;
     pub(super) const UNKNOWN: u8 = 1;

@@ -1,4 +1,4 @@
-//! One overlay, and a test that plays everybody else by hand.
+//! One overlay, with all other peers played by the test.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ struct Pair {
     overlay: Overlay,
     other: Member,
     now: Time,
-    /// What was sent and not looked at yet.
+    /// Messages sent and not read yet.
     sent: Vec<(Time, Body)>,
 }
 
@@ -51,7 +51,7 @@ impl Pair {
         self.feed(Event::Bootstrap((*self.other).clone()));
     }
 
-    /// Lets time pass; the other answers whatever it is asked, and says nothing else.
+    /// Lets time pass; the other answers every question, and sends nothing else.
     fn answer_for(&mut self, duration: Duration) {
         let end = self.now + duration;
         loop {
@@ -104,7 +104,7 @@ impl Pair {
     }
 }
 
-/// I1. An answer counts where it repeats the question's nonce: others may be of another time, or guessed.
+/// I1. An answer counts only if it repeats the question's nonce: others may be late, or guessed.
 #[test]
 fn an_answer_with_another_nonce_lets_nobody_in() {
     let mut pair = Pair::new();
@@ -119,7 +119,7 @@ fn an_answer_with_another_nonce_lets_nobody_in() {
     assert_eq!(pair.neighbours(), 1);
 }
 
-/// Its machine lives and answers, but the child reports no more: it has another parent by now.
+/// The child's machine lives and answers, but the child no longer reports: it has another parent by now.
 #[test]
 fn a_child_that_reports_nothing_for_its_lease_is_unlinked() {
     let mut pair = Pair::new();
@@ -138,9 +138,9 @@ fn a_child_that_reports_nothing_for_its_lease_is_unlinked() {
     assert_eq!(pair.neighbours(), 1);
 }
 
-/// What is handed over is a guess; a child that is there is none.
+/// A handover is a guess; a child that has reported is none.
 #[test]
-fn what_is_handed_over_replaces_no_child() {
+fn a_handover_replaces_no_child() {
     let mut pair = Pair::new();
     pair.meet();
     pair.answer_for(SECOND * 5);
@@ -162,9 +162,9 @@ fn what_is_handed_over_replaces_no_child() {
     assert_eq!(pair.overlay.counters().children_handed, 0);
 }
 
-/// Lifeguard: who does its own work late waits longer for others, since it may be the one that is slow.
+/// Lifeguard: a peer that does its own work late waits longer for others, since the delay may be its own.
 #[test]
-fn who_is_slow_itself_gives_others_more_time() {
+fn a_slow_peer_gives_others_more_time() {
     let between_tries = |times_late: u32| {
         let mut pair = Pair::new();
         pair.meet();
@@ -189,9 +189,9 @@ fn who_is_slow_itself_gives_others_more_time() {
     assert!(slow >= healthy * 2, "{slow:?} after being late, {healthy:?} before");
 }
 
-/// Three that only spoke to us, and may be gone by now, are nearer to the place than the one who answers us.
+/// Three peers that sent us one message, and may be gone, are nearer to the place than the one that answers us.
 #[test]
-fn an_answer_names_one_who_answers_us_though_others_are_nearer() {
+fn an_answer_names_a_peer_known_to_answer_though_others_are_nearer() {
     let mut pair = Pair::new();
     pair.meet();
     pair.answer_for(SECOND * 5);

@@ -1,4 +1,4 @@
-//! What a peer does not believe: links that lead astray, rumours, old news.
+//! What a peer does not believe: links that lead astray, rumours, outdated messages.
 
 mod world;
 
@@ -9,7 +9,7 @@ use idlewood_overlay::{
     Body, Contact, Event, Handover, HandoverChild, Leave, Member, Message, Node, Overlay, Payload, PeerId, PositionKey,
     Report, ReportAck, RootInfo, Side, Span, Subtree, Verdict,
 };
-use world::{GRID, World, in_line};
+use world::{GRID, World, in_order};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -35,12 +35,12 @@ fn tell(world: &mut World, index: usize, sender: &Contact, body: Body) {
     world.feed(index, Event::Received { from: sender.peer.into(), message });
 }
 
-/// I4. The child agrees with the router on the gap between them, but spans more than the router may: such links, all of
-/// them accepted, could lead round in a circle.
+/// I4. The child agrees with the router on the gap between them, but its prefix is too short: such links, each of them
+/// accepted, could form a cycle.
 #[test]
 fn a_child_whose_prefix_is_not_longer_than_the_routers_is_refused() {
     let mut world = started(160, 30);
-    let line = in_line(&world);
+    let line = in_order(&world);
     let keys: Vec<PositionKey> = line.iter().map(|index| PositionKey::new(GRID, world.machines[*index].id)).collect();
     let mut refused = 0;
     for place in 1..29 {
@@ -61,11 +61,11 @@ fn a_child_whose_prefix_is_not_longer_than_the_routers_is_refused() {
     assert_eq!(world.settle(Duration::ZERO), Ok(Duration::ZERO));
 }
 
-/// Who stands next to somebody buries it on the word of others only once it missed an answer itself.
+/// A neighbour is buried on the word of others only after it missed an answer of ours.
 #[test]
-fn a_mere_word_buries_no_neighbour() {
+fn hearsay_alone_buries_no_neighbour() {
     let mut world = started(161, 30);
-    let line = in_line(&world);
+    let line = in_order(&world);
     for place in 0..8 {
         let (index, victim) = (line[place], me(&world, line[place + 3]));
         let liar = me(&world, line[place + 20]);
@@ -86,13 +86,13 @@ fn a_mere_word_buries_no_neighbour() {
     assert!(world.alive().iter().all(|index| overlay(&world, *index).counters().risen == 0));
 }
 
-/// A parent that has just found its own place says so while its answer to a report, written before, is still under
-/// way. The answer comes last, and is old.
+/// A parent that has just found its own place announces that while its answer to a report, written before, is still
+/// under way. The answer comes last, and is out of date.
 #[test]
-fn what_a_parent_said_earlier_and_comes_later_is_passed_over() {
+fn an_outdated_answer_of_a_parent_is_ignored() {
     let mut world = started(143, 20);
-    // The last on the line has no router, and so hears of the root through its leaf's parent.
-    let child = in_line(&world)[19];
+    // The last peer on the line has no router, and so hears of the root through its leaf's parent.
+    let child = in_order(&world)[19];
     let parent = overlay(&world, child).parent(Node::Leaf).unwrap().clone();
     world.recorded = Some(Vec::new());
     world.run_for(SECOND * 12);
@@ -123,11 +123,11 @@ fn what_a_parent_said_earlier_and_comes_later_is_passed_over() {
     assert_eq!(stamp, Some(57), "a forged stamp is believed until the next news, not for as long as the root lives");
 }
 
-/// The child that such a router is, by its span, is linked and well; a machine outside that span says the same, newer.
+/// The true child, by its span, is linked; a machine outside that span sends the same report with a higher version.
 #[test]
 fn a_router_outside_the_span_that_it_claims_takes_no_slot() {
     let mut world = started(162, 40);
-    let line = in_line(&world);
+    let line = in_order(&world);
     let mut tried = 0;
     for &index in &line {
         for side in [Side::Left, Side::Right] {
@@ -158,9 +158,9 @@ fn a_router_outside_the_span_that_it_claims_takes_no_slot() {
     assert!(tried > 20, "{tried}");
 }
 
-/// Each claim is within the bounds; their sum would not be, and whoever reported it would not be heard any more.
+/// Each claim is within the bounds, their sum is not; a parent that reported the sum would be refused.
 #[test]
-fn a_child_that_claims_the_most_there_is_does_not_silence_its_parent() {
+fn a_child_that_claims_the_maximum_does_not_silence_its_parent() {
     let mut world = started(163, 40);
     let remote_router = |index: &usize| {
         let overlay = overlay(&world, *index);
@@ -169,7 +169,7 @@ fn a_child_that_claims_the_most_there_is_does_not_silence_its_parent() {
         let reports = overlay.parent(Node::Router).is_some_and(|parent| parent.peer != world.machines[*index].id);
         (far && reports).then(|| (*index, child.contact.clone(), overlay.child_span(Side::Right).unwrap().clone()))
     };
-    let (index, child, span) = in_line(&world).iter().find_map(remote_router).unwrap();
+    let (index, child, span) = in_order(&world).iter().find_map(remote_router).unwrap();
     let tree = Some(Box::new(Subtree { span, count: 1 << 40, height: 256 }));
     let report = Report { node: Node::Router, version: 1 << 40, tree, load: None, root: 0 };
     world.recorded = Some(Vec::new());
@@ -180,18 +180,18 @@ fn a_child_that_claims_the_most_there_is_does_not_silence_its_parent() {
         _ => None,
     });
     let reported: Vec<_> = reported.collect();
-    assert!(reported.iter().any(|tree| tree.height == 256), "it passes on what it was told: {reported:?}");
+    assert!(reported.iter().any(|tree| tree.height == 256), "it passes the claim on: {reported:?}");
     assert!(reported.iter().all(|tree| tree.count <= 1 << 40 && tree.height <= 256), "{reported:?}");
-    // What nobody can know better is passed on; who reckons with it asks the neighbours how close they stand.
+    // The claim itself is passed on; whoever uses it compares it with the distance between neighbours.
     world.run_for(SECOND * 2);
-    let told = in_line(&world).into_iter().map(|index| overlay(&world, index));
+    let told = in_order(&world).into_iter().map(|index| overlay(&world, index));
     let deceived: Vec<_> = told.filter(|overlay| overlay.root().is_some_and(|root| root.count > 1 << 30)).collect();
     assert!(deceived.len() > 20, "{} believe it", deceived.len());
     assert!(deceived.iter().all(|overlay| (40..100_000).contains(&overlay.likely_count())));
 }
 
 #[test]
-fn the_likely_count_is_the_true_one_where_nobody_lies() {
+fn the_likely_count_is_exact_among_honest_peers() {
     for machines in [1, 2, 3, 7, 40] {
         let world = started(164, machines);
         assert!((0..machines).all(|index| overlay(&world, index).likely_count() == machines as u64), "{machines}");
@@ -202,7 +202,7 @@ fn the_likely_count_is_the_true_one_where_nobody_lies() {
 #[test]
 fn a_parent_that_never_knows_us_is_not_flooded() {
     let mut world = started(164, 20);
-    let child = in_line(&world)[19];
+    let child = in_order(&world)[19];
     let parent = overlay(&world, child).parent(Node::Leaf).unwrap().clone();
     world.recorded = Some(Vec::new());
     world.run_for(SECOND * 12);
@@ -225,14 +225,14 @@ fn a_parent_that_never_knows_us_is_not_flooded() {
     assert_eq!(world.settle(Duration::ZERO), Ok(Duration::ZERO));
 }
 
-/// A neighbour hands a machine that comes back a forged guess of what its child will report, in a life that the child's
-/// own reports never reach, before the true one comes.
+/// A neighbour hands a returning machine a forged child, with an incarnation above the child's own, before that child
+/// reports.
 #[test]
 fn a_forged_handover_keeps_no_true_child_away() {
     let mut handed = 0;
     for seed in 0..4 {
         let mut world = started(170 + seed, 20);
-        let line = in_line(&world);
+        let line = in_order(&world);
         for place in 3..18 {
             let (router, liar) = (line[place], line[place - 2]);
             let Some(child) = overlay(&world, router).children()[1].map(|child| child.contact.clone()) else {
@@ -266,9 +266,9 @@ fn a_forged_handover_keeps_no_true_child_away() {
     assert!(handed > 3);
 }
 
-/// What an earlier life said last may come late: a parent or child far away on the line stays linked all the same.
+/// A farewell of an earlier incarnation may come late: a parent or child far away on the line stays linked.
 #[test]
-fn a_late_farewell_of_an_earlier_life_is_passed_over() {
+fn a_late_farewell_of_an_earlier_incarnation_is_ignored() {
     let mut world = started(180, 60);
     let mut tried = 0;
     for index in world.alive() {
@@ -291,7 +291,7 @@ fn a_late_farewell_of_an_earlier_life_is_passed_over() {
     assert_eq!(world.settle(Duration::ZERO), Ok(Duration::ZERO));
 }
 
-/// A neighbour that is also the parent says that it is reached elsewhere now: reports go there from then on.
+/// A neighbour that is also the parent announces a new address: reports go there from then on.
 #[test]
 fn the_new_address_of_a_parent_is_taken_over_at_once() {
     let mut world = started(181, 20);

@@ -1,4 +1,4 @@
-//! The distributed tree equals the tree computed from the membership, once things have calmed down (I6).
+//! The distributed tree equals the tree computed from the membership once nothing changes any more (I6).
 
 mod world;
 
@@ -92,7 +92,7 @@ fn a_crash_and_a_leave_are_repaired_in_time() {
     leaves.sort();
     println!("crash p50 {:?} max {:?}", crashes[crashes.len() / 2], crashes[crashes.len() - 1]);
     println!("leave p50 {:?} max {:?}", leaves[leaves.len() / 2], leaves[leaves.len() - 1]);
-    // These include that the last leaf heard how many there are now.
+    // This includes the time until the last leaf knows the new count.
     assert!(crashes[crashes.len() / 2] < SECOND * 5 && crashes[crashes.len() - 1] < SECOND * 9);
     assert!(
         leaves[leaves.len() / 2] < Duration::from_millis(1_500)
@@ -100,8 +100,8 @@ fn a_crash_and_a_leave_are_repaired_in_time() {
     );
 }
 
-/// The contact that everybody joined through is gone, so only graveyards and fingers know the other side;
-/// in a grid of twelve all are neighbours and only graveyards do.
+/// The contact that all joined through is gone, so only graveyards and fingers know the other side; in a grid of twelve
+/// all are neighbours, so only graveyards do.
 #[test]
 fn a_partition_heals() {
     for (seed, len) in [(0, 12), (1, 12), (2, 40), (3, 40)] {
@@ -214,8 +214,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Machine 0 stays up and everybody is given it as a contact, or a machine whose only contact crashes at once would
-/// be alone for good, rightly.
+/// Machine 0 stays up and is a contact of all: a machine whose only contact crashes at once would rightly stay alone
+/// for good.
 fn play(world: &mut World, step: &Step) {
     let alive = world.alive();
     let mortal = |pick: &usize| alive[1..].get(pick % alive.len()).copied();

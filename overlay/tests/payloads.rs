@@ -1,5 +1,5 @@
-//! Payloads that travel as differences: whatever is lost, duplicated or reordered, what a parent holds is what the
-//! child published.
+//! Payloads that travel as differences: a parent holds what its child published, whichever messages are lost,
+//! duplicated or reordered.
 
 mod world;
 
@@ -14,7 +14,7 @@ use world::{CODEC, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What has much in common with the round before, and names its origin.
+/// Has much in common with the payload of the round before, and names its origin.
 fn payload(peer: PeerId, node: Node, round: u16) -> Vec<u8> {
     let mut bytes = [&peer.0[..], format!("{node:?}").as_bytes()].concat();
     for digit in [round / 100, round / 10 % 10, round % 10] {
@@ -37,9 +37,9 @@ fn held(world: &World) -> Vec<(PeerId, Node, Vec<u8>)> {
     children.map(|child| (child.contact.peer, child.node, child.payload.to_vec())).collect()
 }
 
-/// No message goes from a leaf to the router of its own machine, and that need not wait.
+/// No message goes from a leaf to the router of its own machine, so nothing has to wait.
 #[test]
-fn a_router_has_at_once_what_the_leaf_of_its_machine_publishes() {
+fn a_router_sees_its_own_leafs_payload_at_once() {
     let mut world = World::new(4);
     let first = world.start(None);
     (0..9).for_each(|_| {
@@ -127,7 +127,7 @@ fn pair() -> (World, usize, usize) {
     (world, 1 - child, child)
 }
 
-/// Publishes; returns the payload as it went out, and lets everything arrive.
+/// Publishes; returns the payload as it was sent, and lets everything arrive.
 fn report(world: &mut World, child: usize, round: u16) -> Vec<Payload> {
     let (now, id) = (world.now, world.machines[child].id);
     let mut effects = Vec::new();
@@ -144,7 +144,7 @@ fn report(world: &mut World, child: usize, round: u16) -> Vec<Payload> {
 }
 
 #[test]
-fn differences_go_to_what_was_sent_before_and_every_sixteenth_is_whole() {
+fn differences_refer_to_the_payload_before_and_every_sixteenth_is_whole() {
     let (mut world, _, child) = pair();
     let mut whole = Vec::new();
     let mut last = Some(1);
@@ -165,7 +165,7 @@ fn differences_go_to_what_was_sent_before_and_every_sixteenth_is_whole() {
 }
 
 #[test]
-fn a_difference_that_leads_nowhere_is_answered_by_asking_for_the_whole() {
+fn a_difference_that_does_not_apply_makes_the_parent_ask_for_the_whole() {
     let (mut world, parent, child) = pair();
     report(&mut world, child, 1);
     let sender = world.machines[child].overlay.as_ref().unwrap().me().clone();
@@ -193,12 +193,12 @@ fn a_difference_that_leads_nowhere_is_answered_by_asking_for_the_whole() {
     assert!(matches!(answers[..], [Verdict::Linked { load: 0, .. }]), "{answers:?}");
     assert_eq!(counted, 1, "that can be the way's fault");
     assert_eq!(held(&world), before);
-    // A base that is not older than what it leads to is no message at all.
+    // A difference whose base is not older than itself is malformed.
     let (answers, _) = ask(&mut world, &sender, Payload::new(9, Some(9), vec![0]));
     assert_eq!(answers, []);
 }
 
-/// Version of the structure that the child reported, by asking: the only one that the parent knows.
+/// The structure version that the parent knows for this child, found by asking.
 fn version(world: &mut World, child: usize) -> u64 {
     let sender = world.machines[child].overlay.as_ref().unwrap().me().clone();
     let (now, parent) = (world.now, world.machines[1 - child].overlay.as_mut().unwrap());
@@ -218,7 +218,7 @@ fn version(world: &mut World, child: usize) -> u64 {
     panic!("the child is linked");
 }
 
-/// What leaves a machine with a payload.
+/// The payloads among these effects.
 fn loads(effects: &[Effect]) -> Vec<(u64, Payload)> {
     let sent = effects.iter().filter_map(|effect| match effect {
         Effect::Send { message: Message { body: Body::Report(Report { version, load, .. }), .. }, .. } => {
@@ -229,8 +229,8 @@ fn loads(effects: &[Effect]) -> Vec<(u64, Payload)> {
     sent.collect()
 }
 
-/// Differences follow each other without waiting for answers; where one is lost the next leads nowhere, and the parent asks
-/// for the whole.
+/// Differences follow each other without waiting for answers; after a loss the next one does not apply, and the parent
+/// asks for the whole.
 #[test]
 fn a_lost_difference_is_made_good_by_a_whole_payload() {
     let (mut world, _, child) = pair();
@@ -243,7 +243,7 @@ fn a_lost_difference_is_made_good_by_a_whole_payload() {
     assert!(held(&world).iter().any(|(.., held)| *held == payload(id, Node::Leaf, 3)));
 }
 
-/// What is on its way is not sent once more because the one before it is answered.
+/// A payload under way is not sent again because the one before it is answered.
 #[test]
 fn nothing_is_sent_twice_while_its_answer_is_on_its_way() {
     let (mut world, parent, child) = pair();
@@ -266,7 +266,7 @@ fn nothing_is_sent_twice_while_its_answer_is_on_its_way() {
     overlay.handle(now + Duration::from_millis(100), Event::Received { from: from.peer.into(), message }, &mut effects);
     overlay.handle(now + Duration::from_millis(150), Event::DeadlineReached, &mut effects);
     assert_eq!(loads(&effects), []);
-    // Its answer does not come.
+    // The answer to the last one is lost.
     overlay.handle(now + SECOND * 2, Event::DeadlineReached, &mut effects);
     assert!(loads(&effects).iter().any(|(_, load)| load.version == sent[1].1.version && load.base.is_none()));
 }

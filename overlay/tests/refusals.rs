@@ -1,4 +1,4 @@
-//! What a peer refuses, and how it stands up for itself.
+//! What a peer refuses, and how it refutes false claims about itself.
 
 mod world;
 
@@ -61,7 +61,7 @@ fn payloads_over_the_cap_are_not_published() {
 }
 
 #[test]
-fn who_is_said_to_be_dead_begins_a_newer_life() {
+fn a_peer_reported_dead_begins_a_newer_incarnation() {
     let mut overlay = alone();
     let dead = world::message(&contact(2, 1), Body::Dead(contact(1, 5).into()));
     told(&mut overlay, 2, dead.clone());
@@ -120,7 +120,7 @@ fn a_live_peer_that_was_buried_by_mistake_is_taken_back() {
 }
 
 fn any_contact() -> impl Strategy<Value = Member> {
-    // Few peers and lives, so that what is said often concerns peers that are known.
+    // Few peers and lives, so that messages often concern known peers.
     (0..20_u8, 0..8_u64).prop_map(|(byte, incarnation)| contact(byte, incarnation).into())
 }
 
@@ -209,9 +209,9 @@ fn persisted() -> Option<Box<dyn FailurePersistence>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: persisted(), ..ProptestConfig::default() })]
 
-    /// Strangers say anything, also of those who are members: nobody panics, and soon all is as it should be.
+    /// Strangers send arbitrary messages, also about members: no peer panics, and soon the tree is right again.
     #[test]
-    fn nonsense_harms_nobody_for_long(
+    fn nonsense_does_no_lasting_harm(
         talk in prop::collection::vec((4..20_u8, 0..8_u64, any_body(), 0..2_000_u64), 0..60),
     ) {
         let mut world = World::new(31);
@@ -227,9 +227,9 @@ proptest! {
     }
 }
 
-/// A nonce decides where a peer stands; that of hearsay makes us ask, and what its own certificate says makes it stand.
+/// A nonce decides a peer's place: one by hearsay makes us ask, the one of its own certificate counts.
 #[test]
-fn nobody_stands_where_others_say() {
+fn hearsay_does_not_decide_a_peers_place() {
     let certified = |byte: u8, nonce: u8| Contact { nonce: Some(Box::new([nonce; 16])), ..contact(byte, 1) };
     let me = certified(1, 1);
     let mut overlay = Overlay::new(Config::default(), GRID, me.clone(), 1, Time::ZERO, PayloadCodec::WHOLE);
@@ -245,13 +245,13 @@ fn nobody_stands_where_others_say() {
         let body = Body::Ack { nonce: asked.expect("it is asked"), mine: 0, set: None, ask: 0 };
         let mut effects = Vec::new();
         let from = Member::from(Contact { incarnation: 0, ..as_who.clone() });
-        // Nothing is said that would replace what is known of it.
+        // A message without an address leaves the known contact as it is.
         let message = Message { address: None, ..world::message(as_who, body) };
         overlay.handle(Time::ZERO, Event::Received { from, message }, &mut effects);
         effects
     };
     let mut effects = Vec::new();
-    // The first contact is known by its name alone.
+    // Only the id of the first contact is known.
     overlay.handle(Time::ZERO, Event::Bootstrap(contact(2, 0)), &mut effects);
     let friend = certified(2, 2);
     answer(&mut overlay, &friend, effects);
@@ -267,14 +267,14 @@ fn nobody_stands_where_others_say() {
     assert_eq!(stand, expected);
 }
 
-/// Somebody names a peer with its own nonce and with another, by which it seems to be nearer: the answer of the one that was asked
-/// is heard all the same, and the look-up goes on with whom it names.
+/// Another peer names a peer with a nonce by which it seems nearer than with its own: its answer still counts, and the
+/// look-up continues with the peers that it names.
 #[test]
-fn what_one_that_was_asked_answers_is_heard_wherever_others_place_it() {
+fn an_answer_counts_wherever_others_place_its_sender() {
     let named = |byte: u8, nonce: u8| Contact { nonce: Some(Box::new([nonce; 16])), ..contact(byte, 1) };
     let me = named(1, 1);
     let place = |contact: &Contact| u64::from_be_bytes(contact.key(GRID).0[..8].try_into().expect("eight bytes"));
-    // All above us, from afar to near: where it stands, who it knows, where others say that it stands.
+    // All above us, from afar to near: its own place, the peer that it names, the place that others claim for it.
     let above = |contact: &Contact| place(contact).checked_sub(place(&me));
     let mut places: Vec<Contact> = (0..=255).map(|nonce| named(3, nonce)).filter(|it| above(it).is_some()).collect();
     places.sort_by_key(above);

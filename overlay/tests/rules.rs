@@ -1,4 +1,4 @@
-//! One test for each rule of the overlay that something once depended on, and that nothing else would notice.
+//! One test for each rule of the overlay that something once depended on and that no other test covers.
 
 mod world;
 
@@ -8,7 +8,7 @@ use idlewood_overlay::{
     Body, Config, Contact, Effect, Event, GridId, Handover, HandoverChild, Member, Message, Node, Overlay, Payload,
     PayloadCodec, PeerId, PositionKey, Span, State, Subtree, Time, Verdict,
 };
-use world::{GRID, World, in_line, oracle};
+use world::{GRID, World, in_order, oracle};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -46,7 +46,7 @@ fn id_between(world: &World, below: usize, above: usize) -> PeerId {
     ids.into_iter().find(|id| (low..high).contains(&PositionKey::new(GRID, *id))).unwrap()
 }
 
-/// I1. The tombstone is long gone, so only *verify before adopt* keeps the dead one out.
+/// I1. The tombstone is long gone, so only *verify before adopt* keeps the dead peer out.
 #[test]
 fn hearsay_brings_nobody_back_from_the_dead() {
     let mut world = started(41, 12);
@@ -65,13 +65,13 @@ fn hearsay_brings_nobody_back_from_the_dead() {
     }
 }
 
-/// All eight successors, and those behind them, crash at once. Until a look-up said so, nobody may report that the line
-/// ends there.
+/// All eight successors, and those behind them, crash at once. Until a look-up says so, the peer must not report that
+/// the line ends with it.
 #[test]
-fn who_loses_a_whole_side_asks_before_it_takes_itself_for_the_end_of_the_line() {
+fn a_peer_that_loses_a_side_asks_before_it_takes_itself_for_the_end() {
     for seed in 0..4 {
         let mut world = started(50 + seed, 60);
-        let line = in_line(&world);
+        let line = in_order(&world);
         let last = me(&world, line[59]).peer;
         world.recorded = Some(Vec::new());
         line[20..44].iter().for_each(|index| world.crash(*index));
@@ -88,13 +88,13 @@ fn who_loses_a_whole_side_asks_before_it_takes_itself_for_the_end_of_the_line() 
     }
 }
 
-/// The last of three crashes. Before the one in the middle says that the line ends with it, somebody has to have been
-/// asked who is there.
+/// The last of three crashes. Before the middle one reports that the line ends with it, it must have asked who is
+/// there.
 #[test]
 fn the_end_of_the_line_is_looked_up_before_it_is_reported() {
     for seed in 0..4 {
         let mut world = started(100 + seed, 3);
-        let line = in_line(&world);
+        let line = in_order(&world);
         let middle = line[1];
         world.recorded = Some(Vec::new());
         world.crash(line[2]);
@@ -115,15 +115,15 @@ fn the_end_of_the_line_is_looked_up_before_it_is_reported() {
     }
 }
 
-/// Nobody has to be asked: it made sure of the end, and says so.
+/// No peer has to ask: the leaving one has made sure of the end, and says so.
 #[test]
-fn who_leaves_the_end_of_the_line_hands_it_on() {
+fn a_leaving_peer_hands_its_end_of_the_line_on() {
     for seed in 0..4 {
         let mut world = started(104 + seed, 12);
-        let line = in_line(&world);
+        let line = in_order(&world);
         for (last, next) in [(line[11], line[10]), (line[0], line[1])] {
             world.feed(last, Event::Leave);
-            // The farthest that a message is under way.
+            // The longest delay of a message.
             world.run_for(Duration::from_millis(100));
             let span = overlay(&world, next).span(Node::Leaf).unwrap();
             assert!([&span.lo, &span.ro].contains(&&None), "seed {seed}: {next} has not taken the end over");
@@ -132,11 +132,11 @@ fn who_leaves_the_end_of_the_line_hands_it_on() {
     }
 }
 
-/// Who misses an answer calls the neighbour on the other side, so that both find out at once.
+/// A peer that misses an answer calls the neighbour on the other side, so that both notice at once.
 #[test]
 fn a_missed_answer_calls_for_a_witness() {
     let mut world = started(110, 30);
-    let line = in_line(&world);
+    let line = in_order(&world);
     for place in [5, 12, 20] {
         world.recorded = Some(Vec::new());
         let victim = me(&world, line[place]).peer;
@@ -151,12 +151,12 @@ fn a_missed_answer_calls_for_a_witness() {
     }
 }
 
-/// All sixteen neighbours and the only contact crash at once: fingers are what is left.
+/// All sixteen neighbours and the only contact crash at once: only fingers remain.
 #[test]
-fn who_loses_all_neighbours_at_once_comes_back_through_its_fingers() {
+fn a_peer_that_loses_all_neighbours_returns_through_its_fingers() {
     for seed in 0..3 {
         let mut world = started(90 + seed, 120);
-        let line = in_line(&world);
+        let line = in_order(&world);
         let lost = if line[40] == 0 { 41 } else { 40 };
         for place in (lost - 8..=lost + 8).filter(|place| *place != lost) {
             world.crash(line[place]);
@@ -166,16 +166,16 @@ fn who_loses_all_neighbours_at_once_comes_back_through_its_fingers() {
     }
 }
 
-/// All that it ever spoke with crash at once, and nobody is left who knows it: those it only heard of are what is left.
+/// All peers that it ever exchanged messages with crash at once: only peers that others named remain.
 #[test]
-fn who_loses_all_that_it_ever_spoke_with_comes_back_through_those_it_heard_of() {
+fn a_peer_that_loses_all_contacts_returns_through_peers_named_by_others() {
     for seed in 0..3 {
         let mut world = World::new(95 + seed);
         world.recorded = Some(Vec::new());
         let first = world.start(None);
         (1..150).for_each(|_| _ = world.start(Some(first)));
         world.settle(SECOND * 60).unwrap();
-        let lost = in_line(&world)[70];
+        let lost = in_order(&world)[70];
         let id = world.machines[lost].id;
         let mut known: Vec<PeerId> = vec![world.machines[first].id];
         for (from, to, _) in world.recorded.take().unwrap() {
@@ -191,7 +191,7 @@ fn who_loses_all_that_it_ever_spoke_with_comes_back_through_those_it_heard_of() 
     }
 }
 
-/// Tries are counted by target: heartbeats that come faster than a probe can fail do not begin it anew.
+/// Tries are counted by target: a heartbeat faster than a probe can fail does not restart the probe.
 #[test]
 fn a_heartbeat_shorter_than_the_timeout_still_finds_crashes() {
     let config = Config {
@@ -212,7 +212,7 @@ fn a_heartbeat_shorter_than_the_timeout_still_finds_crashes() {
 fn a_join_at_the_roots_gap_moves_the_root_or_its_child() {
     for seed in 0..6 {
         let mut world = started(60 + seed, 24);
-        let line = in_line(&world);
+        let line = in_order(&world);
         let place = line.iter().position(|index| overlay(&world, *index).is_root()).unwrap();
         let id = id_between(&world, line[place], line[place + 1]);
         world.start_as(id, Some(line[0]));
@@ -262,7 +262,7 @@ fn four_fifths_of_a_hundred_crash_at_once() {
     }
 }
 
-/// The driver says each contact once.
+/// The driver gives each contact once.
 #[test]
 fn contacts_that_do_not_answer_are_tried_again() {
     let mut world = World::new(44);
@@ -285,7 +285,7 @@ fn contacts_that_do_not_answer_are_tried_again() {
     println!("joined after {:?}", world.settle(SECOND * 3).unwrap());
 }
 
-/// Whoever claims that somebody lives in the last of all lives takes nobody's lives away.
+/// A claim about the highest of all incarnations does not use up a peer's incarnations.
 #[test]
 fn forged_incarnations_lock_nobody_out() {
     let mut world = started(45, 12);
@@ -306,7 +306,7 @@ fn forged_incarnations_lock_nobody_out() {
     assert!(overlay(&world, 5).counters().incarnations_refused > 0);
     assert_eq!(me(&world, 5).incarnation, victim.incarnation);
     world.settle(SECOND * 10).unwrap();
-    // Now everybody holds that the stranger did not answer at that incarnation.
+    // By now all hold that the stranger did not answer at that incarnation.
     world.run_for(SECOND * 3);
     world.start_as(stranger, Some(0));
     println!("the stranger joined after {:?}", world.settle(SECOND * 5).unwrap());
@@ -316,9 +316,9 @@ fn forged_incarnations_lock_nobody_out() {
     println!("the victim came back after {:?}", world.settle(SECOND * 5).unwrap());
 }
 
-/// Each lie makes it rise, up to a bound that follows from its own clock.
+/// Each lie makes the peer rise, up to a bound that follows from its own clock.
 #[test]
-fn what_a_peer_rises_to_is_bounded() {
+fn the_incarnation_a_peer_rises_to_is_bounded() {
     let me = Contact { peer: PeerId([1; 32]), incarnation: 1_790_000_000_000, address: "".into(), nonce: None };
     let liar = Contact { peer: PeerId([2; 32]), incarnation: 1, address: "".into(), nonce: None };
     let mut overlay = Overlay::new(Config::default(), GRID, me.clone(), 1, Time::ZERO, PayloadCodec::WHOLE);
@@ -336,7 +336,7 @@ fn what_a_peer_rises_to_is_bounded() {
 #[test]
 fn after_a_closed_lid_children_are_kept_and_nobody_is_buried() {
     let mut world = started(46, 40);
-    let line = in_line(&world);
+    let line = in_order(&world);
     let with_both = |index: &&usize| {
         let children = overlay(&world, **index).children();
         children.iter().flatten().filter(|child| child.contact.peer != world.machines[**index].id).count() == 2
@@ -354,11 +354,11 @@ fn after_a_closed_lid_children_are_kept_and_nobody_is_buried() {
     assert_eq!(after, before);
 }
 
-/// The same where the layer above has news first, and the overlay hears of the pause only through them.
+/// The layer above publishes first after the pause, so the overlay notices the pause only then.
 #[test]
-fn what_is_published_first_after_a_pause_does_not_end_the_childrens_leases() {
+fn publishing_after_a_pause_does_not_end_the_childrens_leases() {
     let mut world = started(46, 40);
-    let line = in_line(&world);
+    let line = in_order(&world);
     let sleeper = *line.iter().find(|index| overlay(&world, **index).children().iter().flatten().count() == 2).unwrap();
     world.machines[sleeper].asleep = true;
     world.run_for(SECOND * 40);
@@ -372,8 +372,8 @@ fn what_is_published_first_after_a_pause_does_not_end_the_childrens_leases() {
     assert!(overlay.children().iter().all(Option::is_some), "their silence was ours");
 }
 
-/// The retry alone would take five seconds more. A parent that never knew a child's version and yet asks for the whole
-/// report can only be calling back one that it refused.
+/// The retry alone would take five seconds more. A parent that asks for the whole report of a version that it never
+/// knew can only be calling back a child that it refused.
 #[test]
 fn a_child_that_was_refused_is_called_back_when_the_gap_changes() {
     let config = Config { nack_retry_ms: 5_000, ..Config::default() };
@@ -402,7 +402,7 @@ fn a_role_that_moves_takes_its_children_along() {
     let (mut by_join, mut by_leave) = (0, 0);
     for seed in 0..6 {
         let mut world = started(80 + seed, 30);
-        let line = in_line(&world);
+        let line = in_order(&world);
         for place in [8, 14, 20] {
             let id = id_between(&world, line[place], line[place + 1]);
             let newcomer = world.start_as(id, Some(line[0]));
@@ -419,11 +419,11 @@ fn a_role_that_moves_takes_its_children_along() {
     assert!(by_join > 4 && by_leave > 4);
 }
 
-/// What a neighbour hands over only fills what is empty, and only where it fits.
+/// A handover only fills an empty slot, and only with a child that fits.
 #[test]
 fn a_forged_handover_changes_no_child() {
     let mut world = started(48, 20);
-    let line = in_line(&world);
+    let line = in_order(&world);
     for place in 1..19 {
         let index = line[place];
         let seen = |world: &World| {
@@ -460,10 +460,10 @@ fn a_forged_handover_changes_no_child() {
 #[test]
 fn a_parent_whose_successor_is_another_one_refuses() {
     let mut world = started(49, 20);
-    let line = in_line(&world);
+    let line = in_order(&world);
     let mut refused = 0;
     for place in 1..18 {
-        // The leaf at `place` as it would be if its successor, which is the parent's, were gone.
+        // The leaf at `place` as it would be if its successor, which is also the parent's, were gone.
         let leaf = me(&world, line[place]);
         let span = Span {
             lo: Some(me(&world, line[place - 1])),
@@ -489,8 +489,8 @@ fn a_parent_whose_successor_is_another_one_refuses() {
     assert!(refused > 2);
 }
 
-/// Leaves, stays until `stay` has passed, and comes back. Nobody who heard of the leave waits for the tombstone to
-/// expire: a newer life counts at once.
+/// Leaves, stays away for `stay`, and comes back. No peer that heard of the leave waits for the tombstone to expire: a
+/// newer incarnation counts at once.
 fn returns_after(stay: Duration, seed: u64) {
     let mut world = started(seed, 24);
     for index in [0, 7, 15] {
@@ -512,9 +512,9 @@ fn returns_after(stay: Duration, seed: u64) {
 }
 
 #[test]
-fn who_left_comes_back_in_a_newer_life_and_is_adopted_at_once() {
+fn a_returning_peer_is_adopted_at_once_in_a_newer_incarnation() {
     for seed in 0..3 {
-        // Before the leave was complete; while everybody has it for gone; when that is forgotten.
+        // Before the leave is complete; while all count it as gone; when that is forgotten.
         for millis in [200, 5_000, 200_000] {
             returns_after(Duration::from_millis(millis), 130 + seed);
         }
@@ -522,7 +522,7 @@ fn who_left_comes_back_in_a_newer_life_and_is_adopted_at_once() {
 }
 
 #[test]
-fn only_who_left_comes_back_and_what_was_to_be_sent_before_is_sent() {
+fn only_a_peer_that_left_returns_and_pending_messages_are_sent() {
     let mut world = started(140, 6);
     let now = world.now;
     let overlay = world.machines[2].overlay.as_mut().unwrap();
@@ -542,9 +542,9 @@ fn only_who_left_comes_back_and_what_was_to_be_sent_before_is_sent() {
     assert_eq!(overlay.state(), State::Joining);
 }
 
-/// Hours later nothing of the life that is over is asked or said any more.
+/// Hours later nothing is asked or sent in the earlier incarnation.
 #[test]
-fn who_returns_speaks_in_the_newer_life_alone() {
+fn a_returned_peer_uses_its_newer_incarnation_alone() {
     let mut world = started(141, 12);
     let before = me(&world, 3);
     world.feed(3, Event::Leave);
@@ -558,9 +558,9 @@ fn who_returns_speaks_in_the_newer_life_alone() {
     assert_eq!(overlay(&world, 3).counters().pauses, 0, "it was gone, not late");
 }
 
-/// The machine wakes before its network does, and everybody it knew has moved on but the contact it was given.
+/// The machine wakes before its network does, and of all peers that it knew only the configured contact is still there.
 #[test]
-fn who_returns_to_silence_goes_on_asking() {
+fn a_returned_peer_without_answers_keeps_asking() {
     let mut world = started(142, 6);
     world.feed(4, Event::Leave);
     world.run_for(SECOND * 10);
@@ -572,11 +572,11 @@ fn who_returns_to_silence_goes_on_asking() {
     world.settle(SECOND * 30).unwrap();
 }
 
-/// Whoever lost a neighbour looks its own place up before long: perhaps somebody else was lost from sight with it.
+/// A peer that lost a neighbour soon looks its own place up: another peer may have been lost from sight with it.
 #[test]
-fn after_a_crash_those_next_to_it_look_themselves_up() {
+fn neighbours_of_a_crashed_peer_look_themselves_up() {
     let mut world = started(150, 40);
-    let line = in_line(&world);
+    let line = in_order(&world);
     let sides = [line[19], line[21]];
     let lost = me(&world, line[20]);
     world.crash(line[20]);
@@ -595,7 +595,7 @@ fn after_a_crash_those_next_to_it_look_themselves_up() {
     }
 }
 
-/// Each half grew round one machine that was told of the same contact, which was down all the time. No machine of one
+/// Each half grew round one machine that was given the same contact, which was down all the time. No machine of one
 /// half has ever heard of one of the other.
 #[test]
 fn two_halves_that_share_only_a_contact_meet_when_it_is_back() {

@@ -1,6 +1,7 @@
-//! The event queue against a binary heap, with so many events pending: one taken, one added, as a simulation does.
+//! The event queue against a binary heap with the same number of pending events: takes one and adds one, as a
+//! simulation does.
 //!
-//! Of those added half are messages (45 to 55 ms ahead), half are timers (up to 60 s ahead). Times are for
+//! Half of the events added are messages (45 to 55 ms ahead), half are timers (up to 60 s ahead). Times are for
 //! [`HOLDS`] such pairs.
 
 use std::cmp::Reverse;
@@ -19,7 +20,7 @@ fn main() {
     divan::main();
 }
 
-/// What is pending: something, its time and number.
+/// A queue of pending events, by time and number.
 trait Pending {
     fn add(&mut self, key: Key, event: u64);
     fn take(&mut self) -> (Key, u64);
@@ -57,7 +58,7 @@ impl<P: Pending> Load<P> {
         pending.add(Key { at: Time::ZERO, target: 0, source: 0, sequence: 0 }, 0);
         let mut load = Self { pending, rng, sequence: 0 };
         (1..len).for_each(|_| load.add(0));
-        // Into the steady state.
+        // Reach the steady state.
         load.hold(len);
         load
     }

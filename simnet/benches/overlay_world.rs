@@ -1,4 +1,4 @@
-//! Ten quiet simulated seconds of a thousand overlays, by what travels.
+//! Ten quiet simulated seconds of a thousand overlays, with messages as values or as bytes.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn main() {
     divan::main();
 }
 
-/// Items are events given to peers, as many as in the ten seconds before.
+/// Items are events given to peers: as many as in the ten seconds before.
 #[divan::bench(args = [Wire::Sizes, Wire::Bytes], sample_count = 5, sample_size = 1)]
 fn quiet(bencher: Bencher, wire: Wire) {
     let mut world = World::new(Settings { wire, ..Settings::new(HOSTS, 1) });

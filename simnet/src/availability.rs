@@ -1,6 +1,6 @@
-//! When real machines were up: parsers for the traces that simulations replay.
+//! Availability of real machines: parsers for the traces that simulations replay.
 //!
-//! Two forms are read, plain or compressed by gzip, and told apart by their content:
+//! Reads two formats, plain or compressed by gzip, told apart by their content:
 //!
 //! - **Failure Trace Archive, tabbed** (`event_trace.tab`): a heading line (several where files were put together), then `event_id
 //!   component_id node_id platform_id node_name event_type event_start_time event_stop_time event_end_reason`, separated by tabs (then a
@@ -10,7 +10,7 @@
 //! - **Spot instances** (JSON): `{name: {"gap_seconds": s, "data": [instances up at each tick]}}`, or one such value
 //!   without a name. A series of up to k instances is k machines: the j-th is up at the ticks with at least j up.
 //!
-//! Left out: why a machine went, and how it is paired with others.
+//! Left out: why a machine went down, and correlations with others.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,9 +29,9 @@ pub struct Availability {
 /// When one machine was up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// When it came up or went down, in turn, in seconds; the first is a coming.
+    /// When it came up and went down, alternately, in seconds; it comes up first.
     changes: Vec<u64>,
-    /// When the trace of it begins and ends.
+    /// Begin and end of its trace.
     first: u64,
     last: u64,
 }
@@ -48,7 +48,7 @@ impl Availability {
     /// Parses a trace in one of the two forms.
     ///
     /// # Errors
-    /// What is wrong, and in which line.
+    /// The flaw, and its line.
     pub fn parse(text: &str) -> Result<Self, Malformed> {
         let machines = if text.trim_start().starts_with('{') { spot(text)? } else { tabbed(text)? };
         if machines.is_empty() {
@@ -57,7 +57,7 @@ impl Availability {
         Ok(Self { machines })
     }
 
-    /// When the trace of any machine begins first, and ends last.
+    /// The earliest begin and the latest end of a machine's trace.
     pub fn calendar(&self) -> (Duration, Duration) {
         let all = self.machines.iter();
         let (first, last) = all.fold((u64::MAX, 0), |(first, last), of| (first.min(of.first), last.max(of.last)));
@@ -71,7 +71,7 @@ impl Availability {
 }
 
 impl Machine {
-    /// From intervals [from, to) in which it was up, in any order. None when it never was.
+    /// From the intervals [from, to) of its uptime, in any order. None if it was never up.
     fn new(up: Vec<(u64, u64)>, first: u64, last: u64) -> Option<Self> {
         let changes: Vec<u64> = merged(up).into_iter().flat_map(|(from, to)| [from, to]).collect();
         (!changes.is_empty()).then_some(Self { changes, first, last })
@@ -87,7 +87,7 @@ impl Machine {
         Duration::from_secs(self.last - self.first)
     }
 
-    /// Share of the time of its trace that it is up.
+    /// Share of its trace's time that it is up.
     pub fn share_up(&self) -> f64 {
         let up: u64 = self.changes.chunks(2).map(|of| of.last().unwrap_or(&self.last) - of[0]).sum();
         up as f64 / (self.last - self.first).max(1) as f64
@@ -98,15 +98,14 @@ impl Machine {
         self.changes.partition_point(|change| Duration::from_secs(*change) <= at) % 2 == 1
     }
 
-    /// When it comes up (true) and goes down after one moment and up to another.
+    /// When it comes up (true) and goes down, after one moment and up to another.
     pub fn changes(&self, after: Duration, until: Duration) -> impl Iterator<Item = (Duration, bool)> {
         let changes = self.changes.iter().enumerate().map(|(index, at)| (Duration::from_secs(*at), index % 2 == 0));
         changes.filter(move |(at, _)| *at > after && *at <= until)
     }
 }
 
-/// Intervals [from, to) that cover the same, in their order and apart from each other. Empty ones, and those that end before they
-/// begin, cover nothing.
+/// The same time as ordered intervals [from, to) that do not touch. Empty and reversed ones cover nothing.
 fn merged(mut intervals: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     intervals.retain(|(from, to)| from < to);
     intervals.sort_unstable();
@@ -122,19 +121,19 @@ fn merged(mut intervals: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 
 // ---- Failure Trace Archive ----
 
-/// Values of a row.
+/// Fields of a row.
 const FIELDS: usize = 9;
-/// What a heading begins with.
+/// How headings begin.
 const HEADING: [&str; 2] = ["event_id", "component_id"];
 
-/// Of a row. Names in one that is separated by tabs may have spaces, or be empty.
+/// Fields of a row. Names in one that is separated by tabs may have spaces, or be empty.
 fn fields(line: &str) -> Vec<&str> {
     let by_spaces: Vec<&str> = line.split_whitespace().collect();
     let by_tabs: Vec<&str> = line.split('\t').map(str::trim).collect();
     if by_tabs.len() == FIELDS { by_tabs } else { by_spaces }
 }
 
-/// What the rows of one machine say.
+/// The rows of one machine.
 #[derive(Default)]
 struct Rows {
     up: Vec<(u64, u64)>,
@@ -236,14 +235,14 @@ const GAP_SECONDS_MAX: u64 = 365 * 24 * 3600;
 /// Most machines of one series.
 const INSTANCES_MAX: u32 = 1_024;
 
-/// Whether this is a series, or would be if nothing were wrong with it: it begins with what a series has, and no name has.
+/// Whether this is a series, perhaps a flawed one: it begins like a series, and a name does not.
 fn is_series(text: &str) -> bool {
     let first = text.trim_start().trim_start_matches('{').trim_start();
     let is = |name: &str, value: &str| {
         let behind = first.strip_prefix(name).map(str::trim_start).and_then(|rest| rest.strip_prefix(':'));
         behind.is_some_and(|behind| behind.trim_start().starts_with(value))
     };
-    // What comes behind it is looked at when it is read.
+    // The rest is checked when it is read.
     let values = || serde_json::Deserializer::from_str(text).into_iter::<serde_json::Value>().next();
     is("\"gap_seconds\"", "")
         || is("\"metadata\"", "")
@@ -306,9 +305,9 @@ mod tests {
             &row(9, 0, 200, 250),
             &row(9, 1, 250, 300),
             &row(9, 1, 300, 400),
-            // Only a row of type 0: up but for it.
+            // Only a row of type 0: up except then.
             &row(4, 0, 150, 160),
-            // Down wins where both say something.
+            // Down wins where both cover a moment.
             &row(5, 1, 100, 400),
             &row(5, 0, 120, 130),
         ];
@@ -333,9 +332,9 @@ mod tests {
         }
     }
 
-    /// However rows overlap: up where one of type 1 says so and none of type 0.
+    /// At any overlap of rows: up where one of type 1 covers a second and none of type 0.
     #[test]
-    fn overlapping_rows_are_what_their_seconds_are() {
+    fn overlapping_rows_are_resolved_second_by_second() {
         let mut state = 7_u64;
         let mut below = |most: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -375,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_named_with_its_line() {
+    fn flaws_are_named_with_their_line() {
         let good = row(1, 1, 100, 200);
         for (text, sentence) in [
             (format!("{HEADING}{good}1 2 3\n"), "line 3: 3 fields where 9 are expected"),

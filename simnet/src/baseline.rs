@@ -1,11 +1,12 @@
-//! What idlewood is measured against: centralised schedulers with perfect information, and a bound that no scheduler
-//! can pass (Celaya and Marchal 2010, §7).
+//! Rival schedulers for comparison: centralised ones with perfect information, and a bound that no scheduler can pass
+//! (Celaya and Marchal 2010, §7).
 //!
-//! An [`Instance`] holds what a scenario means to a scheduler: the same machines with the same speeds and slots, the
-//! same bags at the same moments, the same machines down at the same moments. The centralised schedulers
-//! ([`schedule`]) know all of it at once and for free: no latency, no messages, no transfer of outputs, a centre
-//! that never fails; only how far a task's true work is from what its bag declares they do not know. They lose only what runs on a
-//! machine that goes down, and of that only what is after the last checkpoint if it goes on there; all that waits is at the centre.
+//! An [`Instance`] is a scenario as a scheduling problem: the same machines with the same speeds and slots, the same
+//! bags at the same moments, the same machines down at the same moments. The centralised schedulers ([`schedule`]) know
+//! all of it at once and for free: no latency, no messages, no transfer of outputs, a centre that never fails; they do
+//! not know by how much a task's true work differs from its bag's declaration. When a machine goes down they lose only
+//! its running tasks, and of a task that continues there only the work after its last checkpoint; all waiting tasks are
+//! at the centre.
 //!
 //! - [`Policy::MinCent`] is the paper's: at every arrival the smallest maximum stretch over all bags, then the
 //!   earliest deadline at that stretch first; without preemption.
@@ -14,8 +15,8 @@
 //! - [`offline_bound`] is the smallest maximum stretch of a clairvoyant preemptive schedule on one machine with the
 //!   speed of all.
 //!
-//! Left out is what [`check`] refuses: owners who come back without the machine going down or who decline bags, tasks that run
-//! several times, and tasks that have to be measured.
+//! Left out, and refused by [`check`]: owners who come back without the machine going down or who decline bags, tasks
+//! that run several times, and tasks that have to be measured.
 
 mod central;
 mod offline;
@@ -31,10 +32,10 @@ use crate::network::Network;
 use crate::scenario::{Scenario, Workload};
 use crate::workload::{self, Bag, speed_mops};
 
-/// Refuses a scenario with something in it that changes what is compared, and that nobody here knows of.
+/// Refuses a scenario with a feature that affects the comparison and that the rivals do not model.
 ///
 /// # Errors
-/// A sentence that says what it is, and how to leave it out.
+/// A sentence that names the feature, and how to leave it out.
 pub fn check(scenario: &Scenario) -> Result<(), String> {
     let sentence = if scenario.has_owners() {
         "nobody else knows of owners: leave out --compare, or set owners = \"exponential\" and owner_session = \"none\""
@@ -57,7 +58,7 @@ pub fn check(scenario: &Scenario) -> Result<(), String> {
 /// A time during which a machine is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// When it is switched on.
+    /// When it comes up.
     pub from: Time,
     /// When it goes down.
     pub to: Time,
@@ -74,24 +75,23 @@ pub struct Machine {
     pub sessions: Vec<Session>,
 }
 
-/// What is to be scheduled, and on what.
+/// A scheduling problem.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Instance {
     /// All machines.
     pub machines: Vec<Machine>,
     /// All bags, in the order of their arrival.
     pub bags: Vec<Bag>,
-    /// What the tasks of each bag truly are, in Mop, which no scheduler knows; empty where all are as declared.
+    /// True work of each bag's tasks, in Mop, unknown to schedulers; empty if all are as declared.
     pub true_mops: Vec<Vec<f64>>,
-    /// Time between two checkpoints of a task, in µs, which its machine has after a failure; none where that loses them.
+    /// Time between two checkpoints of a task, in µs, which survive a failure of its machine; none if they do not.
     pub checkpoint_us: Option<i64>,
-    /// Nothing that happens later counts.
+    /// Later events do not count.
     pub horizon: Time,
 }
 
 impl Instance {
-    /// The machines and bags of a scenario, up to its horizon: the very streams of chance that the simulation draws
-    /// from.
+    /// The machines and bags of a scenario, up to its horizon, from the same random streams as the simulation.
     pub fn of(scenario: &Scenario) -> Self {
         let horizon = Time::ZERO + scenario.horizon;
         let downtime_min = Network::of(scenario).latency_min();
@@ -105,7 +105,7 @@ impl Instance {
                 };
                 let to = from + session;
                 sessions.push(Session { from, to });
-                // Where farewells are drawn at all, they are drawn between the two.
+                // The simulation draws a farewell between the two.
                 churn.leaves();
                 from = to + churn.downtime().max(downtime_min);
             }
@@ -124,12 +124,12 @@ impl Instance {
         Self { machines: workload::starts(scenario).map(machine).collect(), bags, true_mops, checkpoint_us, horizon }
     }
 
-    /// What a task truly is, in Mop.
+    /// True work of a task, in Mop.
     fn task_mops(&self, bag: usize, index: u64) -> f64 {
         self.true_mops.get(bag).map_or(self.bags[bag].task_mops, |tasks| tasks[index as usize])
     }
 
-    /// What a bag truly is, and its longest task, in Mop.
+    /// True work of a bag, and of its longest task, in Mop.
     fn work_mops(&self, bag: usize) -> (f64, f64) {
         let declared = &self.bags[bag];
         let declared = (declared.application_size_mops(), declared.task_mops);
@@ -143,7 +143,7 @@ impl Instance {
         self.machines.iter().map(|machine| machine.speed_mops * f64::from(machine.slots)).sum()
     }
 
-    /// What a bag's time from release to completion is divided by, for each bag.
+    /// The size by which each bag's time from release to completion is divided.
     pub fn sizes(&self, measure: Measure) -> Vec<f64> {
         let mut speeds: Vec<f64> = self.machines.iter().map(|machine| machine.speed_mops).collect();
         speeds.sort_by(f64::total_cmp);
@@ -166,7 +166,7 @@ impl Instance {
     }
 }
 
-/// What a stretch compares the time of a bag with.
+/// The size that a stretch relates a bag's time to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// The paper's w = n·a, in Mop; stretches are in s/Mop.
@@ -185,7 +185,7 @@ pub enum Policy {
     /// First come, first served, without preemption.
     Fcfs,
     /// The smallest maximum stretch by the effective size; a bag that comes ahead in the order freezes running tasks,
-    /// at most so many per slot, which go on later where they stopped.
+    /// at most so many per slot, which continue later where they stopped.
     MinCentPlus {
         /// Most frozen tasks of a slot.
         frozen_max: usize,

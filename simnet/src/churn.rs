@@ -1,21 +1,22 @@
-//! When machines come and go, and when their owners sit at them.
+//! Churn: when machines come and go, and when their owners use them.
 //!
-//! A machine is up for a session, then crashes (power cut: what was not durable is gone) or, in a share of cases, leaves
-//! announced; it is down for a while and comes back. Every machine comes back, also one that submitted something.
-//! Times are drawn, or follow a trace of real machines; while it is up, its owner may come and go, too. All times
-//! follow one another: what a machine has drawn is its calendar, whatever else happens to it.
+//! A machine is up for a session, then crashes (power cut: everything not durable is lost) or, in a share of cases,
+//! leaves announced; it is down for a while and comes back. Every machine comes back, also one that submitted a bag.
+//! Times are drawn, or follow a trace of real machines; while it is up, its owner may come and go, too. Times follow
+//! one another: the calendar drawn for a machine does not depend on other events.
 //!
 //! Drawn sessions of desktops follow `docs/design/defaults.md`: the share of time that a machine is up is drawn
 //! first, sessions are Weibull, absences lognormal with the mean that gives that share, and shorter by day than by
-//! night. Where sessions are drawn with an absence at the beginning, that begins somewhere in the middle, so that a run
-//! starts with about as many machines as it goes on with. A trace is replayed from a moment of its calendar that is drawn from the
-//! seed, the same for all machines, so that those that went down together do so here. A machine that the trace does not know
-//! then is where its own part of the trace, repeated over and over, would have it. Where there are more machines than in the trace,
-//! each further set of them has a moment of its own. The calendar of a machine begins when it is switched on, in the turn of
-//! the start of the run, and stands still while it says its farewells.
+//! night. The first session of a machine that is drawn down at first begins in its middle, so that a simulation starts
+//! with about as many machines as it continues with. A trace is replayed from a moment drawn from the seed, the same
+//! for all machines, so that machines that went down together do so here. A machine that the trace does not cover then
+//! is where its own part of the trace, repeated over and over, would have it. If there are more machines than in the
+//! trace, each further set of them has a moment of its own. The calendar of a machine begins when it is switched on,
+//! and stands still during its farewell.
 //!
-//! Owners come and go as drawn, or are there while the processor of a real machine was busy: that day is repeated from a moment on
-//! that is drawn from the seed, the same for as many machines as there were, and another for each further set of them. Left out: weekends, machines that never return, drawn owners who follow the day.
+//! Owners come and go as drawn, or are present while the processor of a real machine was busy: that day is repeated
+//! from a moment drawn from the seed, the same for as many machines as there were, and another for each further set of
+//! them. Left out: weekends, machines that never return, drawn owners who follow the day.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,13 +40,13 @@ const DESKTOP_SESSION: (f64, f64) = (0.58, 1.76);
 const DESKTOP_SESSION_MEAN_H: f64 = 2.770_5;
 /// Spread of the absences of desktops, of the logarithm.
 const DESKTOP_ABSENCE_SIGMA: f64 = 1.70;
-/// How much the day changes absences, either way.
+/// Amplitude of absences over a day, either way.
 const DAY_CYCLE: f64 = 0.25;
 /// Sessions and absences of servers, in hours: median and mean (lognormal).
 const SERVER_SESSION_H: (f64, f64) = (280.0, 1780.0);
 const SERVER_ABSENCE_H: (f64, f64) = (1.0, 4.5);
 
-/// The coming and going of one machine.
+/// The churn of one machine.
 #[derive(Clone, Debug)]
 pub struct Churn {
     sessions: Sessions,
@@ -54,16 +55,16 @@ pub struct Churn {
     leave_percent: f64,
     /// Share of time that it is up, for desktops.
     share_up: f64,
-    /// All machines of a trace, and which of them this one is.
+    /// All machines of a trace, and the index of this one.
     trace: Option<(Arc<Availability>, usize)>,
     absence: Duration,
-    /// How much of its calendar has passed, in seconds.
+    /// Time passed in its calendar, in seconds.
     now_s: f64,
     rng: SmallStream,
 }
 
 impl Churn {
-    /// That of machine number `host`.
+    /// The churn of machine number `host`.
     pub fn new(scenario: &Scenario, host: u32) -> Self {
         let mut rng = SmallStream::new(scenario.seed, "churn", u64::from(host));
         let is_steady = host < scenario.steady();
@@ -117,7 +118,7 @@ impl Churn {
         }
     }
 
-    /// How long the session that begins now lasts; `None`: to the end.
+    /// How long the session that begins now lasts; `None`: to the end of the simulation.
     pub fn session(&mut self) -> Option<Duration> {
         let session = match self.sessions {
             Sessions::Exponential => draw(&mut self.rng, self.session?),
@@ -163,7 +164,7 @@ impl Churn {
         }
     }
 
-    /// How much longer absences are now than over a whole day: most at noon of a day that begins in the evening (a
+    /// How much longer absences are now than the daily average: most at noon of a day that begins in the evening (a
     /// triangle, which is the same on every platform).
     fn day(&self) -> f64 {
         let part = (self.now_s / (24.0 * HOUR_S)).fract();
@@ -174,7 +175,7 @@ impl Churn {
         self.trace.as_ref().map(|(trace, machine)| &trace.machines()[*machine])
     }
 
-    /// How far in its part of the trace the machine is when the run starts, in whole seconds.
+    /// Position of the machine in its part of the trace at the start, in whole seconds.
     fn moment_s(&self, seed: u64, host: u32) -> f64 {
         let Some((trace, of)) = &self.trace else { return 0.0 };
         let (first, last) = trace.calendar();
@@ -185,8 +186,8 @@ impl Churn {
         ahead_s.rem_euclid(i128::from(machine.span().as_secs())) as f64
     }
 
-    /// Until the machine of the trace comes up or goes down next; the trace begins anew when it is over, and a machine that is up
-    /// at both ends stays up. `None`: never.
+    /// Time until the machine comes up or goes down next in the trace; the trace begins anew when it is over, and a
+    /// machine that is up at both ends stays up. `None`: never.
     fn until(&self, up: bool) -> Option<Duration> {
         let machine = self.machine()?;
         let (first, last) = (machine.first(), machine.first() + machine.span());
@@ -207,8 +208,8 @@ impl Churn {
     }
 }
 
-/// The owner of one machine, who sits at it now and then while it is up. Where owners are drawn every session of the machine
-/// begins without its owner.
+/// The owner of one machine, who uses it now and then while it is up. Drawn owners are away at the beginning of every
+/// session.
 #[derive(Clone, Debug)]
 pub struct Owner {
     session: Option<Duration>,
@@ -217,25 +218,25 @@ pub struct Owner {
     rng: SmallStream,
 }
 
-/// An owner who is there while a machine is busy.
+/// An owner who is present while a real machine was busy.
 #[derive(Clone, Debug)]
 struct Busy {
     load: Arc<ProcessorLoad>,
     machine: u32,
     percent: u8,
-    /// Of the day, when the run starts.
+    /// Time of that day at the start.
     moment: Duration,
 }
 
 impl Busy {
-    /// How long after `now` the owner comes or goes.
+    /// Time from `now` until the owner comes or goes.
     fn until(&self, here: bool, now: Time) -> Option<Duration> {
         self.load.until(self.machine, self.percent, here, self.moment + now.since(Time::ZERO))
     }
 }
 
 impl Owner {
-    /// That of machine number `host`.
+    /// The owner of machine number `host`.
     pub fn new(scenario: &Scenario, host: u32) -> Self {
         let load = (scenario.owners == Owners::Load).then(|| loaded(&scenario.inputs.owners));
         let trace = load.map(|load| {
@@ -247,7 +248,7 @@ impl Owner {
         Self { session: scenario.owner_session, away: scenario.owner_away, trace, rng }
     }
 
-    /// How long the owner is away from `now` on; `None`: for good.
+    /// How long the owner stays away from `now` on; `None`: for good.
     pub fn away(&mut self, now: Time) -> Option<Duration> {
         match &self.trace {
             Some(trace) => trace.until(true, now),
@@ -274,11 +275,11 @@ impl Owner {
 }
 
 fn hours(hours: f64) -> Duration {
-    // Nothing shorter than a second: a machine takes longer to start.
+    // At least a second: a machine takes longer to start.
     Duration::from_secs_f64((hours * HOUR_S).clamp(1.0, 1e9))
 }
 
-/// With this median and this mean.
+/// Lognormal with this median and this mean.
 fn lognormal_of(rng: &mut SmallStream, (median, mean): (f64, f64)) -> f64 {
     lognormal(rng, ln(median), (2.0 * ln(mean / median)).sqrt())
 }
@@ -402,7 +403,7 @@ mod tests {
         assert_eq!(Owner::new(&Scenario::default(), 1).away(Time::ZERO), None);
     }
 
-    /// All from one moment of that day on, over and over.
+    /// All from one moment of that day on, repeatedly.
     #[test]
     fn owners_are_there_while_real_machines_were_busy() {
         let load = ProcessorLoad::parse("0 90 10 10 80\n1 90 90 0 0\n2 0 0 0 0\n3 50 50 50 50\n").unwrap();

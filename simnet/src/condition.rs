@@ -1,41 +1,41 @@
-//! What is the matter with a machine that is up: its lid is shut, it is slow, its clocks jumped.
+//! Conditions of a machine that is up: its lid is shut, it is slow, its clocks jumped.
 
 use std::time::Duration;
 
 use idlewood_overlay::{Time, WallTime};
 
-/// What becomes of messages to a machine whose lid is shut.
+/// The fate of messages to a machine whose lid is shut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
     /// They are lost.
     Lose,
-    /// They wait until it is resumed, and are handled then, in their order.
+    /// They wait until it is resumed, and are then handled in order.
     Queue,
 }
 
-/// State of a machine; the default is a good one. All but the pause survives crashes: it belongs to the machine, not to
-/// its peer.
+/// The condition of a machine; the default is a good one. All but the pause survives crashes: it belongs to the
+/// machine, not to its peer.
 #[derive(Clone, Debug, Default)]
 pub struct Condition {
-    /// Nothing is handled, though the clocks go on; `None`: the machine runs.
+    /// The machine handles nothing, though its clocks run; `None`: it runs.
     pub pause: Option<Pause>,
-    /// Everything is handled so much later than it could be.
+    /// Everything is handled with this delay.
     pub slow: Duration,
-    /// What the monotonic clock leapt since the machine's start.
+    /// Leaps of the monotonic clock since the machine's start, summed.
     leap_us: i64,
-    /// What the wall clock is ahead.
+    /// How far the wall clock is ahead.
     wall_us: i64,
 }
 
 impl Condition {
-    /// The wall clock jumps, either way. A leap forward is one of the monotonic clock too, as after a suspend that
-    /// nobody told of; a monotonic clock never goes back.
+    /// The wall clock jumps, either way. A jump forward is also a leap of the monotonic clock, as after an unnoticed
+    /// suspend; a monotonic clock never goes back.
     pub(crate) fn jump(&mut self, by_us: i64) {
         self.wall_us = self.wall_us.saturating_add(by_us);
         self.leap_us = self.leap_us.saturating_add(by_us.max(0));
     }
 
-    /// A new life of the machine begins: so does its monotonic clock.
+    /// The machine restarts, and with it its monotonic clock.
     pub(crate) fn restart(&mut self) {
         self.leap_us = 0;
     }
@@ -45,13 +45,13 @@ impl Condition {
         Time::from_micros(now.as_micros() - started.as_micros() + self.leap_us)
     }
 
-    /// When that clock shows `deadline`; and the time it takes a slow machine to see it.
+    /// When that clock shows `deadline`, plus a slow machine's delay.
     pub(crate) fn moment(&self, started: Time, deadline: Time) -> Time {
         let offset = started.as_micros() - self.leap_us;
         Time::from_micros(deadline.as_micros().saturating_add(offset)) + self.slow
     }
 
-    /// The wall clock, where a right one shows `wall`.
+    /// The wall clock when a right one shows `wall`.
     pub(crate) fn wall(&self, wall: WallTime) -> WallTime {
         WallTime(wall.0.saturating_add(self.wall_us))
     }

@@ -1,4 +1,5 @@
-//! What a run costs the machine that it runs on. Kept apart from reports, which are the same wherever they are made.
+//! The cost of a simulation for the machine that runs it. Kept apart from reports, which are the same wherever they are
+//! made.
 
 use serde::Serialize;
 
@@ -13,23 +14,23 @@ pub struct Cost {
     pub events_per_cpu_s: f64,
     /// Simulated time of all machines per CPU time.
     pub machine_hours_per_cpu_hour: f64,
-    /// Peak of memory per machine.
+    /// Peak memory per machine.
     pub peak_rss_bytes_per_machine: Option<f64>,
 }
 
-/// Measures from its making on.
+/// Measures from its creation on.
 #[derive(Clone, Copy, Debug)]
 pub struct Meter {
     cpu_s: f64,
 }
 
 impl Meter {
-    /// Begins now.
+    /// Starts measuring.
     pub fn start() -> Self {
         Self { cpu_s: cpu_s() }
     }
 
-    /// What a run has cost that gave so many events to so many machines in so much simulated time.
+    /// The cost of a simulation with so many events, machines and simulated seconds.
     pub fn stop(self, events: u64, machines: u32, sim_s: f64) -> Cost {
         let cpu_s = cpu_s() - self.cpu_s;
         let per_cpu_s = |of: f64| of / cpu_s.max(1e-9);

@@ -1,5 +1,5 @@
-//! Empirical distributions, as the workload models of the Parallel Workloads Archive have them: a line for each value, with the
-//! share of all that are not above it.
+//! Empirical distributions, as in the workload models of the Parallel Workloads Archive: a line of text for each value,
+//! with the share of all values that are not above it.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use crate::input::{self, Malformed, malformed};
 /// Values and their cumulative shares, both rising.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
-    /// Shares first.
+    /// (share, value).
     points: Vec<(f64, f64)>,
 }
 
 /// Largest value.
 const VALUE_MAX: f64 = 1e12;
-/// The last share is at least that: rounded ones seldom come to 1.
+/// The last share is at least this: rounded ones seldom reach 1.
 const LAST_SHARE_MIN: f64 = 0.999;
 
 impl Distribution {
@@ -29,7 +29,7 @@ impl Distribution {
     /// Parses a distribution; lines that begin with # are comments.
     ///
     /// # Errors
-    /// What is wrong, and in which line.
+    /// The flaw, and its line.
     pub fn parse(text: &str) -> Result<Self, Malformed> {
         let mut points: Vec<(f64, f64)> = Vec::new();
         for (number, line) in input::lines(text).filter(|(_, line)| !line.starts_with('#')) {
@@ -59,7 +59,7 @@ impl Distribution {
         }
     }
 
-    /// Of values, rising, and the share of each, of which there is one at least.
+    /// A distribution of rising values, each with its share; at least one.
     pub(crate) fn of_shares(shares: &[(f64, f64)]) -> Self {
         let all: f64 = shares.iter().map(|(_, share)| share).sum();
         let mut sum = 0.0;
@@ -70,13 +70,13 @@ impl Distribution {
         Self { points: points.collect() }
     }
 
-    /// The value that this share of all, in [0, 1), is below; a value that is drawn where the share is.
+    /// The value at this share, in [0, 1): with a uniform share, a draw.
     pub fn quantile(&self, share: f64) -> f64 {
         let at = self.points.partition_point(|(below, _)| *below <= share);
         self.points[at.min(self.points.len() - 1)].1
     }
 
-    /// The mean of what is drawn.
+    /// The mean of draws.
     pub fn mean(&self) -> f64 {
         let mut before = 0.0;
         let mut sum = 0.0;
@@ -84,7 +84,7 @@ impl Distribution {
             sum += (share - before) * value;
             before = *share;
         }
-        // What is missing to 1 is drawn as the last.
+        // The share missing to 1 counts as the last value.
         sum + (1.0 - before) * self.most()
     }
 
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_named_with_its_line() {
+    fn flaws_are_named_with_their_line() {
         for (text, sentence) in [
             ("1 0.5\n2\n", "line 2: 1 fields where a value and a share are expected"),
             ("one 0.5\n", "line 1: one is not a value"),

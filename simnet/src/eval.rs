@@ -1,5 +1,4 @@
-//! `simnet eval`: the scheduler's arithmetic on one queue, as JSON, so that anybody can check it with a tool of
-//! their own.
+//! `simnet eval`: the scheduler's arithmetic on one queue, as JSON, so that anybody can check it with other tools.
 //!
 //! The document:
 //!
@@ -15,20 +14,20 @@
 //! {"max_stretch": 0.012375005, "max_stretch_exact": 0.012375, "answers": [{"h": 14800, "n": 148}]}
 //! ```
 //!
-//! Every field is required, and no other is taken. Units as in the paper's chapter 4 with work in Mop: `speed` in
-//! Mop/s per slot; `now` and `r` in seconds from any origin; `w`, `a` and `running` in Mop; `S` in s/Mop. The
-//! results come from the functions that ship: [`max_stretch`] with its default error, [`max_stretch_exact`],
+//! Every field is required, and no other is accepted. Units as in the paper's chapter 4 with work in Mop: `speed` in
+//! Mop/s per slot; `now` and `r` in seconds from any origin; `w`, `a` and `running` in Mop; `S` in s/Mop. The results
+//! come from the functions that ship: [`max_stretch`] with its default error, [`max_stretch_exact`],
 //! [`available_work`], [`available_tasks`] and [`queue_at`].
 //!
-//! - `running` holds what is left of the tasks that run, one per busy slot: without preemption they come first and
-//!   have no deadline; with preemption it must be empty, and their rest is counted in the queue.
-//! - A bag with `left` 0 has no say. A queue without work has the stretch 0.
-//! - A query is about a bag released at its own `r`. Where that lies after `now`, the queue is taken as it will be
-//!   at `r`: served by earliest deadline first at `S` until then, task after task on the slot that is free first (a
-//!   part of a task is its bag's first). What is done by then has no say, not even where it was late.
-//! - On one slot all values are exact but for rounding. On several, both maximum stretches are what list scheduling
-//!   surely keeps (it may do better, rarely by much), h is what it surely keeps with new tasks of the size a, and
-//!   n = ⌊h/a⌋.
+//! - `running` is the remaining work of running tasks, one per busy slot: without preemption they come first and have
+//!   no deadline; with preemption it must be empty, and their remaining work is part of the queue.
+//! - A bag with `left` 0 is ignored. A queue without work has the stretch 0.
+//! - A query is about a bag released at its own `r`. If that is after `now`, the queue is evaluated as it will be at
+//!   `r`: served by earliest deadline first at `S` until then, task after task on the slot that is free first (a part
+//!   of a task counts as its bag's first). Work done by then is ignored, even if it was late.
+//! - On one slot all values are exact except for rounding. On several, both maximum stretches are what list scheduling
+//!   surely keeps (it may do better, rarely by much), h is what it surely keeps with new tasks of the size a, and n =
+//!   ⌊h/a⌋.
 //! - **Rounding.** The answer shall not hang on the last binary digit of a decimal number. So n = ⌊h/a⌋ counts a
 //!   task that fits but for rounding: h/a = 2.9999999999999996 is 3. There h counts as larger by δ, [`ROUNDING`] ·
 //!   speed · (|now| + |r| + S·w), as long as δ is less than [`ROUNDING_TASKS_MAX`] of a task; else, and on several
@@ -64,9 +63,9 @@ const QUOTED_CHARS_MAX: usize = 60;
 /// Why a document is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EvalError {
-    /// Where, such as `queue[2].w`; empty for the document as a whole.
+    /// The field, such as `queue[2].w`; empty for the document as a whole.
     pub field: String,
-    /// What is to be written instead, or what is wrong.
+    /// The mistake, or what to write instead.
     pub problem: String,
 }
 
@@ -79,7 +78,7 @@ impl fmt::Display for EvalError {
 
 impl std::error::Error for EvalError {}
 
-/// What somebody wrote, on one line and not longer than people read.
+/// A quotation on one line, shortened.
 fn brief(text: &str) -> String {
     let escaped: String = text.escape_debug().collect();
     match escaped.char_indices().nth(QUOTED_CHARS_MAX) {
@@ -88,7 +87,7 @@ fn brief(text: &str) -> String {
     }
 }
 
-/// What `simnet eval` prints.
+/// The output of `simnet eval`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
     /// By binary search, s/Mop (paper §4, Algorithm 2).
@@ -108,7 +107,7 @@ pub struct Answer {
     pub n: u64,
 }
 
-/// Reads the document and computes what it asks for.
+/// Reads the document and computes the answers.
 ///
 /// # Errors
 /// The first field that is missing, unknown or out of range.
@@ -213,7 +212,7 @@ fn read(document: &Field<'_>) -> Result<(Load, Vec<Query>), EvalError> {
     Ok((load, asked))
 }
 
-/// A JSON value as it was written: all fields of an object, in their order.
+/// A JSON value as written: all fields of an object, in their order.
 #[derive(Debug)]
 enum Json {
     Null,
@@ -237,7 +236,7 @@ impl Json {
     }
 }
 
-/// A value and where in the document it stands.
+/// A value and its path in the document.
 struct Field<'a> {
     path: String,
     json: &'a Json,
@@ -248,7 +247,7 @@ impl<'a> Field<'a> {
         EvalError { field: self.path.clone(), problem: problem.into() }
     }
 
-    /// The fields with these names; there may be no others.
+    /// The fields with these names; an error if there are others.
     fn object<const N: usize>(&self, names: [&str; N]) -> Result<[Field<'a>; N], EvalError> {
         let Json::Object(fields) = self.json else {
             return Err(self.wrong(format!("must be an object with {}, not {}", names.join(", "), self.json.kind())));
@@ -308,14 +307,14 @@ fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// Reads a JSON value and keeps track of where it is, so that an error of the syntax names its field too.
+/// Reads a JSON value and tracks its path, so that a syntax error names its field, too.
 #[derive(Clone, Copy)]
 struct JsonAt<'p> {
     path: &'p RefCell<String>,
 }
 
 impl JsonAt<'_> {
-    /// Goes one step down for as long as `read` succeeds; where it fails the path stays.
+    /// Extends the path while `read` runs; keeps it if that fails.
     fn within<T, E>(self, step: &str, read: impl FnOnce(Self) -> Result<T, E>) -> Result<T, E> {
         let before = self.path.borrow().len();
         self.path.borrow_mut().push_str(step);
@@ -420,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn mistakes_are_named() {
         for (old, new, sentence) in [
             ("\"speed\": 100", "\"speed\": 0", "speed must be a number from 1e-3 to 1e12 (Mop/s), not 0"),
             ("\"speed\": 100", "\"speed\": null", "speed must be a number from 1e-3 to 1e12 (Mop/s), not null"),
@@ -482,17 +481,17 @@ mod tests {
             );
             evaluate(&document).unwrap().answers[0].n
         };
-        // (0.3·1 − 0.1)·1 = 0.2 s, of which the difference of the two moments knows six digits.
+        // (0.3·1 − 0.1)·1 = 0.2 s, of which the difference of the two moments has six exact digits.
         assert_eq!(n("1", "0.3", "1", "0.1"), 2);
         assert_eq!(n("1", "0.3", "1", "0.05"), 4);
         assert_eq!(n("1", "0.3", "1", "0.2"), 1);
-        // Nor do binary numbers know 0.29·100.
+        // Nor can binary numbers express 0.29·100.
         let document = r#"{"speed": 1, "slots": 1, "now": 0, "preemptive": true, "running": [], "queue": [],
             "queries": [{"S": 0.29, "r": 0, "w": 100, "a": 1}]}"#;
         let answer = evaluate(document).unwrap().answers[0];
         assert!(answer.h < 29.0);
         assert_eq!(answer.n, 29);
-        // What does not fit by more than rounding does not.
+        // A task that misses by more than rounding does not count.
         assert_eq!(n("1", "0.3", "1", "0.20001"), 0);
         assert_eq!(n("1", "0.3", "1", "0.09999"), 2);
         // The queue is due exactly at its end at 0.07·100 s.
@@ -533,7 +532,7 @@ mod tests {
         assert_eq!(answer("101", "5000"), 5010.0 - 300.0);
     }
     #[test]
-    fn what_is_done_by_the_release_has_no_say() {
+    fn work_done_by_the_release_is_ignored() {
         let answer = |preemptive: bool, running: &str, slots: u32, r: &str, a: &str| {
             let document = format!(
                 r#"{{"speed": 1, "slots": {slots}, "now": 0, "preemptive": {preemptive}, "running": [{running}],
@@ -546,7 +545,7 @@ mod tests {
         // Late at 4.5 s, done at 5 s; due 20 s after its release.
         assert_eq!(answer(true, "", 1, "4.5", "3"), (0.0, 0));
         assert_eq!(answer(true, "", 1, "5", "3"), (20.0, 6));
-        // Without preemption what runs comes first, and then nobody is waiting any more.
+        // Without preemption the running task comes first, and then no other is waiting.
         assert_eq!(answer(false, "", 1, "4.5", "3"), (19.5, 6));
         assert_eq!(answer(false, "2", 1, "6.5", "3"), (19.5, 6));
         // On two slots five tasks take three seconds: whole tasks of the new bag, and n = ⌊h/a⌋ always.

@@ -1,8 +1,8 @@
-//! What is to happen, in one global order that does not depend on who computed it.
+//! Pending events, in one global order that does not depend on the number of threads.
 //!
-//! Two events are ordered by time, then by the machine that they happen to, then by the machine that caused them,
-//! then by how many that machine had caused before. No two events have the same [`Key`], so the order is total, and
-//! it is the same whether one thread or many fill the queue.
+//! Two events are ordered by time, then by the machine that they happen to, then by the machine that caused them, then
+//! by how many that machine had caused before. No two events have the same [`Key`], so the order is total, and the same
+//! whether one thread or many fill the queue.
 //!
 //! The queue is a hierarchical timing wheel (Varghese and Lauck 1987). Level 0 has slots of [`GRAIN_US`]
 //! microseconds; a slot of each further level spans all the slots of the level below. An event waits in the level at
@@ -11,7 +11,7 @@
 //! where a heap sifts through all of memory. The room of a slot that was emptied goes to the next slot of its level that
 //! is used: in the steady state nothing is allocated, and there is no more room than slots that were in use at a time.
 //!
-//! Nothing is ever removed but by its turn: whoever is no longer interested in an event ignores it when it comes.
+//! Events are never removed before their turn: a machine ignores those that no longer concern it.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -26,10 +26,10 @@ const GRAIN_BITS: u32 = 10;
 /// Microseconds that a slot of level 0 spans. Our choice: in `benches/event_queue` it makes little difference between
 /// 2⁵ and 2¹², and this one was among the fastest at every length.
 pub const GRAIN_US: i64 = 1 << GRAIN_BITS;
-/// Slots of a level, as bits: those of one word tell which are in use.
+/// Slots of a level, as bits: one word has a bit for each slot in use.
 const LEVEL_BITS: u32 = 6;
 const SLOTS: usize = 1 << LEVEL_BITS;
-/// Enough for every time there is.
+/// Covers every time.
 const LEVELS: usize = (64 - GRAIN_BITS).div_ceil(LEVEL_BITS) as usize;
 
 /// Place of an event in the order of all events.
@@ -37,9 +37,9 @@ const LEVELS: usize = (64 - GRAIN_BITS).div_ceil(LEVEL_BITS) as usize;
 pub struct Key {
     /// When it happens, since the start of the simulation.
     pub at: Time,
-    /// To whom.
+    /// The machine that it happens to.
     pub target: HostIndex,
-    /// Who caused it.
+    /// The machine that caused it.
     pub source: HostIndex,
     /// How many events the source had caused before.
     pub sequence: u64,
@@ -66,7 +66,7 @@ impl<E> PartialOrd for Entry<E> {
 }
 
 impl<E> Ord for Entry<E> {
-    /// The earliest is the greatest: a heap yields its greatest entry, and a sorted list is taken from its end.
+    /// Reversed: a heap yields its greatest entry, and a sorted list is taken from its end.
     fn cmp(&self, other: &Self) -> Ordering {
         other.key.cmp(&self.key)
     }
@@ -77,19 +77,19 @@ impl<E> Ord for Entry<E> {
 struct Level<E> {
     used: u64,
     slots: [Vec<Entry<E>>; SLOTS],
-    /// Room of slots that were emptied.
+    /// Memory of emptied slots, for reuse.
     spare: Vec<Vec<Entry<E>>>,
 }
 
-/// Events to come, the earliest first. Events should be small: they are moved a few times.
+/// Pending events, the earliest first. Events should be small: they are moved a few times.
 #[derive(Clone, Debug)]
 pub struct EventQueue<E> {
     levels: [Level<E>; LEVELS],
-    /// The slot of level 0 that was reached, as a count of grains; everything before it has been taken.
+    /// The slot of level 0 that was reached, as a count of grains; all events before it have been taken.
     reached: u64,
-    /// What was in that slot, the earliest last.
+    /// Events of that slot, the earliest last.
     current: Vec<Entry<E>>,
-    /// What came into it, or before it, since.
+    /// Events added to it, or before it, since.
     late: BinaryHeap<Entry<E>>,
     len: usize,
 }
@@ -119,7 +119,7 @@ impl<E> EventQueue<E> {
         }
     }
 
-    /// Puts an event where its time first differs from the one that was reached.
+    /// Puts an event at the level where its time first differs from the one that was reached.
     fn put(&mut self, entry: Entry<E>) {
         let grain = grain(entry.key.at);
         let level = (grain ^ self.reached).ilog2() / LEVEL_BITS;
@@ -134,12 +134,12 @@ impl<E> EventQueue<E> {
         level.slots[slot].push(entry);
     }
 
-    /// Takes the earliest event out.
+    /// Takes the earliest event.
     pub fn pop(&mut self) -> Option<(Key, E)> {
         self.pop_until(Time::MAX)
     }
 
-    /// Takes the earliest event out unless it is later than `until`.
+    /// Takes the earliest event unless it is later than `until`.
     pub fn pop_until(&mut self, until: Time) -> Option<(Key, E)> {
         if self.current.is_empty() && self.late.is_empty() {
             self.advance(grain(until));
@@ -159,8 +159,8 @@ impl<E> EventQueue<E> {
         Some((entry.key, entry.event))
     }
 
-    /// Goes on to the next slot of level 0 that is in use, but not beyond `until`: what is added meanwhile finds its
-    /// slot then.
+    /// Moves on to the next slot of level 0 in use, but not beyond `until`, so that events added meanwhile find their
+    /// slot.
     fn advance(&mut self, until: u64) {
         while let Some(level) = self.levels.iter().position(|level| level.used != 0) {
             let slot = self.levels[level].used.trailing_zeros();
@@ -195,18 +195,18 @@ impl<E> EventQueue<E> {
         }
     }
 
-    /// Number of events to come.
+    /// Number of pending events.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing is to happen any more.
+    /// Whether no event is pending.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// The slot of level 0 that a time falls into, in an order that holds for times before zero too.
+/// The slot of level 0 of a time, ordered also for times before zero.
 fn grain(at: Time) -> u64 {
     (at.as_micros() as u64 ^ 1 << 63) >> GRAIN_BITS
 }
@@ -248,8 +248,8 @@ mod tests {
             prop_assert_eq!(popped, sorted);
         }
 
-        /// Against a sorted list: what is added while others are taken, also into the slot that was reached and
-        /// before it, and limits that end in the middle of a slot.
+        /// Against a sorted list: events added while others are taken, also into the slot that was reached and before
+        /// it, and limits that end in the middle of a slot.
         #[test]
         fn additions_between_takings_keep_the_order(
             rounds in prop::collection::vec(

@@ -1,13 +1,14 @@
 //! The papers' experiments as commands: `simnet reproduce fairness`, `updates`, `table1`, `bound`, `scale`, `desktops`,
 //! `submitters`.
 //!
-//! An experiment is a list of cases, each run with every seed. A case and a seed are a job: the
-//! simulation, then the centralised schedulers and the offline bound on the same machines, bags and failures. Jobs run on
-//! several threads and share nothing, so that the number of threads changes nothing but the time it takes.
+//! An experiment is a list of cases, each run with every seed. A case with a seed is a job: the simulation, then the
+//! centralised schedulers and the offline bound on the same machines, bags and failures. Jobs run on several threads
+//! and share nothing, so that the number of threads changes only the duration.
 //!
-//! After each job its line is in the directory's table; the summary and the figures follow within a second, or where there are many jobs
-//! so that they take a tenth of the time at most. A run that was interrupted goes on where it stopped when the same build is asked again for the same;
-//! lines of another build or of other settings are never mixed in, but put aside until they are asked for again.
+//! Each job's row is in the directory's table as soon as it is done; the summary and the figures follow within a
+//! second, or, with many jobs, as often as takes a tenth of the time at most. An interrupted run continues where it
+//! stopped when the same build is given the same command; rows of another build or of other settings are never mixed
+//! in, but put aside until they are asked for again.
 
 mod case;
 mod job;
@@ -30,10 +31,10 @@ pub(crate) use table::{Line, Samples, Table, lock, replace, unwritable};
 pub use job::compare;
 
 use crate::scenario::HORIZON_MAX;
-use crate::seeds::{self, Word};
+use crate::seeds::{self, JobEvent};
 use case::Case;
 
-/// What can be reproduced.
+/// The experiments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Experiment {
     /// Maximum stretch relative to the centralised schedulers (Celaya and Marchal 2010, Fig. 4a).
@@ -42,22 +43,22 @@ pub enum Experiment {
     Updates,
     /// Update time and use of the links by update limit (Table 1).
     Table1,
-    /// When a router keeps a request: where it is decided, and at what cost (§6).
+    /// When a router keeps a request: where requests are decided, and at what cost (§6).
     Bound,
     /// The largest grids.
     Scale,
-    /// Bags as production grids see them, and what each of our additions is worth there.
+    /// Bags as in production grids, and the benefit of each of our additions there.
     Desktops,
-    /// What a user gets by cheating on the others, and what it costs an honest one to have many bags (ADR 17).
+    /// What a user gains by cheating, and what rules against that cost an honest user with many bags (ADR 17).
     Submitters,
 }
 
 impl Experiment {
-    /// All of them.
+    /// All experiments.
     pub const ALL: [Self; 7] =
         [Self::Fairness, Self::Updates, Self::Table1, Self::Bound, Self::Scale, Self::Desktops, Self::Submitters];
 
-    /// As on the command line.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fairness => "fairness",
@@ -70,7 +71,7 @@ impl Experiment {
         }
     }
 
-    /// Machines, where the user names none.
+    /// Sizes of grids by default.
     pub fn default_nodes(self) -> &'static [u32] {
         match self {
             Self::Fairness | Self::Updates => &[50, 100, 200, 500, 1000],
@@ -82,7 +83,7 @@ impl Experiment {
         }
     }
 
-    /// Seeds, where the user does not say how many.
+    /// Seeds by default.
     pub fn default_seeds(self) -> u64 {
         match self {
             Self::Fairness | Self::Submitters => 10,
@@ -94,7 +95,7 @@ impl Experiment {
     }
 }
 
-/// What tells cases apart; each experiment has some of them. Rows have these first, and then `seeds`.
+/// Labels that tell cases apart; each experiment uses some of them. Rows begin with these, followed by `seeds`.
 pub const LABELS: [&str; 12] = [
     "nodes",
     "failures",
@@ -110,7 +111,7 @@ pub const LABELS: [&str; 12] = [
     "variant",
 ];
 
-/// What is to be run.
+/// What to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Which experiment.
@@ -123,15 +124,15 @@ pub struct Plan {
     pub seeds: u64,
     /// Bags of each run, at least 1; none: as many as the experiment has.
     pub bags: Option<u32>,
-    /// Values of labels that a case must have, those of one label being alternatives; empty: all cases.
+    /// Labels that a case must have, those of one kind being alternatives; empty: all cases.
     pub only: Vec<String>,
-    /// Where files go; created if it is not there.
+    /// Directory of the output files; created if missing.
     pub out: PathBuf,
     /// Jobs at a time; none: one per core.
     pub threads: Option<usize>,
 }
 
-/// How far a job has come.
+/// Progress of a job.
 #[derive(Clone, Copy, Debug)]
 pub struct JobProgress {
     /// Simulated time.
@@ -140,24 +141,24 @@ pub struct JobProgress {
     pub events: u64,
     /// Share of the job that is done.
     pub share: f64,
-    /// Time that it has taken so far.
+    /// Time taken so far.
     pub took: Duration,
 }
 
-/// How far the whole has come.
+/// Progress of the whole plan.
 #[derive(Clone, Debug)]
-pub struct News {
-    /// Jobs that run: case and seed, and how far they are.
+pub struct PlanProgress {
+    /// Running jobs: case and seed, and their progress.
     pub running: BTreeMap<String, JobProgress>,
-    /// A job that is done since the last news, and how long it took.
+    /// A job that has just been done, and how long it took.
     pub done: Option<(String, Duration)>,
     /// Jobs done, those of an earlier run included.
     pub jobs_done: usize,
     /// All jobs.
     pub jobs: usize,
-    /// Jobs that an earlier run had done.
+    /// Jobs done by an earlier run.
     pub found: usize,
-    /// Time that is left, by what is done of the work.
+    /// Remaining time, estimated from the work done.
     pub left: Option<Duration>,
 }
 
@@ -166,13 +167,13 @@ pub struct News {
 struct Job {
     case: usize,
     seed: u64,
-    /// Names build, settings and seed.
+    /// Identifies build, settings and seed.
     key: String,
     name: String,
 }
 
 impl Plan {
-    /// Refuses nonsense.
+    /// Checks that the plan can be run.
     ///
     /// # Errors
     /// A sentence that says what to write instead.
@@ -207,12 +208,12 @@ impl Plan {
         })
     }
 
-    /// Commit that the program was built from.
+    /// The commit that the program was built from.
     pub fn commit() -> &'static str {
         env!("IDLEWOOD_COMMIT")
     }
 
-    /// The command line of this plan, but for directory and threads, which change no result.
+    /// The command line of this plan, without directory and threads, which change no result.
     pub fn command(&self) -> String {
         let nodes: Vec<String> = self.nodes.iter().map(u32::to_string).collect();
         let name = self.experiment.name();
@@ -236,7 +237,7 @@ impl Plan {
         nodes.into_iter().flat_map(|nodes| case::of(self.experiment, nodes, self.bags)).collect()
     }
 
-    /// The cases that are meant by the words of `only`: those of one label are alternatives.
+    /// The cases selected by the words of `only`: those of one kind are alternatives.
     fn cases(&self) -> Vec<Case> {
         let mut cases = self.all_cases();
         let words: BTreeSet<_> = cases.iter().flat_map(Case::words).filter(|(_, word)| self.is_only(word)).collect();
@@ -262,20 +263,21 @@ impl Plan {
         numbered.flat_map(of_case).collect()
     }
 
-    /// Runs what is not there yet; `news` is called about five times a second. Answers with the summary, which is also
-    /// in the directory.
+    /// Runs the missing jobs; calls `progress` about five times a second. Returns the summary, which is also in the
+    /// directory.
     ///
     /// # Errors
-    /// A sentence that says which file could not be read or written, or that another process works in the directory.
-    pub fn run(&self, mut news: impl FnMut(&News)) -> Result<Value, String> {
+    /// A sentence that names the file that could not be read or written, or that another process works in the
+    /// directory.
+    pub fn run(&self, mut progress: impl FnMut(&PlanProgress)) -> Result<Value, String> {
         std::fs::create_dir_all(&self.out).map_err(|error| unwritable(&self.out, &error))?;
         let _locked = lock(&self.out)?;
         let cases = self.cases();
         let jobs = self.jobs(&cases, &build()?);
         let identities = jobs.iter().map(|job| (job.key.clone(), cases[job.case].labels.clone(), job.seed)).collect();
         let path = self.out.join(format!("{}.csv", self.experiment.name()));
-        // Whoever cannot write here should hear of it before the first hour is over; and nobody should find the summary of
-        // another command beside this table.
+        // A directory that cannot be written is reported at once, not after the first hour; and the summary of another
+        // command must not remain beside this table.
         let mut table = Table::open(path, identities)?;
         self.write(&cases, &jobs, &table)?;
         let found = table.lines.iter().flatten().count();
@@ -284,14 +286,21 @@ impl Plan {
         let all_weight: f64 = missing.iter().map(|&job| weight(&jobs[job])).sum();
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = self.threads.unwrap_or(cores);
-        // The largest grids one after the other, each on all threads: memory, and its peak is to be that of one job.
+        // The largest grids one after the other, each on all threads: for memory, and so that its peak is that of one
+        // job.
         let (at_a_time, threads_each) = match self.experiment {
             Experiment::Scale => (1, threads),
             _ => (threads.min(missing.len()).max(1), 1),
         };
         let started = Instant::now();
-        let mut told =
-            News { running: BTreeMap::new(), done: None, jobs_done: found, jobs: jobs.len(), found, left: None };
+        let mut told = PlanProgress {
+            running: BTreeMap::new(),
+            done: None,
+            jobs_done: found,
+            jobs: jobs.len(),
+            found,
+            left: None,
+        };
         let mut done_weight = 0.0;
         let mut under_way: BTreeMap<usize, f64> = BTreeMap::new();
         let mut refresh = Refresh::new();
@@ -303,12 +312,12 @@ impl Plan {
         seeds::run(missing.len(), at_a_time, work, |word| {
             told.done = None;
             match word {
-                Word::Progress(number, progress, took) => {
+                JobEvent::Progress(number, progress, took) => {
                     let job = &jobs[missing[number]];
                     under_way.insert(number, progress.share * weight(job));
                     told.running.insert(job.name.clone(), JobProgress { took, ..progress });
                 }
-                Word::Done(number, line, took) => {
+                JobEvent::Done(number, line, took) => {
                     let job = missing[number];
                     told.running.remove(&jobs[job].name);
                     under_way.remove(&number);
@@ -318,20 +327,20 @@ impl Plan {
                     told.jobs_done += 1;
                     told.done = Some((jobs[job].name.clone(), took));
                 }
-                Word::Silence => {}
+                JobEvent::Silence => {}
             }
             refresh.now_and_then(|| self.write(&cases, &jobs, &table))?;
             let share = (done_weight + under_way.values().sum::<f64>()) / all_weight.max(1e-9);
             let elapsed_s = started.elapsed().as_secs_f64();
             told.left = (share > 0.01).then(|| Duration::from_secs_f64(elapsed_s * (1.0 / share - 1.0).max(0.0)));
-            news(&told);
+            progress(&told);
             Ok::<(), String>(())
         })?;
         table.write().and_then(|()| self.write(&cases, &jobs, &table))?;
         Ok(summary::of(self, &cases, &jobs, &table))
     }
 
-    /// Writes the summary and the figures, of which none of an earlier command stays.
+    /// Writes the summary and the figures, and removes those of an earlier command.
     fn write(&self, cases: &[Case], jobs: &[Job], table: &Table) -> Result<(), String> {
         let summary = summary::of(self, cases, jobs, table);
         let text = serde_json::to_string_pretty(&summary).expect("finite numbers are JSON");
@@ -340,7 +349,7 @@ impl Plan {
         for (name, figure) in &figures {
             replace(&self.out.join(format!("{name}.svg")), &figure.to_svg())?;
         }
-        // The experiment's own files alone: others may have theirs in the same directory.
+        // Only this experiment's files: the directory may have others.
         let all = serde_json::json!({ "rows": self.all_cases().iter().map(Case::row).collect::<Vec<_>>() });
         for (name, _) in published::figures(self.experiment, &all) {
             let path = self.out.join(format!("{name}.svg"));
@@ -352,7 +361,7 @@ impl Plan {
     }
 }
 
-/// When what goes through all jobs is written anew: every second, and so rarely that it takes a tenth of the time at most.
+/// Limits how often all jobs are summarised: every second, and at most a tenth of the time.
 pub(crate) struct Refresh {
     ended: Instant,
     took: Duration,
@@ -361,12 +370,12 @@ pub(crate) struct Refresh {
 }
 
 impl Refresh {
-    /// Right after the first time.
+    /// As if the last time was now.
     pub(crate) fn new() -> Self {
         Self { ended: Instant::now(), took: Duration::ZERO, is_due: false }
     }
 
-    /// Writes, or leaves it for a later call.
+    /// Calls `write`, or leaves it for a later call.
     pub(crate) fn now_and_then(&mut self, write: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
         if !self.is_due || self.ended.elapsed() < Duration::from_secs(1).max(self.took * 10) {
             return Ok(());
@@ -378,7 +387,7 @@ impl Refresh {
     }
 }
 
-/// Whether a word of `only` means this word of a case: blanks around it and how a number is written do not matter.
+/// Whether a word of `only` selects this word of a case, regardless of blanks and of how a number is written.
 fn is_meant(only: &str, word: &str) -> bool {
     let only = only.trim();
     let is_same_number = || {
@@ -398,7 +407,7 @@ fn check_horizon(case: &Case, horizon: Duration) -> Result<(), String> {
     Err(format!("{name} would take {} days with {bags} bags, more than {most}; give fewer with --bags", days(horizon)))
 }
 
-/// What names this build: the hash of the program itself.
+/// Identifies this build: the hash of the program itself.
 pub(crate) fn build() -> Result<String, String> {
     let program = std::env::current_exe().and_then(std::fs::read);
     let program = program.map_err(|error| format!("the program itself cannot be read: {error}"))?;

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use idlewood_simnet::experiment::{Experiment, LABELS, News, Plan};
+use idlewood_simnet::experiment::{Experiment, LABELS, Plan, PlanProgress};
 use idlewood_simnet::page;
 use serde_json::Value;
 
 use crate::Output;
 
-/// What a shell says of a process that SIGINT ended.
+/// Exit code of a process ended by SIGINT, as shells report it.
 pub(crate) const INTERRUPTED: u8 = 130;
 
 #[derive(Args)]
@@ -68,7 +68,7 @@ pub(crate) fn report(arguments: &ReportArguments) -> ExitCode {
     }
 }
 
-/// An experiment that there is not: says which there are.
+/// Reports an unknown experiment, and lists the known ones.
 pub(crate) fn unknown(arguments: &[String]) -> ExitCode {
     let names: Vec<&str> = ["overlay"].into_iter().chain(Experiment::ALL.map(Experiment::name)).collect();
     let name = arguments.first().map_or("", String::as_str);
@@ -96,11 +96,11 @@ pub(crate) fn reproduce(experiment: Experiment, arguments: ExperimentArguments) 
         Err(sentence) => return fail(&sentence, 2),
     };
     let mut line = SeedsLine::new();
-    let show = |news: &News| {
-        line.show(news);
+    let show = |progress: &PlanProgress| {
+        line.show(progress);
         if interrupted.load(Ordering::Relaxed) {
             line.clear();
-            let (done, all) = (news.jobs_done, news.jobs);
+            let (done, all) = (progress.jobs_done, progress.jobs);
             end_at_once(&format!("{done} of {all} runs are kept; the same command goes on from there"));
         }
     };
@@ -116,7 +116,7 @@ pub(crate) fn reproduce(experiment: Experiment, arguments: ExperimentArguments) 
             if plan.experiment == Experiment::Submitters && !rows.clone().any(is_compared) {
                 eprintln!("nothing is compared with the honest user: --only has left out the cases honest and off");
             }
-            // Runs that are only watched have no lost tasks, and open ones by intention.
+            // Watched runs have no lost tasks, and open ones by intention.
             let ended = || rows.clone().filter(|row| row["lost_tasks"].is_number());
             let sum = |name: &str| ended().filter_map(|row| row[name].as_f64()).sum::<f64>();
             let (lost_tasks, open_tasks) = (sum("lost_tasks"), sum("open_tasks"));
@@ -140,7 +140,8 @@ pub(crate) fn interruption() -> Result<Arc<AtomicBool>, String> {
     Ok(interrupted)
 }
 
-/// Ends an interrupted experiment: files are whole between two news, and nobody wants to wait for the jobs that run.
+/// Ends an interrupted experiment: files are complete between two progress reports, and nobody wants to wait for
+/// running jobs.
 pub(crate) fn end_at_once(kept: &str) -> ! {
     eprintln!("interrupted: {kept}");
     std::process::exit(INTERRUPTED.into())
@@ -158,7 +159,7 @@ fn fail(sentence: &str, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// What people want to see first; the rest is in the files.
+/// The main results; the rest is in the files.
 fn text(plan: &Plan, summary: &Value) -> String {
     let mut text = format!("{}\ncommit {}; files in {}\n", plan.command(), Plan::commit(), plan.out.display());
     const SHOWN: [&str; 14] = [
@@ -188,7 +189,7 @@ fn text(plan: &Plan, summary: &Value) -> String {
     text
 }
 
-/// What runs, on standard error: one line on a terminal, else a line every ten seconds and for each seed that took long.
+/// Running jobs, on standard error: one line on a terminal, else a line every ten seconds and for each slow job.
 struct SeedsLine {
     started: Instant,
     shown: Instant,
@@ -204,27 +205,31 @@ impl SeedsLine {
         Self { started: now, shown: now, is_terminal, is_dirty: false, told_found: false }
     }
 
-    fn show(&mut self, news: &News) {
-        if news.found > 0 && !self.told_found {
+    fn show(&mut self, progress: &PlanProgress) {
+        if progress.found > 0 && !self.told_found {
             self.told_found = true;
-            eprintln!("{} of {} runs were found in the directory", news.found, news.jobs);
+            eprintln!("{} of {} runs were found in the directory", progress.found, progress.jobs);
         }
-        if let Some((name, took)) = news.done.as_ref().filter(|(_, took)| *took >= Duration::from_secs(1)) {
+        if let Some((name, took)) = progress.done.as_ref().filter(|(_, took)| *took >= Duration::from_secs(1)) {
             self.clear();
-            eprintln!("{}/{} done: {name}, {:.1} s", news.jobs_done, news.jobs, took.as_secs_f64());
+            eprintln!("{}/{} done: {name}, {:.1} s", progress.jobs_done, progress.jobs, took.as_secs_f64());
         }
         let pause = if self.is_terminal { Duration::from_millis(200) } else { Duration::from_secs(10) };
-        if self.started.elapsed() < Duration::from_secs(1) || self.shown.elapsed() < pause || news.running.is_empty() {
+        if self.started.elapsed() < Duration::from_secs(1)
+            || self.shown.elapsed() < pause
+            || progress.running.is_empty()
+        {
             return;
         }
         self.shown = Instant::now();
-        let running = news.running.iter().map(|(name, progress)| {
+        let running = progress.running.iter().map(|(name, progress)| {
             let rate = progress.events as f64 / progress.took.as_secs_f64().max(1e-9);
             let (share, now_s) = (progress.share * 100.0, progress.now.as_secs_f64());
             format!("{name}: {share:.0} %, {now_s:.0} s simulated, {rate:.0} events/s")
         });
-        let left = news.left.map_or(String::new(), |left| format!(", {} left", span(left)));
-        let text = format!("{}/{}{left}; {}", news.jobs_done, news.jobs, running.collect::<Vec<_>>().join("; "));
+        let left = progress.left.map_or(String::new(), |left| format!(", {} left", span(left)));
+        let text =
+            format!("{}/{}{left}; {}", progress.jobs_done, progress.jobs, running.collect::<Vec<_>>().join("; "));
         if self.is_terminal {
             eprint!("\r\x1b[K{}", text.chars().take(150).collect::<String>());
             self.is_dirty = true;

@@ -1,7 +1,7 @@
 //! Figures as SVG: points and lines with confidence intervals, the papers' values beside ours.
 //!
-//! Drawn by plotters, of which only the SVG backend is built: no fonts of the system are needed, and the same figure
-//! is the same text everywhere.
+//! Drawn by plotters, of which only the SVG backend is built: it needs no system fonts, and the same figure is the same
+//! text everywhere.
 
 use plotters::chart::ChartBuilder;
 use plotters::coord::combinators::{BindKeyPoints, IntoLogRange};
@@ -14,9 +14,9 @@ use plotters::style::{BLACK, Color, IntoTextStyle, RGBColor, WHITE};
 
 /// Width and height in pixels, of title and plot alone.
 const SIZE: (u32, u32) = (860, 480);
-/// Above, below and beside everything.
+/// Margin on all sides.
 const MARGIN: i32 = 12;
-/// Height of a row of the legend, of its text, and the room that its sign and a letter take at most.
+/// Height of a row of the legend, of its text, and the room for its sign and a letter.
 const LEGEND_ROW: i32 = 20;
 const LEGEND_FONT: i32 = 13;
 const LEGEND_SIGN: i32 = 28;
@@ -32,21 +32,21 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(96, 96, 96),
 ];
 
-/// Of published values, from dark to light.
+/// For published values, from dark to light.
 const PUBLISHED: [RGBColor; 3] = [RGBColor(0, 0, 0), RGBColor(120, 120, 120), RGBColor(150, 75, 0)];
 
-/// What lies outside of these is no quantity of ours, and there plotters looks for the ticks of an axis without an end.
+/// Values outside of these are not ours, and plotters would search for the ticks of an endless axis.
 const SMALLEST: f64 = 1e-30;
 const LARGEST: f64 = 1e30;
 
-/// What an axis shows.
+/// The scale of an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scale {
     /// Begins at 0.
     Linear,
     /// All values must be above 0.
     Log,
-    /// Values are numbers of these, from 0.
+    /// Values are indices of these, from 0.
     Categories(Vec<String>),
 }
 
@@ -59,7 +59,7 @@ pub struct Axis {
     pub scale: Scale,
 }
 
-/// A value, and within what it lies with 95 % confidence.
+/// A value, and its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// To the right.
@@ -88,7 +88,7 @@ pub struct Series {
 pub struct Figure {
     /// Above it.
     pub title: String,
-    /// Below it, in a page: what is to be seen, and where the published values are from.
+    /// Shown below it in a page: an explanation, and the source of published values.
     pub caption: String,
     /// To the right.
     pub x: Axis,
@@ -99,7 +99,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// The figure as a document of its own; without any point a frame that says so.
+    /// The figure as a document of its own; without points a frame that says so.
     ///
     /// # Panics
     /// Never: text takes every write.
@@ -150,7 +150,7 @@ impl Figure {
         }
     }
 
-    /// Entries of the legend beside each other, and rows of them.
+    /// Number of legend entries in a row, and of rows.
     fn legend(&self) -> (usize, usize) {
         let letters = self.series.iter().map(|series| series.name.chars().count()).max().unwrap_or(0) as i32;
         let columns = ((SIZE.0 as i32 - 2 * MARGIN) / (LEGEND_SIGN + LEGEND_LETTER * (letters + 2))).max(1) as usize;
@@ -174,7 +174,7 @@ impl Figure {
             area.fill(&WHITE).expect(DRAWN);
             let inner = area.margin(MARGIN, MARGIN, MARGIN, MARGIN);
             let inner = inner.titled(&self.title, ("sans-serif", 18)).expect(DRAWN);
-            // Beside no data, whatever there is of it.
+            // Outside of all data.
             let (legend, plot) = inner.split_vertically(legend_height);
             let mut chart = ChartBuilder::on(&plot)
                 .margin_top(MARGIN)
@@ -234,7 +234,7 @@ impl Figure {
     }
 }
 
-/// From where to where an axis goes: with some room on both sides.
+/// The range of an axis: with some room on both sides.
 fn range(scale: &Scale, values: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
     let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
     for value in values {
@@ -250,7 +250,7 @@ fn range(scale: &Scale, values: impl Iterator<Item = f64>) -> std::ops::Range<f6
     }
 }
 
-/// Numbers that divide a logarithmic axis well: powers of ten, those with 2 and 5, or even steps where it is short.
+/// Ticks of a logarithmic axis: powers of ten, those with 2 and 5, or even steps if it is short.
 fn ticks(range: std::ops::Range<f64>) -> Vec<f64> {
     const FEW: f64 = 10.0;
     let std::ops::Range { start, end } = range;
@@ -269,11 +269,11 @@ fn ticks(range: std::ops::Range<f64>) -> Vec<f64> {
     all.filter(|tick| (start..=end).contains(tick)).collect()
 }
 
-/// A number with as many digits as tell it from its neighbours on an axis: three, but for zeros at the end.
+/// A number with three digits, which distinguish it from its neighbours on an axis, without trailing zeros.
 fn short(value: f64) -> String {
     let trimmed = |text: &str| text.trim_end_matches('0').trim_end_matches('.').to_owned();
     let size = value.abs();
-    // As what it is rounded to.
+    // Of the rounded number.
     let power = format!("{size:.2e}").split_once('e').and_then(|(_, power)| power.parse::<i32>().ok()).unwrap_or(0);
     if size == 0.0 {
         "0".to_owned()
@@ -317,7 +317,7 @@ mod tests {
                 for part in ["ours", "theirs", "length, m", "a &lt; b", "<circle"] {
                     assert!(svg.contains(part), "{part} is missing: {svg}");
                 }
-                // What no axis can show is left out. The dot of ours, and one in the middle of each interval.
+                // Values outside of an axis are left out. Our dot, and one in the middle of each interval.
                 let shown = if x == Scale::Log { 1 } else { 2 };
                 assert_eq!(svg.matches("<circle").count(), 3 * shown, "{svg}");
                 if let Scale::Categories(_) = x {
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_axis_reaches_is_left_out() {
+    fn values_outside_every_axis_are_left_out() {
         for scale in [Scale::Linear, Scale::Log] {
             let figure =
                 |y: &[f64]| figure(Scale::Log, scale.clone(), y.iter().map(|y| point(1.0, *y)).collect()).to_svg();
@@ -337,7 +337,7 @@ mod tests {
                 assert_eq!(figure(&[2.0, y]), figure(&[2.0]), "{y}");
                 assert!(figure(&[y]).contains("nothing to show yet"), "{y}");
             }
-            // The ends of what is drawn: three circles for each point, as above.
+            // The extreme values that are drawn: three circles for each point, as above.
             for y in [&[2e-30][..], &[0.9e30], &[2e-30, 0.9e30]] {
                 assert_eq!(figure(y).matches("<circle").count(), 3 * y.len());
             }

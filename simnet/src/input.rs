@@ -1,4 +1,4 @@
-//! Files that scenarios name: reading them, and what is wrong with them.
+//! Input files of scenarios: reading them, and naming their flaws.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,15 +8,15 @@ use std::path::Path;
 
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error, MapAccess, Visitor};
 
-/// Letters at the beginning and at the end of what is said of a file. Our choice: some lines of a terminal.
+/// Characters kept at the beginning and the end of a long message. Our choice: some lines of a terminal.
 const QUOTED_MAX: usize = 200;
-/// Most bytes of a file, decompressed: our choice, ten times what any that is published has, and little enough to be held.
+/// Most bytes of a file, decompressed: our choice, ten times the largest published one, and little enough for memory.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// What is wrong with a file.
+/// A flaw of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// From 1; none where it is not a single line.
+    /// The line, from 1; none if the flaw is not in a single line.
     line: Option<usize>,
     sentence: String,
 }
@@ -31,7 +31,7 @@ impl fmt::Display for Malformed {
 }
 
 impl Malformed {
-    /// Of no single line.
+    /// A flaw of the whole file.
     pub(crate) fn whole(sentence: impl Into<String>) -> Self {
         Self::new(None, sentence.into())
     }
@@ -47,7 +47,7 @@ impl Malformed {
     }
 }
 
-/// Without the middle of a sentence that quotes what is no field at all, a whole file perhaps.
+/// A message without its middle, in case that it quotes a whole file as a field.
 pub(crate) fn shortened(sentence: String) -> String {
     let letters: Vec<char> = sentence.chars().collect();
     match letters.len().checked_sub(2 * QUOTED_MAX) {
@@ -59,13 +59,13 @@ pub(crate) fn shortened(sentence: String) -> String {
     }
 }
 
-/// What is wrong in one line, counted from 1.
+/// A flaw in one line, counted from 1.
 pub(crate) fn malformed<T>(line: usize, sentence: impl Into<String>) -> Result<T, Malformed> {
     Err(Malformed::new(Some(line), sentence.into()))
 }
 
-/// Reads a file, plain or compressed by gzip, with or without a byte order mark. `expected`: what to give instead of what is no
-/// text.
+/// Reads a file, plain or compressed by gzip, with or without a byte order mark. `expected` names what the file should
+/// be if it is not text.
 ///
 /// # Errors
 /// A sentence with the file, the line where there is one, and what is expected there.
@@ -75,7 +75,7 @@ pub(crate) fn read<T>(path: &Path, expected: &str, parse: fn(&str) -> Result<T, 
     let file = std::fs::File::open(path).map_err(unreadable)?;
     let bytes = bounded(file, BYTES_MAX).map_err(unreadable)?;
     let bytes = decompress(bytes, BYTES_MAX).map_err(|error| format!("{name} cannot be decompressed: {error}"))?;
-    // Comments of old logs are in other encodings, of which no letter is a zero.
+    // Comments of old logs use other encodings, in which no letter is a zero.
     if bytes.contains(&0) {
         return Err(format!("{name} is not text: {expected}"));
     }
@@ -83,7 +83,7 @@ pub(crate) fn read<T>(path: &Path, expected: &str, parse: fn(&str) -> Result<T, 
     parse(text.strip_prefix('\u{feff}').unwrap_or(&text)).map_err(|malformed| malformed.in_file(path))
 }
 
-/// All of it, unless that is more than so many bytes.
+/// All bytes; an error if there are more than so many.
 fn bounded(from: impl Read, bytes_max: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(bytes_max + 1).read_to_end(&mut bytes)?;
@@ -93,7 +93,7 @@ fn bounded(from: impl Read, bytes_max: u64) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Undoes gzip where the bytes begin like it.
+/// Decompresses if the bytes begin like gzip.
 fn decompress(bytes: Vec<u8>, bytes_max: u64) -> std::io::Result<Vec<u8>> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(bytes);
@@ -110,7 +110,7 @@ pub(crate) fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 /// A value in JSON.
 ///
 /// # Errors
-/// What is wrong, in which line, and what is expected.
+/// The flaw, its line, and what is expected.
 pub(crate) fn json<T: DeserializeOwned>(text: &str, expected: &str) -> Result<T, Malformed> {
     serde_json::from_str(text).map_err(|error| {
         let sentence = format!("{error}; expected is {expected}");
@@ -118,7 +118,7 @@ pub(crate) fn json<T: DeserializeOwned>(text: &str, expected: &str) -> Result<T,
     })
 }
 
-/// Values by their names, each of which is there once.
+/// A map that refuses repeated names.
 pub(crate) struct Named<T>(pub(crate) BTreeMap<String, T>);
 
 impl<T> Default for Named<T> {
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_large_is_not_decompressed_to_its_end() {
+    fn a_file_that_is_too_large_is_not_decompressed_to_its_end() {
         use std::io::Write;
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         encoder.write_all(&[b'1'; 1000]).unwrap();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_field_at_all_is_not_quoted_whole() {
+    fn a_huge_field_is_not_quoted_in_full() {
         let Err(error) = malformed::<()>(7, format!("{} is not a number", "ß".repeat(100_000))) else { panic!() };
         let error = error.to_string();
         assert!(error.starts_with("line 7: ßß") && error.ends_with("ß is not a number"), "{error}");

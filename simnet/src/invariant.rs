@@ -1,10 +1,10 @@
-//! What must hold of a grid whatever machines and links do: the invariants I1 to I8 of the overlay's design, each in a
-//! file of its own with its rule, its source and why it matters.
+//! The invariants I1 to I8 of the overlay's design, which hold whatever machines and links do, each in a file of its
+//! own with its rule, its source and why it matters.
 //!
-//! *Safety* must hold at every instant, faults or not: I1, I2, I4 and I5 are looked at after every event, on the
-//! machine that handled it, since nothing else has changed; I7 whenever a task starts or a request is split.
-//! *Convergence* must come within a stated bound once faults have stopped: I3, I6 and I8. All are judged by what the
-//! simulator itself saw and knows; keys and prefixes are computed here anew.
+//! *Safety* must hold at every instant, faults or not: I1, I2, I4 and I5 are checked after every event, on the machine
+//! that handled it, since nothing else has changed; I7 whenever a task starts or a request is split. *Convergence* must
+//! come within a stated bound once faults have stopped: I3, I6 and I8. All are judged by the simulator's own
+//! observations; it computes keys and prefixes by itself.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,25 +23,25 @@ pub mod i6_tree;
 pub mod i7_once;
 pub mod i8_summary;
 
-/// One of them.
+/// One invariant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invariant {
-    /// As the design numbers them.
+    /// Its number in the design.
     pub name: &'static str,
     /// What must hold.
     pub rule: &'static str,
 }
 
-/// One is broken.
+/// A broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which.
+    /// The invariant.
     pub invariant: Invariant,
-    /// When it was seen.
+    /// When it was noticed.
     pub at: Time,
-    /// On which machine; none: it concerns the whole grid.
+    /// The machine; none if it concerns the whole grid.
     pub host: Option<HostIndex>,
-    /// What was seen.
+    /// The observation.
     pub what: String,
 }
 
@@ -54,11 +54,11 @@ impl fmt::Display for Violation {
 }
 
 /// Messages of a correct peer are never refused as malformed, oversized or forged: no invariant of the design, but
-/// whatever breaks it breaks the protocol.
+/// breaking it breaks the protocol.
 pub const UNDERSTOOD: Invariant =
     Invariant { name: "messages", rule: "what a correct peer sends is never refused as malformed" };
 
-/// Places on the line, computed from identities, once each.
+/// Places on the line, each computed once from an identity.
 #[derive(Debug)]
 pub struct Keys {
     grid: GridId,
@@ -66,42 +66,42 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Those of a grid.
+    /// Keys of a grid.
     pub fn new(grid: GridId) -> Self {
         Self { grid, known: BTreeMap::new() }
     }
 
-    /// Where a peer stands.
+    /// The place of a peer.
     pub fn of(&mut self, peer: PeerId) -> PositionKey {
         *self.known.entry(peer).or_insert_with(|| PositionKey::new(self.grid, peer))
     }
 
-    /// Bits that the keys of two peers have in common at their beginning.
+    /// Length in bits of the common prefix of two peers' keys.
     fn prefix_bits(&mut self, one: PeerId, other: PeerId) -> u32 {
         prefix_bits(&self.of(one), &self.of(other))
     }
 
-    /// The prefix at the gap that the router on this machine stands at.
+    /// Length of the prefix at the gap of this machine's router.
     fn gap_bits(&mut self, overlay: &Overlay) -> Option<u32> {
         Some(self.prefix_bits(overlay.me().peer, overlay.gap()?.peer))
     }
 }
 
-/// Watches a world of overlays: every safety invariant, and I3.
+/// Checks a world of overlays: every safety invariant, and I3.
 #[derive(Debug)]
 pub struct Safety {
     answered: i1_answered::Answered,
     neighboured: i3_neighboured::Neighboured,
     side_len: usize,
     keys: Keys,
-    /// By machine: its life and its leaf set when I1 and I2 last looked at it.
+    /// By machine: its life and its leaf set at the last check of I1 and I2.
     leaf_sets: Vec<(u32, Vec<(PeerId, u64)>)>,
-    /// Those that are looked at; none: all.
+    /// The invariants to check; none: all.
     watched: Vec<Invariant>,
 }
 
 impl Safety {
-    /// Watches a world from its beginning.
+    /// Checks a world from its beginning.
     pub fn new(config: &Config, grid: GridId, hosts: u32) -> Self {
         Self {
             keys: Keys::new(grid),
@@ -113,17 +113,17 @@ impl Safety {
         }
     }
 
-    /// Looks at these only; none: at all.
+    /// Checks only these; none: nothing.
     pub fn watching(self, watched: &[Invariant]) -> Self {
         Self { watched: watched.to_vec(), ..self }
     }
 
-    /// A lid was opened: what the machine did not do meanwhile is no fault of its peer.
+    /// A lid was opened: the machine's inactivity was no fault of its peer.
     pub fn resumed(&mut self, world: &World, host: HostIndex) {
         self.neighboured.excuse(world, host);
     }
 
-    /// Looks at the machine that has just handled an event.
+    /// Checks the machine that has just handled an event.
     ///
     /// # Errors
     /// The first invariant that is broken.
@@ -133,7 +133,7 @@ impl Safety {
         self.disturbed(world, host)
     }
 
-    /// Looks at a machine to which the driver did something.
+    /// Checks a machine that the driver changed.
     ///
     /// # Errors
     /// The first invariant that is broken.
@@ -146,7 +146,7 @@ impl Safety {
         let (mut answered, mut ordered) = (Ok(()), Ok(()));
         let leaf_set = || overlay.neighbours().map(|contact| (contact.peer, contact.incarnation));
         let (life, seen) = &mut self.leaf_sets[host as usize];
-        // What was right about a leaf set stays right while it is the same.
+        // An unchanged leaf set needs no second check.
         if *life != world.life(host) || !seen.iter().copied().eq(leaf_set()) {
             (*life, *seen) = (world.life(host), leaf_set().collect());
             answered = self.answered.check(world, host, overlay);
@@ -170,13 +170,13 @@ impl Safety {
     }
 }
 
-/// Bits that two keys have in common at their beginning.
+/// Length in bits of the common prefix of two keys.
 fn prefix_bits(one: &PositionKey, other: &PositionKey) -> u32 {
     let differing = one.0.iter().zip(&other.0).enumerate().find(|(_, (one, other))| one != other);
     differing.map_or(256, |(byte, (one, other))| byte as u32 * 8 + (one ^ other).leading_zeros())
 }
 
-/// Who and in which life, for messages about a violation.
+/// A peer and its incarnation, for messages about a violation.
 fn life(peer: PeerId, incarnation: u64) -> String {
     format!("{peer:?} in life {incarnation}")
 }

@@ -1,9 +1,9 @@
-//! How far machines are from each other: one latency for all, or one for each pair.
+//! Latencies between machines: one for all, or one for each pair.
 //!
-//! Latencies of pairs come from the quantiles of round trips in `docs/design/defaults.md`, or from a matrix of
-//! measured round trips, of which each machine has a row. A pair keeps its latency, the same both ways, for the whole
-//! run; what is below [`PAIR_MIN`] is raised to it, since windows of machines that go on without each other are as
-//! long as the shortest latency.
+//! Latencies of pairs come from the quantiles of round trips in `docs/design/defaults.md`, or from a matrix of measured
+//! round trips, of which each machine has a row. A pair keeps its latency, the same both ways, for the whole run;
+//! latencies below [`PAIR_MIN`] are raised to it, since machines are simulated independently for windows of the
+//! shortest latency.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl Matrix {
     /// Parses a matrix: a line for each row.
     ///
     /// # Errors
-    /// What is wrong, and in which line.
+    /// The flaw, and its line.
     pub fn parse(text: &str) -> Result<Self, Malformed> {
         let mut one_way_us = Vec::new();
         // By the first row, since others may be missing.
@@ -94,7 +94,7 @@ pub(crate) enum Pairs {
 }
 
 impl Pairs {
-    /// Those of a scenario; none where all latencies are alike.
+    /// The latencies of a scenario's pairs; none if all latencies are equal.
     pub(crate) fn of(scenario: &Scenario) -> Option<Self> {
         let drawn = |points: &[(f64, f64)]| {
             let steps = 1u32 << STEPS_BITS;
@@ -159,7 +159,7 @@ mod tests {
         let pairs = Pairs::of(&scenario).unwrap();
         let others = (0..30).flat_map(|from| (0..from).map(move |to| (from, to)));
         let all: std::collections::BTreeSet<u64> = others.map(|(from, to)| pairs.one_way_us(from, to)).collect();
-        // What is less than the least is the least.
+        // Latencies below the minimum are raised to it.
         assert_eq!(all.into_iter().collect::<Vec<_>>(), [4_000, 10_000, 50_000]);
         for (text, sentence) in [
             ("0 1\n1 0 2\n", "line 2: 3 values where the first row has 2"),

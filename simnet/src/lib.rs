@@ -1,10 +1,9 @@
 //! The simulator of idlewood: the very [`Peer`](idlewood_scheduler::Peer)s that ship, on simulated machines.
 //!
-//! A deterministic discrete-event loop in integer microseconds gives every peer its events and carries out its
-//! effects: messages travel over links with latency, bandwidth and loss; writes become durable a moment after they are
-//! asked for; machines crash, lose what was not durable, and come back; owners return. What a run is, a file can say
-//! ([`scenario`]). What became of every task is written down by the
-//! simulator itself ([`record`]), never taken from a peer's word.
+//! A deterministic discrete-event loop in integer microseconds gives every peer its events and carries out its effects:
+//! messages travel over links with latency, bandwidth and loss; writes become durable a moment after they are asked
+//! for; machines crash, lose everything not durable, and come back; owners return. A [`scenario`] file describes a
+//! simulation. The simulator itself records the fate of every task ([`record`]), and never relies on a peer's claim.
 //!
 //! The same scenario gives the same [`Report`], trace hash included, in every process and with any number of threads. Events are ordered by (time,
 //! target, source, the source's sequence number), randomness comes from named streams per machine ([`random`]), and

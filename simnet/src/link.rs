@@ -1,16 +1,16 @@
-//! The link of one machine: an uplink and a downlink of their own bandwidths, and who waits in front of them.
+//! The link of one machine: an uplink and a downlink with bandwidths of their own, and their queues.
 //!
-//! Messages go in the order in which they come (FIFO). One that is sent leaves the uplink when those before it have left
-//! and its own bytes too; then it is under way for the latency; its last byte has come in when the downlink has had
-//! the time for all its bytes since the message before. Two links in a row take the time of the slower one, not of
-//! both: bytes flow on while others still leave. What waits in front of an uplink when its machine crashes is lost; what has begun
-//! to leave goes, and where a machine leaves in good order, all messages do.
+//! Messages go in order (FIFO). A message leaves the uplink after those before it and its own bytes; then it is under
+//! way for the latency; its last byte has arrived when the downlink has had the time for all its bytes since the
+//! message before. Two links in a row take the time of the slower one, not of both: bytes flow on while others still
+//! leave. When a machine crashes, messages waiting for its uplink are lost, and the one that has begun to leave
+//! arrives; when a machine leaves in good order, all messages are sent.
 //!
-//! Outputs of tasks are data. They too go one after another, but messages go before them: a message never waits for
-//! data, and data on an uplink is late by all the messages that left meanwhile. So a large output cannot silence a
-//! machine, as the agent's streams, which share a connection, do not let it either. What messages take of a downlink
-//! while data comes in is left out, and so is what is sent again below the messages: sizes are those of messages,
-//! with `overhead_bytes` for each where a scenario says so.
+//! Outputs of tasks are data. They also go one after another, but messages precede them: a message never waits for
+//! data, and data on an uplink is delayed by all messages sent meanwhile. So a large output cannot silence a machine,
+//! nor can it in the agent, whose streams share a connection. Left out: the part of a downlink that messages take while
+//! data arrives, and retransmissions below the messages: sizes are those of messages, plus `overhead_bytes` each if a
+//! scenario sets them.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use idlewood_overlay::Time;
 
 const SECOND_US: i64 = 1_000_000;
 
-/// How busy one direction was with one kind of traffic.
+/// Use of one direction by one kind of traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Use {
     /// In total, in microseconds.
@@ -30,7 +30,7 @@ pub(crate) struct Use {
 }
 
 impl Use {
-    /// It is busy from one moment to another, not before the last time.
+    /// Counts it as busy from one moment to another, not before the last time.
     fn note(&mut self, from: Time, to: Time) {
         let (mut from, to) = (from.as_micros(), to.as_micros());
         self.busy_us += (to - from) as u64;
@@ -52,20 +52,20 @@ impl Use {
     }
 }
 
-/// One direction.
+/// One direction of a link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Direction {
     bytes_s: u64,
     /// When the last message has passed.
     free: Time,
-    /// When the last of those that have begun to leave has: only uplinks have messages that wait.
+    /// When the last message that has begun to leave has left: only uplinks have a queue.
     leaving: Time,
-    /// When the last output has passed, if no message comes in between.
+    /// When the last output has passed, if no message precedes it.
     data_free: Time,
-    /// Time that messages have taken, ever: data is late by what was added meanwhile.
+    /// Time taken by all messages so far: data is delayed by the increase.
     taken_us: u64,
     pub(crate) messages: Use,
-    /// Of these, the tree's own: reports, probes, look-ups, and their answers.
+    /// The tree's part of these: reports, probes, look-ups, and their answers.
     pub(crate) tree: Use,
     pub(crate) data: Use,
 }
@@ -82,16 +82,16 @@ impl Direction {
         Duration::from_micros((bytes.saturating_mul(1_000_000) / self.bytes_s).max(1))
     }
 
-    /// Data that has not passed does not any more; what waits would begin to pass at `from`.
+    /// Drops data that has not passed; later data can begin to pass at `from`.
     fn cut_data(&mut self, now: Time, from: Time) {
         self.data.busy_us -= (self.data_free.since(from).as_micros() as u64).min(self.data.busy_us);
         self.data_free = self.data_free.min(now);
     }
 
-    /// Messages that have not passed by then do not any more.
+    /// Drops messages that have not passed by then.
     fn cut_messages(&mut self, by: Time) {
         let all_us = (self.free.since(by).as_micros() as u64).min(self.messages.busy_us);
-        // Nobody knows which of those that wait are the tree's: as large a part of them as of all before.
+        // Which of the waiting messages are the tree's is unknown: assume the same part as of all before.
         let tree_us = all_us as u128 * u128::from(self.tree.busy_us) / u128::from(self.messages.busy_us.max(1));
         self.tree.busy_us -= tree_us as u64;
         self.messages.busy_us -= all_us;
@@ -110,7 +110,7 @@ impl Direction {
     }
 }
 
-/// Both directions. What passes before `since` is not counted as use.
+/// Both directions. Traffic before `since` does not count as use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     pub(crate) up: Direction,
@@ -125,33 +125,33 @@ impl Link {
         Self { up: Direction::new(up_bytes_s), down: Direction::new(down_bytes_s), since }
     }
 
-    /// The run ends: what has not passed by now is no use of it.
+    /// At the end of the simulation: traffic that has not passed does not count.
     pub(crate) fn end(&mut self, now: Time) {
         self.up.cut_data(now, self.up.free.max(now));
         self.up.cut_messages(now);
         self.cut_down(now);
     }
 
-    /// The power of the machine is cut: nothing waits any more. The message that has begun to leave still goes.
+    /// The machine's power is cut: its queues are dropped. The message that has begun to leave still arrives.
     pub(crate) fn crash(&mut self, now: Time) {
         self.up.cut_data(now, self.up.free.max(now));
         self.up.cut_messages(now.max(self.up.leaving));
         self.cut_down(now);
     }
 
-    /// The machine leaves in good order: messages that wait still go, and outputs do not.
+    /// The machine leaves in good order: waiting messages are still sent, outputs are not.
     pub(crate) fn leave(&mut self, now: Time) {
         self.up.cut_data(now, self.up.free.max(now));
         self.cut_down(now);
     }
 
     fn cut_down(&mut self, now: Time) {
-        // There data does not wait for messages.
+        // On a downlink data does not wait for messages.
         self.down.cut_data(now, now);
         self.down.cut_messages(now);
     }
 
-    /// A message is sent, the tree's own or another: when its last byte leaves.
+    /// Sends a message, the tree's own or another; returns when its last byte leaves.
     pub(crate) fn send(&mut self, now: Time, bytes: u64, is_tree: bool) -> Time {
         let from = self.up.free.max(now);
         let takes = self.up.takes(bytes);
@@ -165,13 +165,13 @@ impl Link {
         from + takes
     }
 
-    /// A message that had to wait begins to leave: when its last byte does.
+    /// A waiting message begins to leave; returns when its last byte does.
     pub(crate) fn begin(&mut self, now: Time, bytes: u64) -> Time {
         self.up.leaving = now + self.up.takes(bytes);
         self.up.leaving
     }
 
-    /// The last byte of a message, the tree's own or another, reaches the downlink: when it has passed that.
+    /// The last byte of a message, the tree's own or another, reaches the downlink; returns when it has passed.
     pub(crate) fn receive(&mut self, now: Time, bytes: u64, is_tree: bool) -> Time {
         let takes = self.down.takes(bytes);
         let to = (self.down.free + takes).max(now);
@@ -179,8 +179,8 @@ impl Link {
         to
     }
 
-    /// An output is to leave: when its last byte does, if no message is sent meanwhile; and the time that messages have
-    /// taken so far, for [`Link::late`].
+    /// Sends an output; returns when its last byte leaves if no message is sent meanwhile, and the time that messages
+    /// have taken so far, for [`Link::late`].
     pub(crate) fn send_data(&mut self, now: Time, bytes: u64) -> (Time, u64) {
         let takes = self.up.takes(bytes);
         let from = self.up.data_free.max(self.up.free).max(now);
@@ -191,13 +191,13 @@ impl Link {
         (self.up.data_free, self.up.taken_us)
     }
 
-    /// What an output that was to leave now still has to wait for messages that took `taken_us` when it was last asked.
+    /// How long an output that was to leave now still waits for messages, which had taken `taken_us` at the last call.
     pub(crate) fn late(&self, now: Time, taken_us: u64) -> Option<(Time, u64)> {
         let late = Duration::from_micros(self.up.taken_us - taken_us);
         (late > Duration::ZERO).then(|| (now + late, self.up.taken_us))
     }
 
-    /// The last byte of an output reaches the downlink: when it has passed that.
+    /// The last byte of an output reaches the downlink; returns when it has passed.
     pub(crate) fn receive_data(&mut self, now: Time, bytes: u64) -> Time {
         let takes = self.down.takes(bytes);
         let to = (self.down.data_free + takes).max(now);
@@ -233,7 +233,7 @@ mod tests {
 
     /// However long: a year at a byte a second.
     #[test]
-    fn what_has_not_passed_when_the_run_ends_does_not_count_as_use() {
+    fn traffic_that_has_not_passed_at_the_end_does_not_count() {
         let mut link = Link::new((1, 1), Time::ZERO);
         link.send(at(500), 400 * 86_400, true);
         link.send(at(500), 400 * 86_400, false);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_still_leaves_a_machine_that_is_down_counts_as_use() {
+    fn a_message_still_leaving_a_crashed_machine_counts_as_use() {
         let mut link = link();
         link.send(at(0), 10_000, true);
         link.send(at(0), 20_000, false);

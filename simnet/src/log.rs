@@ -4,8 +4,8 @@
 //! semicolon. Used are the 2nd (submission, seconds), the 4th (run time, seconds), the 5th (processors) and the 12th
 //! (user). Jobs that a user submits at most 120 s after the one before are one bag, as in `docs/design/defaults.md`; a job of
 //! an unknown user (-1) is a bag by itself. Fractions are rounded up.
-//! A job on k processors counts as k tasks of its run time: what needs its processors together is not a bag, and no
-//! better log is among the data. Left out: jobs that never ran, waiting times, dependencies.
+//! A job on k processors counts as k tasks of its run time: a job that needs its processors together is not a bag, but
+//! there is no better log among the data. Left out: jobs that never ran, waiting times, dependencies.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,7 +35,7 @@ pub fn read(path: &Path) -> Result<Vec<ObservedBag>, String> {
 /// The bags of a log, in the order of their arrival.
 ///
 /// # Errors
-/// What is wrong, and in which line.
+/// The flaw, and its line.
 pub fn parse(text: &str) -> Result<Vec<ObservedBag>, Malformed> {
     let mut jobs = Vec::new();
     let mut tasks_len = 0;
@@ -54,7 +54,7 @@ pub fn parse(text: &str) -> Result<Vec<ObservedBag>, Malformed> {
         if processors > PROCESSORS_MAX {
             return malformed(number, format!("{processors} processors are more than {PROCESSORS_MAX}"));
         }
-        // It was cancelled before it ran, or nobody knows.
+        // Cancelled before it ran, or unknown.
         let (1.., 1..) = (processors, run_s) else { continue };
         let Ok(run_s) = u32::try_from(run_s) else {
             return malformed(number, format!("a run time of {run_s} s is more than {}", u32::MAX));
@@ -68,10 +68,10 @@ pub fn parse(text: &str) -> Result<Vec<ObservedBag>, Malformed> {
         }
         jobs.push((submitted, user, std::iter::repeat_n(run_s as f32, processors as usize)));
     }
-    // Logs are in that order, or should be.
+    // Logs should be in that order.
     jobs.sort_by_key(|(submitted, ..)| *submitted);
     let mut bags: Vec<(u64, ObservedBag)> = Vec::new();
-    // Of each user: the bag, and when its last job was submitted.
+    // By user: the bag, and when its last job was submitted.
     let mut open: BTreeMap<i64, (usize, u64)> = BTreeMap::new();
     for (submitted, user, tasks) in jobs {
         match open.get_mut(&user).filter(|_| user >= 0) {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_named_with_its_line() {
+    fn flaws_are_named_with_their_line() {
         let good = job(0, 1, 1, 1);
         for (text, sentence) in [
             (format!("{good}1 2 3\n"), "line 2: 3 fields where 18 are expected"),

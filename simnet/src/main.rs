@@ -19,10 +19,10 @@ use experiment_command::{ExperimentArguments, ReportArguments};
 use idlewood_simnet::availability::Availability;
 use idlewood_simnet::experiment::Experiment as PaperExperiment;
 use idlewood_simnet::overlay::experiment::{Experiment, Replay};
-use idlewood_simnet::reproduce::{News, Reproduction, Summary};
+use idlewood_simnet::reproduce::{ProgressEvent, Reproduction, Summary};
 use idlewood_simnet::{Progress, eval, swarm};
 
-/// A tenth of a simulation was the system's allocator.
+/// The system's allocator took a tenth of a simulation.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -190,14 +190,14 @@ fn swarm(arguments: &SwarmArguments) -> ExitCode {
         eprint!("{}", swarm::Case::draw(seed));
     }
     let mut line = ProgressLine::new();
-    let mut told = 0;
+    let mut printed = 0;
     let summary = swarm::run(&seeds, |summary| {
         // At once: a long run may be interrupted.
-        for failure in &summary.failures[told..] {
+        for failure in &summary.failures[printed..] {
             line.finish();
             eprintln!("error: {}\n    {}", failure.what, failure.command());
         }
-        told = summary.failures.len();
+        printed = summary.failures.len();
         let (done, cases, failed) = (summary.cases, seeds.len(), summary.failures.len());
         line.say(format_args!("{done}/{cases} cases, {failed} failed, {} events ", summary.events));
     });
@@ -255,9 +255,9 @@ fn reproduce_overlay(arguments: OverlayArguments) -> ExitCode {
         }
     };
     let mut line = JobsLine::new();
-    let show = |news: News<'_>| {
-        line.show(&news);
-        if let News::Running(_, done, all) = news
+    let show = |progress: ProgressEvent<'_>| {
+        line.show(&progress);
+        if let ProgressEvent::Running(_, done, all) = progress
             && interrupted.load(Ordering::Relaxed)
         {
             line.clear();
@@ -335,7 +335,7 @@ fn print_summary(out: &mut impl Write, summary: &Summary, directory: &std::path:
     writeln!(out, "{:<30} {}", "trace hash", of.trace_hash)
 }
 
-/// What runs, on standard error: one line on a terminal, else a line every ten seconds and for each job that took long.
+/// Running jobs, on standard error: one line on a terminal, else a line every ten seconds and for each slow job.
 struct JobsLine {
     shown: Instant,
     started: Instant,
@@ -349,23 +349,23 @@ impl JobsLine {
         Self { shown: now, started: now, is_terminal: std::io::stderr().is_terminal(), is_dirty: false }
     }
 
-    /// Between two words on what runs.
+    /// Pause between two reports.
     fn pause(&self) -> Duration {
         if self.is_terminal { Duration::from_millis(200) } else { Duration::from_secs(10) }
     }
 
-    fn show(&mut self, news: &News<'_>) {
-        if let News::Found(found, all) = news {
+    fn show(&mut self, progress: &ProgressEvent<'_>) {
+        if let ProgressEvent::Found(found, all) = progress {
             eprintln!("{found} of {all} jobs were found in the directory");
         }
         if self.started.elapsed() < Duration::from_secs(1) {
             return;
         }
-        match news {
-            News::Done(name, took) if !self.is_terminal && *took >= Duration::from_secs(1) => {
+        match progress {
+            ProgressEvent::Done(name, took) if !self.is_terminal && *took >= Duration::from_secs(1) => {
                 eprintln!("{name}: {:.1} s", took.as_secs_f64());
             }
-            News::Running(running, done, all) if self.shown.elapsed() > self.pause() => {
+            ProgressEvent::Running(running, done, all) if self.shown.elapsed() > self.pause() => {
                 self.shown = Instant::now();
                 let jobs = running.iter().map(|(name, progress)| {
                     format!("{name}: {:.0} s simulated, {} events", progress.now.as_secs_f64(), progress.events)
@@ -378,7 +378,7 @@ impl JobsLine {
                     eprintln!("{text}");
                 }
             }
-            News::Found(..) | News::Done(..) | News::Running(..) => {}
+            ProgressEvent::Found(..) | ProgressEvent::Done(..) | ProgressEvent::Running(..) => {}
         }
     }
 
@@ -417,10 +417,10 @@ fn evaluate() -> ExitCode {
     }
 }
 
-/// Says how far a long run has come: one line on a terminal, else a line every ten seconds.
+/// Progress of a long run: one line on a terminal, else a line every ten seconds.
 struct ProgressLine {
     started: Instant,
-    /// When it last said something.
+    /// When it was last printed.
     shown: Option<Instant>,
     is_terminal: bool,
 }
@@ -451,7 +451,7 @@ impl ProgressLine {
         }
     }
 
-    /// Clears the line; wall-clock seconds since the start.
+    /// Clears the line; returns wall-clock seconds since the start.
     fn finish(&self) -> f64 {
         if self.is_terminal && self.shown.is_some() {
             eprint!("\r{:70}\r", "");

@@ -1,8 +1,8 @@
-//! Links between machines, and what they do to messages.
+//! Links between machines, and their faults.
 //!
 //! Every message travels alone: it may be lost, arrive twice, or be held back so that later ones overtake it. A group
-//! of machines may be cut off from another, in one direction only. The sender of a message that is lost, or whose
-//! receiver is down, hears nothing of it. How long a message takes to leave and to come in is not said here: the full
+//! of machines may be cut off from another, in one direction only. A sender does not learn that a message is lost, or
+//! that its receiver is down. The time that a message takes to leave and to arrive is not modelled here: the full
 //! simulation adds it ([`Simulation`](crate::Simulation)), the one of overlays alone leaves it out. Left out so far:
 //! transports that notice a lost connection.
 
@@ -18,7 +18,7 @@ use crate::scenario::Scenario;
 /// Most groups that machines can be put into.
 pub const GROUPS_MAX: u8 = 64;
 
-/// How links behave, all alike.
+/// Behaviour of all links alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quality {
     /// One way, in microseconds.
@@ -49,7 +49,7 @@ impl Default for Quality {
     }
 }
 
-/// When the copies of a message arrive after it was sent; none: it is lost.
+/// Delays of a message's copies; none: it is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrivals {
     /// The first copy.
@@ -62,7 +62,7 @@ pub struct Arrivals {
 #[derive(Clone, Debug)]
 pub struct Network {
     quality: Quality,
-    /// Latencies that differ from pair to pair; then that of the quality only tells how the jitter relates to it.
+    /// Latencies that differ from pair to pair; the quality's latency then only gives the jitter's proportion.
     pairs: Option<Pairs>,
     /// Group of each machine; those beyond the end are in group 0.
     groups: Vec<u8>,
@@ -86,7 +86,7 @@ impl Network {
         &self.quality
     }
 
-    /// How links behave from now on; what is under way stays as it is.
+    /// Changes the behaviour; messages under way are not affected.
     pub fn set_quality(&mut self, quality: Quality) {
         self.quality = quality;
     }
@@ -104,7 +104,7 @@ impl Network {
         self.groups[host] = group;
     }
 
-    /// From now on `from` cannot send to `to`; the other direction stays as it is. What is under way arrives.
+    /// From now on `from` cannot send to `to`; the other direction stays. Messages under way arrive.
     pub fn cut(&mut self, from: u8, to: u8) {
         self.cut[usize::from(from)] |= 1 << to;
     }
@@ -129,7 +129,7 @@ impl Network {
         self.cut[usize::from(self.group(from))] & 1 << self.group(to) == 0
     }
 
-    /// When what `from` sends now reaches `to`. `rng` is the sender's.
+    /// Delays of a message that `from` sends to `to` now. `rng` is the sender's.
     pub fn carry(&self, rng: &mut impl Rng, from: HostIndex, to: HostIndex) -> Arrivals {
         let is_lost = happens(rng, self.quality.loss_percent);
         if is_lost || !self.reaches(from, to) {
@@ -149,7 +149,7 @@ impl Network {
         }
     }
 
-    /// Nothing is under way for less.
+    /// The shortest possible latency.
     pub fn latency_min(&self) -> Duration {
         let least_us = self.pairs.as_ref().map_or(self.quality.latency_us, |_| PAIR_MIN.as_micros() as u64);
         Duration::from_micros((least_us - self.jitter_us(least_us)).max(1))
@@ -164,7 +164,7 @@ impl Network {
         }
     }
 
-    /// How long something that cannot be lost is under way, always above zero. `rng` is the sender's.
+    /// Latency of something that cannot be lost, always above zero. `rng` is the sender's.
     pub fn latency(&self, rng: &mut impl Rng, from: HostIndex, to: HostIndex) -> Duration {
         let latency_us = self.pairs.as_ref().map_or(self.quality.latency_us, |pairs| pairs.one_way_us(from, to));
         let jitter_us = self.jitter_us(latency_us);

@@ -1,8 +1,8 @@
-//! The overlay alone, for scale: a million peers' trees without what the scheduler does on them.
+//! The overlay alone, for scale: trees of a million peers without the scheduler.
 //!
-//! The same engine, links and faults as the full simulation, driving [`idlewood_overlay::Overlay`] itself. Messages
-//! travel as values, and each one's exact encoded size is counted; in small grids they are encoded and decoded all the
-//! same ([`Wire`]). What is true is computed from the membership by [`Tree::of`], which shares no code with the protocol.
+//! The same engine, links and faults as the full simulation drive [`idlewood_overlay::Overlay`] itself. Messages travel
+//! as values, and their exact encoded size is counted; in small grids they are encoded and decoded as well ([`Wire`]).
+//! [`Tree::of`] computes the true tree from the membership; it shares no code with the protocol.
 
 pub mod experiment;
 pub mod measure;

@@ -1,6 +1,6 @@
-//! `simnet report`: one self-contained HTML page of what experiments have found.
+//! `simnet report`: one self-contained HTML page of experiments' results.
 //!
-//! Figures are drawn anew from the summaries and stand in the page itself; nothing is loaded from elsewhere.
+//! Figures are drawn anew from the summaries and embedded in the page; nothing is loaded from elsewhere.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::experiment::{Experiment, LABELS, figures, replace};
 
-/// Quantities of the tables, in their order, where a row has them; all others are in the summaries.
+/// Columns of the tables, in their order, if a row has them; all others are in the summaries.
 const QUANTITIES: [&str; 42] = [
     "user_stretch_by_honest",
     "user_small_stretch_by_honest",
@@ -62,17 +62,17 @@ const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:64rem;mar
     table{border-collapse:collapse;font-size:.8rem}th,td{padding:.2rem .6rem;text-align:right;white-space:nowrap;\
     border-bottom:1px solid #ddd}small{color:#666}.open{color:#a00}";
 
-/// What has become of a page.
+/// The result of writing a page.
 #[derive(Clone, Debug)]
 pub struct Written {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// Summaries that are not in it, which names them, too: a sentence for each.
+    /// Summaries that were left out, which the page names, too: a sentence for each.
     pub left_out: Vec<String>,
 }
 
-/// Writes `report.html` into a directory from the summaries there and in the directories in it. A summary that cannot be read is left
-/// out.
+/// Writes `report.html` into a directory from the summaries there and in its subdirectories. Leaves unreadable
+/// summaries out.
 ///
 /// # Errors
 /// A sentence that says that there is no summary, or what could not be read or written.
@@ -89,13 +89,14 @@ pub fn write(directory: &Path) -> Result<Written, String> {
     Ok(Written { path, left_out })
 }
 
-/// What has a summary: the experiment's name, that of the file, and the experiment but for that on overlays alone.
+/// Kinds of summaries: the experiment's name, that of the file, and the experiment, except for the one on overlays
+/// alone.
 fn kinds() -> impl Iterator<Item = (&'static str, &'static str, Option<Experiment>)> {
     let papers = Experiment::ALL.into_iter().map(|experiment| (experiment.name(), experiment.name(), Some(experiment)));
     papers.chain([("overlay", "summary", None)])
 }
 
-/// The summary of an experiment, and where it is.
+/// The summary of an experiment, and its path.
 struct Found {
     name: &'static str,
     experiment: Option<Experiment>,
@@ -103,8 +104,8 @@ struct Found {
     summary: Value,
 }
 
-/// Summaries in the order of the experiments, and what is wrong with the others. `summary.json` is a name that many programs give: only one that says that it is of
-/// overlays is taken, and any other passed over.
+/// Summaries in the order of the experiments, and the flaws of others. Many programs write a `summary.json`: only one
+/// that says that it is of overlays is used, and others are ignored.
 fn summaries(directory: &Path) -> Result<(Vec<Found>, Vec<String>), String> {
     let unreadable = |path: &Path, error: &dyn std::fmt::Display| format!("{} cannot be read: {error}", path.display());
     let mut directories = vec![directory.to_owned()];
@@ -119,7 +120,7 @@ fn summaries(directory: &Path) -> Result<(Vec<Found>, Vec<String>), String> {
     for (name, file, experiment) in kinds() {
         for directory in &directories {
             let path = directory.join(format!("{file}.json"));
-            // Whatever has that name elsewhere is none of ours.
+            // Another program's file of that name is ignored.
             let is_anyones = experiment.is_none();
             if path.try_exists().is_ok_and(|exists| !exists) || is_anyones && path.is_dir() {
                 continue;
@@ -145,7 +146,7 @@ fn summaries(directory: &Path) -> Result<(Vec<Found>, Vec<String>), String> {
     Ok((found, left_out))
 }
 
-/// As the summaries of all experiments but that on overlays have, if only none so far.
+/// Whether it has rows, perhaps none yet, as the summaries of all experiments except the one on overlays.
 fn has_rows(summary: &Value) -> bool {
     summary["rows"].as_array().is_some_and(|rows| rows.iter().all(Value::is_object))
 }
@@ -179,7 +180,7 @@ fn page(summaries: &[Found], left_out: &[String]) -> String {
         }
         for (_, figure) in experiment.map(|experiment| figures(experiment, summary)).into_iter().flatten() {
             let (svg, caption) = (figure.to_svg(), escape(&figure.caption));
-            // A document of its own has a declaration, a part of a page has not.
+            // A document has a declaration, a part of a page has none.
             let svg = svg.find("<svg").map_or("", |start| &svg[start..]);
             add(format_args!("<figure>\n{svg}\n<figcaption>{caption}</figcaption>\n</figure>\n"));
         }
@@ -203,7 +204,7 @@ fn rows(summary: &Value) -> String {
     format!("<div class=\"wide\"><table><thead><tr>{heading}</tr></thead>\n<tbody>{body}</tbody></table></div>\n")
 }
 
-/// All numbers of a summary without rows, one below the other; what was not measured is left out.
+/// All numbers of a summary without rows, one below the other; without those not measured.
 fn quantities(summary: &Value) -> String {
     let numbers = |of: &Value, words: &str| -> String {
         let fields = of.as_object().into_iter().flatten().filter(|(_, value)| value.is_number());
@@ -248,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_in_a_summary_cannot_become_markup() {
+    fn text_of_a_summary_cannot_become_markup() {
         let summary = serde_json::json!({
             "command": "<script>alert(1)</script>", "seed": 1, "seeds": 2, "complete": false,
             "rows": [{ "nodes": 5, "failures": "<b>&", "ratio_mincent": 1.25, "ratio_mincent_ci95": [1.2, 1.3] }],
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_program_did_not_write_leaves_no_gap() {
+    fn fields_missing_from_older_summaries_leave_no_gap() {
         let summary = serde_json::json!({ "experiment": "overlay", "seed": 1, "seeds": 2, "height": 3 });
         let html = page(
             &[Found { name: "overlay", experiment: None, path: PathBuf::from("a"), summary }],

@@ -1,4 +1,4 @@
-//! How busy real machines were: the processor's load every five minutes of a day, as CoMon has measured it on PlanetLab.
+//! Processor load of real machines: every five minutes of a day, as CoMon measured it on PlanetLab.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,10 +28,10 @@ impl ProcessorLoad {
         )
     }
 
-    /// Parses a day: a line for each machine, its own number and then as many values as the others have.
+    /// Parses a day: a line for each machine, its number and then as many values as the others have.
     ///
     /// # Errors
-    /// What is wrong, and in which line.
+    /// The flaw, and its line.
     pub fn parse(text: &str) -> Result<Self, Malformed> {
         let mut machines: Vec<Vec<u8>> = Vec::new();
         let mut names = BTreeSet::new();
@@ -68,24 +68,24 @@ impl ProcessorLoad {
         Ok(Self { machines })
     }
 
-    /// Of how many machines it is.
+    /// Number of machines.
     pub fn machines(&self) -> u32 {
         self.machines.len() as u32
     }
 
-    /// How long all of it is.
+    /// Its length.
     pub fn span(&self) -> Duration {
         TICK * self.machines[0].len() as u32
     }
 
-    /// Share of the time that machine number `machine`, counted over and over, is above so many percent.
+    /// Share of the time that machine number `machine`, modulo their number, is above so many percent.
     pub fn share_above(&self, machine: u32, percent: u8) -> f64 {
         let loads = self.loads(machine);
         loads.iter().filter(|&&load| load > percent).count() as f64 / loads.len() as f64
     }
 
-    /// How long after `at` the load of that machine is first above so many percent, or not: zero where it is now, `None` where it
-    /// never is. The day is repeated for ever.
+    /// Time from `at` until the load of that machine is above so many percent, or not above: zero if it is now, `None`
+    /// if it never is. The day is repeated for ever.
     pub fn until(&self, machine: u32, percent: u8, above: bool, at: Duration) -> Option<Duration> {
         let loads = self.loads(machine);
         let within = Duration::from_micros((at.as_micros() % self.span().as_micros()) as u64);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_named_with_its_line() {
+    fn flaws_are_named_with_their_line() {
         for (text, sentence) in [
             ("0 10 20\n1 10\n", "line 2: 1 values where 2 are expected"),
             ("0\n", "line 1: 0 values where 1 are expected"),

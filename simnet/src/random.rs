@@ -1,7 +1,7 @@
 //! Named streams of random numbers, and the distributions that simnet draws from.
 //!
-//! Every use of chance has its own stream, derived from (run seed, purpose, index), so that one more draw in one
-//! place changes nothing elsewhere. The logarithm and the exponential function are written out here in additions,
+//! Every use of randomness has its own stream, derived from (run seed, purpose, index), so that one more draw in one
+//! place changes nothing elsewhere. Logarithm and exponential function are written out here in additions,
 //! multiplications and divisions: those of the platform may differ in the last bit between platforms, and so would
 //! every trace.
 
@@ -19,7 +19,7 @@ pub fn stream(seed: u64, purpose: &str, index: u64) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(digest(seed, purpose, index))
 }
 
-/// 32 bytes that belong to (seed, purpose, index) and nothing else.
+/// 32 bytes determined by (seed, purpose, index).
 pub fn digest(seed: u64, purpose: &str, index: u64) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new_derive_key(DOMAIN);
     hasher.update(&seed.to_le_bytes());
@@ -28,7 +28,7 @@ pub fn digest(seed: u64, purpose: &str, index: u64) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-/// A stream in eight bytes (SplitMix64, Steele and others 2014), for what a million machines have each.
+/// A stream in eight bytes (SplitMix64, Steele and others 2014), one for each of a million machines.
 #[derive(Clone, Debug)]
 pub struct SmallStream(u64);
 

@@ -1,7 +1,7 @@
-//! What became of every task, written down by the simulator itself.
+//! The record of every task's fate, kept by the simulator itself.
 //!
-//! A task is *delivered* when its successful result has become durable in the journal of the machine that submitted
-//! it and the simulator saw its output arrive there. Nothing a peer claims counts.
+//! A task is *delivered* when its successful result has become durable in the journal of the machine that submitted it
+//! and the simulator saw its output arrive there. A peer's claims do not count.
 
 use std::collections::BTreeMap;
 
@@ -12,48 +12,49 @@ use crate::event_queue::HostIndex;
 use crate::host::Ending;
 use crate::workload::Bag;
 
-/// What happened to one task.
+/// The fate of one task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskRecord {
     /// Executions begun.
     pub started: u32,
     /// Executions that ran to the end and succeeded.
     pub finished: u32,
-    /// Executions that failed at their end; 255 where there were more.
+    /// Executions that failed at their end, at most 255.
     pub failures: u8,
-    /// Executions at whose end the worker died; 255 where there were more.
+    /// Executions that ended with their worker's death, at most 255.
     pub crashes: u8,
-    /// Its result is at the submitter, durable, with its output.
+    /// Its result is durable at the submitter, with its output.
     pub delivered: bool,
-    /// It is durably noted as failed for good.
+    /// Its failure for good is durable.
     pub failed: bool,
 }
 
-/// What happened to one bag.
+/// The fate of one bag.
 #[derive(Clone, Debug)]
 pub struct BagRecord {
     /// The bag.
     pub bag: Bag,
-    /// Where and when it was submitted (the last time, where the machine crashed before it accepted).
+    /// Where and when it was submitted (the last time, if the machine crashed before it accepted the bag).
     pub submitted: Option<(HostIndex, Time)>,
-    /// When its submitter said that it was accepted.
+    /// When its submitter accepted it.
     pub accepted: Option<Time>,
-    /// When its submitter said that it was closed.
+    /// When its submitter closed it.
     pub closed: Option<Time>,
     /// When its last task was delivered or failed for good.
     pub completed: Option<Time>,
-    /// When its last task had succeeded for the first time, wherever that was and whoever knew of it, or had failed for good.
+    /// When its last task had succeeded for the first time, anywhere and even if its submitter did not know, or had
+    /// failed for good.
     pub ended: Option<Time>,
     /// Its tasks by index.
     pub tasks: Vec<TaskRecord>,
     open: u64,
-    /// Tasks that never succeeded, and have not failed for good.
+    /// Tasks that have neither succeeded nor failed for good.
     running: u64,
 }
 
 impl BagRecord {
-    /// Its stretch (C − r)/w with the paper's w = n·a, in s/Mop, r when its user came with it, though no machine may have taken it
-    /// then; a bag that is not complete counts with the time so far. `None` where it would have come later.
+    /// Its stretch (C − r)/w with the paper's w = n·a, in s/Mop, with r the time of its user's request, even if no
+    /// machine could accept it then; an incomplete bag counts with the time so far. `None` if it would have come later.
     pub fn stretch(&self, end: Time) -> Option<f64> {
         let completed = self.completed.unwrap_or(end);
         let time = completed.since(self.bag.arrival);
@@ -67,12 +68,12 @@ pub struct Record {
     bags: Vec<BagRecord>,
     numbers: BTreeMap<BagId, usize>,
     open: usize,
-    /// Results that were journalled although their output had never arrived: a broken promise of the peers.
+    /// Results that were journalled although their output had never arrived: peers broke their promise.
     pub without_output: u64,
 }
 
 impl Record {
-    /// Nothing has happened yet to these bags.
+    /// A record of these bags before anything has happened.
     pub fn new(bags: Vec<Bag>) -> Self {
         let numbers = bags.iter().enumerate().map(|(number, bag)| (bag.id, number)).collect();
         let bags: Vec<BagRecord> = bags
@@ -97,7 +98,7 @@ impl Record {
         &self.bags
     }
 
-    /// Bags whose submitter did not say yet that they are closed.
+    /// Number of bags not closed by their submitter.
     pub fn open_bags(&self) -> usize {
         self.open
     }
@@ -115,13 +116,13 @@ impl Record {
         self.bags[number].submitted = Some((host, now));
     }
 
-    /// A machine says that it has accepted a bag.
+    /// A machine accepts a bag.
     pub fn accepted(&mut self, bag: BagId, now: Time) {
         let number = self.number(bag);
         self.bags[number].accepted.get_or_insert(now);
     }
 
-    /// A machine says that a bag is closed.
+    /// A machine closes a bag.
     pub fn closed(&mut self, bag: BagId, now: Time) {
         let number = self.number(bag);
         if self.bags[number].closed.replace(now).is_none() {
@@ -134,7 +135,7 @@ impl Record {
         self.task(task).started += 1;
     }
 
-    /// An execution ran for as long as it takes.
+    /// An execution ran to its end.
     pub(crate) fn run_ended(&mut self, task: TaskId, ending: Ending, now: Time) {
         let record = self.task(task);
         match ending {
@@ -147,7 +148,7 @@ impl Record {
         }
     }
 
-    /// A task has succeeded for the first time, or failed for good without.
+    /// A task has succeeded for the first time, or failed for good without success.
     fn stops_running(&mut self, task: TaskId, now: Time) {
         let number = self.number(task.bag);
         let bag = &mut self.bags[number];
@@ -162,7 +163,7 @@ impl Record {
         self.bags[self.number(bag)].submitted.is_some_and(|(submitter, _)| submitter == host)
     }
 
-    /// A result became durable in the journal of `host`; `has_output`: and its output is there.
+    /// A result became durable in the journal of `host`; `has_output`: its output is there.
     pub fn journalled(&mut self, task: TaskId, host: HostIndex, success: bool, has_output: bool, now: Time) {
         if !self.is_submitter(task.bag, host) {
             return;
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bag_has_ended_when_each_of_its_tasks_ran_once_whoever_knows_of_it() {
+    fn a_bag_has_ended_once_each_task_ran_even_if_its_submitter_does_not_know() {
         let id = BagId([7; 32]);
         let mut record = Record::new(vec![bag(id, 2)]);
         let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_tries_are_no_runs_beyond_the_first_and_a_task_that_failed_for_good_has_ended() {
+    fn failed_attempts_are_no_duplicates_and_a_task_failed_for_good_has_ended() {
         let id = BagId([7; 32]);
         let mut record = Record::new(vec![bag(id, 2)]);
         record.submitted(0, 3, Time::ZERO);
@@ -264,7 +265,7 @@ mod tests {
         assert_eq!((record.bags()[0].ended, record.bags()[0].completed), (None, None));
         record.journalled(other, 3, false, true, at(4));
         assert_eq!((record.bags()[0].ended, record.bags()[0].completed), (Some(at(4)), Some(at(4))));
-        // A late one changes nothing.
+        // A late result changes nothing.
         record.run_ended(other, Ending::Success, at(5));
         assert_eq!(record.bags()[0].ended, Some(at(4)));
         let seen = |task: &TaskRecord| (task.finished, task.failures, task.crashes, task.delivered, task.failed);

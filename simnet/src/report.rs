@@ -1,4 +1,4 @@
-//! What a run comes to, as one value. It holds nothing that differs between two runs of one scenario.
+//! The report of a simulation. The same for every run of one scenario.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -36,37 +36,38 @@ impl Sum for MessageCount {
     }
 }
 
-/// How busy links were with one kind of traffic, since the first moment a bag could arrive. What waited when a machine crashed
-/// or the run ended, and outputs that waited when it left, count in peaks, as if they had passed, and not in means.
+/// Use of links by one kind of traffic, since the first moment a bag could arrive. Messages that waited when a machine
+/// crashed or the simulation ended, and outputs that waited when it left, count in peaks, as if they had passed, and
+/// not in means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct TrafficUse {
     /// Mean over all uplinks and all time.
     pub up_mean_percent: f64,
     /// Mean over all downlinks and all time.
     pub down_mean_percent: f64,
-    /// Of the busiest second of any of the uplinks.
+    /// The busiest second of any uplink.
     pub up_peak_percent: f64,
-    /// Of the busiest second of any of the downlinks.
+    /// The busiest second of any downlink.
     pub down_peak_percent: f64,
 }
 
-/// How busy the links of some machines were.
+/// Use of the links of some machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LinkUse {
-    /// Those whose router is at this depth when the run ends, 0 the root; none: all machines.
+    /// Machines whose router is at this depth at the end, 0 the root; none: all machines.
     pub depth: Option<u32>,
     /// How many.
     pub machines: u32,
-    /// With what peers say to each other.
+    /// By messages of peers.
     pub messages: TrafficUse,
-    /// With what of that is the tree's own: reports, probes, look-ups, and their answers.
+    /// The tree's part of these: reports, probes, look-ups, and their answers.
     pub tree: TrafficUse,
-    /// With outputs of tasks.
+    /// By outputs of tasks.
     pub data: TrafficUse,
 }
 
 impl LinkUse {
-    /// Adds a machine at the end of a run; until [`LinkUse::over`] the means are sums in microseconds.
+    /// Adds a machine at the end; until [`LinkUse::over`] the means are sums in microseconds.
     pub(crate) fn add(&mut self, mut link: Link, end: Time) {
         link.end(end);
         self.machines += 1;
@@ -78,13 +79,13 @@ impl LinkUse {
         for (of, up, down) in kinds {
             of.up_mean_percent += up.busy_us as f64;
             of.down_mean_percent += down.busy_us as f64;
-            // Of a second, in percent.
+            // Percent of a second.
             of.up_peak_percent = of.up_peak_percent.max(f64::from(up.peak_us) / 1e4);
             of.down_peak_percent = of.down_peak_percent.max(f64::from(down.peak_us) / 1e4);
         }
     }
 
-    /// What was added, over a time.
+    /// The sums, averaged over a time.
     pub(crate) fn over(mut self, span: Duration) -> Self {
         let all_us = span.as_micros() as f64 * f64::from(self.machines);
         for of in [&mut self.messages, &mut self.tree, &mut self.data] {
@@ -96,10 +97,10 @@ impl LinkUse {
     }
 }
 
-/// What happened to one bag; times in simulated seconds.
+/// The fate of one bag; times in simulated seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BagReport {
-    /// When its user came with it.
+    /// When its user requested it.
     pub arrival_s: f64,
     /// n.
     pub tasks: u64,
@@ -109,9 +110,9 @@ pub struct BagReport {
     pub submitter: Option<u32>,
     /// When.
     pub submitted_s: Option<f64>,
-    /// When that said that it was accepted.
+    /// When that accepted it.
     pub accepted_s: Option<f64>,
-    /// When its last task had run to its end for the first time, wherever that was.
+    /// When its last task had run to its end for the first time, anywhere.
     pub ended_s: Option<f64>,
     /// When its last task was delivered or had failed for good.
     pub completed_s: Option<f64>,
@@ -136,7 +137,7 @@ impl BagReport {
 /// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
-    /// What was simulated.
+    /// The scenario.
     pub scenario: Scenario,
     /// What happened to each bag, in the order of their arrival.
     pub bags: Vec<BagReport>,
@@ -146,39 +147,40 @@ pub struct Report {
     pub bags_closed: u64,
     /// Tasks of accepted bags.
     pub accepted_tasks: u64,
-    /// Tasks of bags with which a user came, and which no machine accepted until the end.
+    /// Tasks of bags that a user requested and no machine accepted until the end.
     pub unaccepted_tasks: u64,
     /// Tasks whose result is durable at the submitter, with its output; each counts once.
     pub completed_tasks: u64,
     /// Tasks that failed for good.
     pub failed_tasks: u64,
-    /// Accepted tasks that are neither completed nor failed, and never will be: of bags that are closed at their submitter, or
-    /// that it does not know any more, or all where nothing happens any more.
+    /// Accepted tasks that are neither completed nor failed, and never will be: of bags that are closed at their
+    /// submitter, or that it no longer knows, or all if no event is pending.
     pub lost_tasks: u64,
     /// The other accepted tasks that are neither completed nor failed when the run ends.
     pub open_tasks: u64,
-    /// Executions that ran to the end and succeeded, beyond the copies of each task that were asked for (`replicas`, usually one).
+    /// Executions that ran to the end and succeeded, beyond the copies of each task that were asked for (`replicas`,
+    /// usually one).
     pub duplicate_tasks: u64,
     /// Executions begun.
     pub started_executions: u64,
     /// Executions that ran to the end and succeeded.
     pub finished_executions: u64,
-    /// Executions that failed at their end; of no task more than 255 count.
+    /// Executions that failed at their end, at most 255 of a task.
     pub failed_executions: u64,
-    /// Executions at whose end the worker died; of no task more than 255 count.
+    /// Executions that ended with their worker's death, at most 255 of a task.
     pub crashed_executions: u64,
-    /// Largest (C − r)/w of a bag with the paper's w = n·a, in s/Mop, r when its user came with it; unfinished bags count with
-    /// the time so far.
+    /// Largest (C − r)/w of a bag with the paper's w = n·a, in s/Mop, with r the time of its user's request; unfinished
+    /// bags count with the time so far.
     pub max_stretch: f64,
     /// Mean of the same.
     pub mean_stretch: f64,
     /// Largest (C − r)/w' with the effective size w' = a·max(n, machines), in s/Mop.
     pub max_effective_stretch: f64,
-    /// Results that a machine made up and its submitter believed.
+    /// Invented results that their submitter accepted.
     pub false_tasks: u64,
     /// Tasks frozen for others, each time.
     pub preemptions: u64,
-    /// Owners who came back to their machines.
+    /// Returns of owners.
     pub reclaims: u64,
     /// From the first submission to the last delivery, in simulated seconds.
     pub makespan_s: f64,
@@ -192,11 +194,11 @@ pub struct Report {
     pub messages: u64,
     /// Messages that the network lost, or that waited in the uplink of a machine that crashed, each once.
     pub messages_lost: u64,
-    /// Messages that reached a machine that was down, both where two copies did.
+    /// Messages that reached a machine that was down, each copy.
     pub messages_in_vain: u64,
     /// Encoded size of all messages sent.
     pub bytes: u64,
-    /// The same per machine (up or down) and simulated second.
+    /// Bytes sent per machine (up or down) and simulated second.
     pub bytes_per_node_s: f64,
     /// Messages sent, by kind.
     pub messages_by_kind: BTreeMap<&'static str, MessageCount>,
@@ -204,18 +206,18 @@ pub struct Report {
     pub outputs: MessageCount,
     /// How busy links were: those of all machines, then by the depth of their routers.
     pub links: Vec<LinkUse>,
-    /// Requests by the depth of the router that decided about them, by splitting them first; 0 is the root, and
-    /// [`u32::MAX`] a router that does not know its depth. What one leaf took as it was is not among them.
+    /// Requests by the depth of the router that first split them; 0 is the root, and [`u32::MAX`] a router that does
+    /// not know its depth. Requests that one leaf took whole are not counted.
     pub decided: BTreeMap<u32, u64>,
     /// Events given to peers.
     pub events: u64,
-    /// BLAKE3 over what each peer was given and answered, in the order of machines; hexadecimal.
+    /// BLAKE3 over the events and effects of each peer, in the order of machines; hexadecimal.
     pub trace_hash: String,
 }
 
 impl Report {
-    /// What the record tells of a run that ends now; the rest is the simulation's to say. `is_over`: nobody will run any more of
-    /// an accepted bag, whatever happens later.
+    /// The part of the report that the record gives at the end of a simulation; the simulation adds the rest.
+    /// `is_over`: no machine will run any more of an accepted bag, whatever happens later.
     pub(crate) fn of(scenario: &Scenario, record: &Record, end: Time, is_over: impl Fn(&BagRecord) -> bool) -> Self {
         let bags = record.bags();
         let count = |of: &dyn Fn(&TaskRecord) -> u64| record.accepted_tasks().map(of).sum::<u64>();
@@ -226,7 +228,7 @@ impl Report {
         let over = bags.iter().filter(|bag| bag.accepted.is_some() && is_over(bag));
         let lost_tasks = over.map(|bag| bag.tasks.iter().filter(is_open).count() as u64).sum();
         let stretches: Vec<f64> = bags.iter().filter_map(|bag| bag.stretch(end)).collect();
-        // The same with w' = a·max(n, N): what is left of the paper's stretch is the time over the larger size.
+        // The same with w' = a·max(n, N): the paper's stretch times the ratio of the sizes.
         let width = |tasks: u64| tasks as f64 / tasks.max(u64::from(scenario.nodes)) as f64;
         let effective = bags.iter().filter_map(|bag| Some(bag.stretch(end)? * width(bag.bag.tasks)));
         let unaccepted = bags.iter().filter(|bag| bag.accepted.is_none() && bag.bag.arrival <= end);
@@ -314,7 +316,7 @@ mod tests {
         Bag { id, arrival, tasks: 3, task_mops: 4.0, declared_mops: 4.0, is_users: false, whole: 0, first: 0 }
     }
 
-    /// Two bags of three tasks, of each of which one is done, and one that nobody has accepted.
+    /// Two bags of three tasks, each with one task done, and one that no machine accepted.
     #[test]
     fn a_task_is_lost_where_its_bag_is_over_and_open_where_it_is_not() {
         let mut record = Record::new([1, 2, 3].map(bag).to_vec());

@@ -1,12 +1,12 @@
 //! `simnet reproduce overlay`: experiments on the overlay, over several seeds, on all cores.
 //!
-//! Every case of an experiment and seed is a job of its own; those of one seed begin with copies of one grid, which is
-//! grown once. Jobs run on as many threads as there are cores, and their results are put together in their order, so that
-//! the number of threads changes nothing but the time it takes.
+//! Every case of an experiment with a seed is a job of its own; those of one seed begin with copies of one grid, which
+//! is grown once. Jobs run on as many threads as there are cores, and their results are combined in their order, so
+//! that the number of threads changes only the duration.
 //!
-//! After each job everything known so far is in the directory: `overlay.csv` has a line for each job, a table of each
-//! experiment what was measured; soon after that `summary.json` has what all comes to. As with the [other experiments](crate::experiment), what the
-//! same build has found for the same settings and seed is not run again, and any other line is put aside.
+//! After each job its results are in the directory: `overlay.csv` has a row for each job, and a table of each
+//! experiment its samples; `summary.json` follows soon. As with the [other experiments](crate::experiment), results of
+//! the same build for the same settings and seed are reused, and other rows are put aside.
 
 mod tables;
 
@@ -21,15 +21,16 @@ use serde_json::json;
 
 use crate::experiment::{Line, Plan, Refresh, build, lock, replace, unwritable};
 use crate::overlay::experiment::{self, Experiment, Grid, Outcome, Replay};
-use crate::seeds::{self, Word};
+use crate::seeds::{self, JobEvent};
 use tables::{KindRate, Reading, Tables};
 
-/// Grids of more machines in all are not run at the same time, or kept for another case: memory.
+/// Grids with more machines than this in all are neither run at the same time nor kept for another case, to save
+/// memory.
 const CONCURRENT_NODES_MAX: u32 = 200_000;
-/// Larger grids are not left partitioned for an hour unless that is asked for: it takes most of the time.
+/// Partitions of an hour take most of the time: with larger grids they are run only on request.
 const PARTITION_HOUR_NODES_MAX: u32 = 1_000;
 
-/// What is to be run.
+/// What to run.
 #[derive(Clone, Debug)]
 pub struct Reproduction {
     /// Machines of each grid, 1 to 1,000,000.
@@ -42,15 +43,15 @@ pub struct Reproduction {
     pub only: Vec<Experiment>,
     /// Only cases of these names; empty: all.
     pub cases: Vec<String>,
-    /// What [`Experiment::Trace`] replays.
+    /// The trace of [`Experiment::Trace`].
     pub trace: Option<Replay>,
-    /// Where files go; created if it is not there.
+    /// Directory of the output files; created if missing.
     pub out: PathBuf,
     /// Jobs at a time; none: one per core.
     pub threads: Option<usize>,
 }
 
-/// How far a job has come.
+/// Progress of a job.
 #[derive(Clone, Copy, Debug)]
 pub struct JobProgress {
     /// Simulated time.
@@ -59,23 +60,23 @@ pub struct JobProgress {
     pub events: u64,
 }
 
-/// What is to be told while jobs run.
+/// Progress while jobs run.
 #[derive(Debug)]
-pub enum News<'a> {
-    /// Jobs that an earlier run had done, if there are any; all jobs.
+pub enum ProgressEvent<'a> {
+    /// Jobs done by an earlier run, if any; all jobs.
     Found(usize, usize),
-    /// Jobs that run, by name, and how far they have come; jobs done; all jobs.
+    /// Running jobs, by name, and their progress; jobs done; all jobs.
     Running(&'a BTreeMap<String, JobProgress>, usize, usize),
     /// This job is done, after so long.
     Done(&'a str, Duration),
 }
 
-/// Results over all seeds. What was not run is none. Times are in seconds.
+/// Results over all seeds; none for experiments not run. Times are in seconds.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
     /// `overlay`.
     pub experiment: &'static str,
-    /// The command line, but for directory and threads, which change no result.
+    /// The command line, without directory and threads, which change no result.
     pub command: String,
     /// Commit that the program was built from.
     pub commit: &'static str,
@@ -85,11 +86,11 @@ pub struct Summary {
     pub seed: u64,
     /// Number of seeds.
     pub seeds: u64,
-    /// Whether every job was run; false in the file of a run that was interrupted.
+    /// Whether every job was run; false in the file of an interrupted run.
     pub complete: bool,
-    /// Links on the longest way from the root to a leaf, as the root tells; the largest of all seeds.
+    /// Links on the longest way from the root to a leaf, by the root; the largest of all seeds.
     pub height: Option<f64>,
-    /// Links between a leaf and the root, as leaves tell, on average.
+    /// Links between a leaf and the root, by the leaves, on average.
     pub mean_depth: Option<f64>,
     /// Time from the last machine's start in growth until the tree was exact; the largest.
     pub growth_s: Option<f64>,
@@ -99,13 +100,13 @@ pub struct Summary {
     pub crash_repair_p99_s: Option<f64>,
     /// Until all links and all counts, up to the root's, are right.
     pub crash_repair_counts_p99_s: Option<f64>,
-    /// By what the machine was.
+    /// By the machine's place in the tree.
     pub crash_repair_by_place: BTreeMap<String, Quantiles>,
     /// Until all links are right after a single announced leave.
     pub leave_repair_p50_s: Option<f64>,
     /// The same.
     pub leave_repair_p99_s: Option<f64>,
-    /// By what the machine was.
+    /// By the machine's place in the tree.
     pub leave_repair_by_place: BTreeMap<String, Quantiles>,
     /// Until links and counts are right after 10 % crashed at once; the largest.
     pub mass_failure_10_s: Option<f64>,
@@ -115,13 +116,13 @@ pub struct Summary {
     pub mass_failure_80_s: Option<f64>,
     /// Until links and counts are right after the end of a partition of some minutes; the largest.
     pub partition_heal_s: Option<f64>,
-    /// Until two grids that never were one are one, after one machine was told of one of the other; the largest.
+    /// Until two grids that were never one are one, after one machine was given a contact of the other; the largest.
     pub strangers_merge_s: Option<f64>,
     /// Machines with a wrong link or count in their own half at the end of a partition, on average.
     pub partition_wrong_while_apart: Option<f64>,
-    /// Of an hour.
+    /// After a partition of an hour.
     pub partition_hour_heal_s: Option<f64>,
-    /// Repairs that took longer than ten minutes, or joins that never came to an end.
+    /// Repairs that took longer than ten minutes, or joins that never completed.
     pub unhealed: u64,
     /// Share of leaves with a path to the root: sessions of 4 h, 80 % announced leaves.
     pub path_available_4h: Option<f64>,
@@ -159,15 +160,15 @@ pub struct Summary {
     pub events_per_cpu_s: f64,
     /// Simulated hours of machines that were up, per CPU-hour.
     pub peer_hours_per_cpu_hour: f64,
-    /// The most memory a process that ran some of the jobs had; none where the system does not tell.
+    /// Peak memory of a process that ran some of the jobs; none if the system does not tell.
     pub peak_rss_bytes: Option<u64>,
-    /// The same of that process, for each machine of the grids that ran in it, or were kept for another case, at the same time.
+    /// Peak memory of that process, for each machine of the grids in it at the same time, kept ones included.
     pub peak_rss_bytes_per_peer: Option<f64>,
     /// Over the traces of all jobs, in their order.
     pub trace_hash: String,
 }
 
-/// Of some repairs.
+/// Quantiles of some repairs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Quantiles {
     /// How many.
@@ -195,7 +196,7 @@ struct Job {
     experiment: Experiment,
     case: &'static str,
     seed: u64,
-    /// Names build, settings and seed.
+    /// Identifies build, settings and seed.
     key: String,
 }
 
@@ -206,7 +207,7 @@ impl Job {
     }
 }
 
-/// What a job came to, and the CPU time it took.
+/// The result of a job, and its CPU time.
 struct Done {
     outcome: Outcome,
     cpu_s: f64,
@@ -216,12 +217,12 @@ struct Done {
 #[derive(Default)]
 struct Nursery {
     grid: Option<Arc<Grid>>,
-    /// Jobs still to come that begin with it.
+    /// Remaining jobs that begin with it.
     jobs: usize,
 }
 
 impl Reproduction {
-    /// Refuses nonsense.
+    /// Checks that it can be run.
     ///
     /// # Errors
     /// A sentence that says what to write instead.
@@ -260,7 +261,7 @@ impl Reproduction {
         Ok(())
     }
 
-    /// The command line of this, but for directory and threads, which change no result.
+    /// The command line of this, without directory and threads, which change no result.
     pub fn command(&self) -> String {
         let Self { nodes, seed, seeds, .. } = self;
         let mut command = format!("simnet reproduce overlay --nodes {nodes} --seed {seed} --seeds {seeds}");
@@ -277,12 +278,12 @@ impl Reproduction {
         command
     }
 
-    /// What tells the jobs of a seed apart.
+    /// Labels of a job.
     fn labels(&self, job: &Job) -> Vec<(&'static str, serde_json::Value)> {
         vec![("nodes", json!(self.nodes)), ("experiment", json!(job.experiment.name())), ("case", json!(job.case))]
     }
 
-    /// The cases that are to be run with each seed.
+    /// The cases to run with each seed.
     fn experiment_cases(&self) -> Vec<(Experiment, &'static str)> {
         let suits = |experiment: &Experiment| match experiment {
             _ if !self.only.is_empty() => self.only.contains(experiment),
@@ -317,22 +318,23 @@ impl Reproduction {
         self.threads.unwrap_or(cores.min(room)).min(jobs).max(1)
     }
 
-    /// Runs what is not there yet; `news` is called about five times a second.
+    /// Runs the missing jobs; calls `progress` about five times a second.
     ///
     /// # Errors
-    /// A sentence that says which file could not be read or written, or that another process works in the directory.
-    pub fn run(&self, mut news: impl FnMut(News<'_>)) -> Result<Summary, String> {
+    /// A sentence that names the file that could not be read or written, or that another process works in the
+    /// directory.
+    pub fn run(&self, mut progress: impl FnMut(ProgressEvent<'_>)) -> Result<Summary, String> {
         std::fs::create_dir_all(&self.out).map_err(|error| unwritable(&self.out, &error))?;
         let _locked = lock(&self.out)?;
         let all = self.jobs(&build()?);
         let mut tables = Tables::open(self, &all)?;
-        // Nobody should find the summary of another command beside these tables.
+        // The summary of another command must not remain beside these tables.
         self.write(&all, &tables)?;
         let is_missing = |&number: &usize| tables.jobs.lines[number].is_none();
         let missing: Vec<usize> = (0..all.len()).filter(is_missing).collect();
         let mut count = all.len() - missing.len();
         if count > 0 {
-            news(News::Found(count, all.len()));
+            progress(ProgressEvent::Found(count, all.len()));
         }
         let jobs: Vec<&Job> = missing.iter().map(|&number| &all[number]).collect();
         let threads = self.threads(jobs.len());
@@ -343,19 +345,19 @@ impl Reproduction {
         let mut refresh = Refresh::new();
         seeds::run(jobs.len(), threads, work, |word| {
             match word {
-                Word::Progress(job, progress, _) => _ = running.insert(jobs[job].name(), progress),
-                Word::Done(job, done, took) => {
+                JobEvent::Progress(job, progress, _) => _ = running.insert(jobs[job].name(), progress),
+                JobEvent::Done(job, done, took) => {
                     let name = jobs[job].name();
                     running.remove(&name);
                     tables.insert(self, missing[job], jobs[job], &done, grids)?;
                     refresh.is_due = true;
                     count += 1;
-                    news(News::Done(&name, took));
+                    progress(ProgressEvent::Done(&name, took));
                 }
-                Word::Silence => {}
+                JobEvent::Silence => {}
             }
             refresh.now_and_then(|| self.write(&all, &tables))?;
-            news(News::Running(&running, count, all.len()));
+            progress(ProgressEvent::Running(&running, count, all.len()));
             Ok::<(), String>(())
         })?;
         tables.write().and_then(|()| self.write(&all, &tables))?;
@@ -374,7 +376,7 @@ impl Reproduction {
         Done { outcome, cpu_s: thread_cpu_s() - cpu_s }
     }
 
-    /// Grids in memory at the same time, at most: those that run, and one that is kept where a seed has several cases.
+    /// Most grids in memory at the same time: running ones, and one kept for a seed with several cases.
     fn grids(&self, jobs: usize, threads: usize) -> usize {
         let several = jobs as u64 > self.seeds;
         threads.min(jobs).max(1) + usize::from(several && self.keeps_grids())
@@ -393,8 +395,8 @@ impl Reproduction {
         nurseries.into_iter().map(Mutex::new).collect()
     }
 
-    /// The grid with which a case begins, if it begins with one, and what was done here to grow it: events, simulated
-    /// time of all machines together.
+    /// The grid with which a case begins, if any, and the work done here to grow it: events, and simulated time summed
+    /// over all machines.
     fn grid(
         &self,
         case: &str,
@@ -405,7 +407,7 @@ impl Reproduction {
         if !Experiment::begins_grown(case) {
             return (None, 0, Duration::ZERO);
         }
-        // Who comes while the grid grows waits for it here.
+        // Other jobs of the seed wait here while the grid grows.
         let mut nursery = nurseries[(seed - self.seed) as usize].lock().unwrap_or_else(PoisonError::into_inner);
         nursery.jobs -= 1;
         let (grid, events, time_up) = match nursery.grid.take() {
@@ -423,7 +425,7 @@ impl Reproduction {
         (Some(Arc::unwrap_or_clone(grid)), events, time_up)
     }
 
-    // ---- what it comes to ----
+    // ---- summary ----
 
     fn summary(&self, jobs: &[Job], tables: &Tables) -> Summary {
         let finished = || jobs.iter().zip(&tables.jobs.lines).filter_map(|(job, line)| Some((job, line.as_ref()?)));
@@ -454,7 +456,7 @@ impl Reproduction {
             values.find(|(known, _)| known == name).map(|(_, value)| *value)
         };
         let sum = |name| finished().filter_map(|(_, line)| of_line(line, name)).sum::<f64>();
-        // What a run that was interrupted had left to do for another process has fewer grids, and is no measure of all.
+        // The part of an interrupted run that another process finished has fewer grids, and does not measure the whole.
         let peaks = finished().filter_map(|(_, line)| Some((of_line(line, "peak_rss_bytes")?, line)));
         let peak = peaks.max_by(|(one, _), (other, _)| one.total_cmp(other));
         let (events, cpu_s, time_up_s) = (sum("events") as u64, sum("cpu_s"), sum("time_up_s"));
@@ -462,7 +464,7 @@ impl Reproduction {
         for (_, line) in finished() {
             match blake3::Hash::from_hex(&line.trace_hash) {
                 Ok(hash) => hasher.update(hash.as_bytes()),
-                // One that somebody has changed is no hash, but makes a difference, too.
+                // A cell that somebody has edited is no hash, but must change the result, too.
                 Err(_) => hasher.update(line.trace_hash.as_bytes()),
             };
         }

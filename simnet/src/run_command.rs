@@ -1,4 +1,4 @@
-//! `simnet run`: one scenario, from a file or from flags, and what it comes to.
+//! `simnet run`: one scenario, from a file or from flags, and its report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -18,14 +18,14 @@ use idlewood_simnet::{Cost, Execution, Meter, Report, Scenario, Simulation, base
 use crate::experiment_command::{INTERRUPTED, interruption};
 use crate::{Output, ProgressLine};
 
-/// While others are computed, the end and Ctrl-C are looked for so often.
+/// While centralised schedulers are computed, their end and Ctrl-C are checked for so often.
 const COMPARED_EVERY: Duration = Duration::from_millis(20);
-/// Smaller grids have too little to do at a time for several threads.
+/// Smaller grids have too few events at a time for several threads.
 const THREADED_NODES_MIN: u32 = 2_000;
 
 #[derive(Args)]
 pub(crate) struct RunArguments {
-    /// A scenario; flags win over what it says.
+    /// A scenario; flags override its settings.
     #[arg(long, value_name = "FILE.toml")]
     scenario: Option<PathBuf>,
     /// Print a scenario with all defaults, what they mean and where they come from.
@@ -43,7 +43,7 @@ pub(crate) struct RunArguments {
     /// Mean time that a machine which failed stays down; 0s: it restarts at once [default: 10m].
     #[arg(long, value_parser = parse_duration)]
     downtime: Option<Duration>,
-    /// A failure resets what the machine held for others, as in the paper.
+    /// A failure loses what the machine held for others, as in the paper.
     #[arg(long)]
     queue_lost: bool,
     /// Seed of all randomness [default: 1].
@@ -61,7 +61,7 @@ pub(crate) struct RunArguments {
     /// Tasks that a machine runs at the same time [default: 1].
     #[arg(long)]
     slots: Option<u32>,
-    /// Share of what all machines can do that the bags bring; decides how fast they come.
+    /// Share of what all machines can do that the bags demand; decides how fast they come.
     #[arg(long)]
     load: Option<f64>,
     /// The number of tasks of a bag is log-uniform between 1 and that of a usual bag.
@@ -73,10 +73,11 @@ pub(crate) struct RunArguments {
     /// Deadlines follow from the paper's application size w = n·a instead of the effective one.
     #[arg(long)]
     paper_size: bool,
-    /// The paper's scheme: --no-preemption, --paper-size, each bag for itself, and no redistribution, levelling, idle slots or patience.
+    /// The paper's scheme: --no-preemption, --paper-size, each bag by itself, and no redistribution, levelling, idle
+    /// slots or patience.
     #[arg(long)]
     paper: bool,
-    /// Simulated time after which the run ends even if bags are unfinished [default: 30d].
+    /// Simulated time after which the simulation ends even if bags are unfinished [default: 30d].
     #[arg(long, value_parser = parse_duration)]
     horizon: Option<Duration>,
     /// Threads that share the machines; changes no result. By default one in grids of less than 2000 machines, in others
@@ -86,14 +87,14 @@ pub(crate) struct RunArguments {
     /// How messages travel; changes no result. By default as bytes in grids of up to 100 machines.
     #[arg(long, value_enum)]
     wire: Option<Travel>,
-    /// Tell, too, what centralised schedulers with perfect information and the offline bound come to on the same machines, bags and
-    /// failures. Not where owners come and go or decline bags, where tries of tasks fail or tasks run several times, and where submitters do not say how
-    /// much work a task is: of that those do not know. They take each bag for another user's, as ours do with per_submitter = "off" in
-    /// the section policy.
+    /// Also print the results of centralised schedulers with perfect information, and of the offline bound, on the same
+    /// machines, bags and failures. Not if owners come and go or decline bags, tries of tasks fail, tasks run several
+    /// times, or submitters do not declare the work of tasks: those schedulers do not model that. They take each bag
+    /// for another user's, as ours do with per_submitter = "off" in the section policy.
     #[arg(long)]
     compare: bool,
-    /// Write down what happens to each task and each machine, a line of CSV each; an earlier history of that name is
-    /// replaced.
+    /// Write what happens to each task and each machine, a row of CSV for each event; an earlier history of that name
+    /// is replaced.
     #[arg(long, value_name = "FILE.csv")]
     history: Option<PathBuf>,
     /// How the result is printed; json: one object on the last line.
@@ -117,14 +118,14 @@ fn optional_duration(text: &str) -> Result<OptionalDuration, String> {
     if text == "none" { Ok(OptionalDuration(None)) } else { parse_duration(text).map(|of| OptionalDuration(Some(of))) }
 }
 
-/// What `simnet run` prints as JSON: the report, and what it has cost here and now.
+/// What `simnet run` prints as JSON: the report, and the cost of the simulation on this machine.
 #[derive(serde::Serialize)]
 struct Printed<'a> {
-    /// Whether the run has come to its end; false where it was interrupted.
+    /// Whether the simulation has come to its end; false if it was interrupted.
     complete: bool,
     #[serde(flatten)]
     report: &'a Report,
-    /// Beside the others, as in the rows of experiments.
+    /// Ratios to centralised schedulers, as in the rows of experiments.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     compared: BTreeMap<String, f64>,
     cost: Cost,
@@ -138,7 +139,8 @@ impl RunArguments {
         }
         let in_file = scenario.check_read();
         set(&mut scenario.churn, self.churn.map(|churn| churn.0));
-        // Only what is wrong with and without the flag: it may have a setting of the file read, or not read any more.
+        // Only errors that are there with and without the flag: a flag may give a setting of the file an effect, or
+        // take it away.
         if let (Some(path), Err(_), Err(sentence)) = (&self.scenario, in_file, scenario.check_read()) {
             return Err(format!("{}: {sentence}", path.display()));
         }
@@ -248,7 +250,8 @@ fn failure(sentence: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// What others come to on the same, where nobody interrupts; it takes minutes on large grids. Whoever is interrupted ends the process.
+/// Results of centralised schedulers on the same scenario; none if interrupted. Takes minutes on large grids, and an
+/// interrupt ends the process.
 fn compared(simulation: Simulation, interrupted: &AtomicBool) -> Option<BTreeMap<String, f64>> {
     let mut line = ProgressLine::new();
     let others = std::thread::spawn(move || compare(&simulation));
@@ -266,7 +269,7 @@ fn compared(simulation: Simulation, interrupted: &AtomicBool) -> Option<BTreeMap
     Some(values.into_iter().filter(|(_, value)| value.is_finite()).collect())
 }
 
-/// Prints what the run comes to: that, and whether it was interrupted.
+/// Runs the simulation and prints its report; returns it, and whether it was interrupted.
 fn simulate(
     mut simulation: Simulation,
     meter: Meter,
@@ -283,7 +286,7 @@ fn simulate(
     let is_whole = !is_interrupted && history.is_ok();
     let wall_s = line.finish();
     let cost = meter.stop(report.events, report.scenario.nodes, report.sim_s);
-    // What depends on the machine stays out of the report.
+    // Values that depend on the machine stay out of the report.
     eprintln!(
         "{} events in {wall_s:.2} s, {:.2} s of CPU, {:.0} events per CPU-second, {:.0} machine-hours per CPU-hour",
         report.events, cost.cpu_s, cost.events_per_cpu_s, cost.machine_hours_per_cpu_hour,

@@ -1,7 +1,7 @@
-//! Everything that defines a run. The same scenario gives the same trace.
+//! Everything that defines a simulation. The same scenario gives the same trace.
 //!
-//! A scenario can be read from a TOML file ([`Scenario::read`]); what a file does not say has its default.
-//! `scenarios/default.toml` has all of them, with what they mean.
+//! A scenario can be read from a TOML file ([`Scenario::read`]); settings missing there have their defaults.
+//! `scenarios/default.toml` has all settings, with what they mean.
 
 mod duration;
 mod inputs;
@@ -29,9 +29,9 @@ use crate::random::ln;
 /// The file that has every default and its source: what `simnet run --print-scenario` prints.
 pub const DEFAULTS: &str = include_str!("../scenarios/default.toml");
 
-/// Machines are switched on at first one in this time each, as before the grid could double in [`START_DOUBLING`].
+/// At first machines are switched on one by one at this interval, until the grid doubles in [`START_DOUBLING`].
 const START_INTERVAL: Duration = Duration::from_millis(100);
-/// Later the grid doubles in this time: our choice, some times what a join takes.
+/// Later the grid doubles in this time: our choice, a few times the duration of a join.
 const START_DOUBLING: Duration = Duration::from_secs(16);
 
 /// How long machines are up and down.
@@ -116,7 +116,7 @@ pub enum Workload {
     Workflows,
 }
 
-/// What a bad router does with requests, and with questions for work, that others send through it.
+/// What a bad router does with the requests and questions for work that others send through it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BadRouting {
@@ -129,7 +129,7 @@ pub enum BadRouting {
     OneChild,
 }
 
-/// Parameters of one run, with their defaults and where those come from.
+/// Parameters of one simulation, with their defaults and where those come from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Scenario {
@@ -174,38 +174,38 @@ pub struct Scenario {
     /// Mean time that the owner is away from a machine that is up, at least 1 s. Default 2 h: our guess.
     #[serde(rename(serialize = "owner_away_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     pub owner_away: Duration,
-    /// Whether a failure resets what the machine held for others, queue and finished results, as in the paper; bags that
-    /// were submitted from it stay. Default false: all that is durable stays, as in the agent.
+    /// Whether a failure loses what the machine held for others, queue and finished results, as in the paper; bags
+    /// submitted from it stay. Default false: all that is durable stays, as in the agent.
     pub queue_lost: bool,
     /// Share of sessions that end with a farewell instead of a crash, in percent. Default 0: the harder case.
     pub leave_percent: f64,
-    /// Share of machines that never go down, in percent; where it is above 0, bags are submitted from these alone, and there is
-    /// at least one. Default 0: whoever submits comes and goes like all others.
+    /// Share of machines that never go down, in percent; above 0, bags are submitted from these alone, and there is at
+    /// least one. Default 0: submitters come and go like all others.
     pub steady_percent: f64,
-    /// Machines that give a result of their own invention for every task, each another one, in percent, at most 100. Default 0,
-    /// as in the paper.
-    pub liars_percent: f64,
-    /// Machines whose owner does not let every bag run there, in percent, at most 100: each declines a share of all bags that is
-    /// its own, from nearly none to nearly all. Default 0, as in the paper.
-    pub choosy_percent: f64,
-    /// Machines whose router does not pass on as it should what others send through it, in percent, at most 100. Default 0, as in
+    /// Machines that invent the result of every task, each a different one, in percent, at most 100. Default 0, as in
     /// the paper.
+    pub liars_percent: f64,
+    /// Machines whose owner lets only some bags run there, in percent, at most 100: each declines a share of all bags
+    /// of its own, from nearly none to nearly all. Default 0, as in the paper.
+    pub choosy_percent: f64,
+    /// Machines whose router does not forward correctly what others send through it, in percent, at most 100. Default
+    /// 0, as in the paper.
     pub bad_routers_percent: f64,
-    /// What these do. Default drop.
+    /// What these routers do. Default drop.
     pub bad_routing: BadRouting,
-    /// Machines that run each task, 1 to 8, and how many have to say the same, from 2 to as many, or 1 where one machine runs it.
-    /// Default 1 and 1.
+    /// Machines that run each task, 1 to 8, and how many of them have to agree on its result, from 2 to as many, or 1
+    /// where one machine runs it. Default 1 and 1.
     pub replicas: u32,
     /// See `replicas`.
     pub quorum: u32,
-    /// Of the tasks of machines that agreed with others often enough one in so many is run elsewhere, too, where there is a
-    /// quorum; 0: all are. Default 0.
+    /// With a quorum, of the tasks of machines that agreed with others often enough one in so many is checked by
+    /// another machine, too; 0: all are. Default 0.
     pub recheck: u32,
     /// Seed of all randomness.
     pub seed: u64,
     /// Messages lost, in percent, below 100. Default 0, as in the paper.
     pub loss_percent: f64,
-    /// How far machines are from each other: all alike, or by pairs. Default constant, as in the paper.
+    /// How far machines are from each other: all equally, or by pairs. Default constant, as in the paper.
     pub latencies: Latencies,
     /// A matrix of round trips in milliseconds.
     pub latency_file: Option<PathBuf>,
@@ -219,10 +219,10 @@ pub struct Scenario {
     pub reorder_percent: f64,
     /// At most 60,000 ms. Default 1,000: our choice.
     pub reorder_ms: u64,
-    /// Of each uplink and of each downlink, at least 1 B/s. Default 125,000: the paper's 1 Mb/s.
+    /// Bandwidth of each uplink and of each downlink, at least 1 B/s. Default 125,000: the paper's 1 Mb/s.
     pub bandwidth_bytes_s: u64,
-    /// Whether all links have that bandwidth, or those of homes: medians 36 Mb/s down and 20 up, or each the mean one of a place in
-    /// `bandwidths_file`. Default paper.
+    /// Whether all links have that bandwidth, or those of homes: medians 36 Mb/s down and 20 up, or means of places in
+    /// `bandwidths_file`, drawn for each link. Default paper.
     pub bandwidths: Equipment,
     /// Bandwidths of cities or countries, as JSON.
     pub bandwidths_file: Option<PathBuf>,
@@ -231,7 +231,8 @@ pub struct Scenario {
     /// Size of a task's output. Default 1,000: our choice, so that the paper's links do not delay what the paper does not
     /// count (a thousand of its machines end 20 tasks a second, and one link takes 125 such outputs).
     pub output_bytes: u64,
-    /// Time that a flush takes, of one write or of all that came while the disk was busy. Default 5 ms: our guess of an fsync.
+    /// Time that a flush takes, of one write or of all those that came while the disk was busy. Default 5 ms: our guess
+    /// of an fsync.
     #[serde(rename(serialize = "persist_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     pub persist: Duration,
     /// Where bags come from: the paper's generator (the numbers below), the sizes and run times of a production grid, those of
@@ -239,17 +240,18 @@ pub struct Scenario {
     pub workload: Workload,
     /// A log in the Standard Workload Format; its first bags are submitted.
     pub log_file: Option<PathBuf>,
-    /// Workflows in WfFormat; each bag is the largest set of tasks of one kind at one depth of a workflow that is drawn.
+    /// Workflows in WfFormat; each bag is the largest set of tasks of one kind at one depth of a workflow drawn at
+    /// random.
     pub workflow_files: Vec<PathBuf>,
     /// Distribution of the tasks of a bag; it has one at least.
     pub tasks_file: Option<PathBuf>,
     /// Distribution of the work of tasks, in Mop.
     pub lengths_file: Option<PathBuf>,
-    /// Distribution of the time between two bags, in seconds; none: as drawn otherwise.
+    /// Distribution of the time between two bags, in seconds; none: as the workload has it otherwise.
     pub intervals_file: Option<PathBuf>,
-    /// Share of what all machines can do (while they are up and their owners away) that the bags bring, above 0 and at
-    /// most 10: bags arrive so fast that their work, over the mean time between them, is that. None: `bag_interval`, or
-    /// the log's own times. Default none.
+    /// Share of what all machines can do (while up and with their owners away) that the bags demand, above 0 and at
+    /// most 10: their arrivals are spaced so that work per time is that. None: `bag_interval`, or the log's own times.
+    /// Default none.
     pub load: Option<f64>,
     /// Bags that one user submits, all from the first machine, in percent, at most 100; the others come from random machines.
     /// Default 0.
@@ -259,25 +261,26 @@ pub struct Scenario {
     pub user_splits_into: u64,
     /// Share of the work of a task that this user declares, in percent, above 0. Default 100: an honest user.
     pub user_declares_percent: f64,
-    /// Coefficient of variation of the true work of tasks of one bag, 0 to 10; lognormal, and their mean is what is
-    /// declared. Default 0, the paper's; a production grid's is 0.45. A log has its own.
+    /// Coefficient of variation of the true work of tasks of one bag, 0 to 10; lognormal, with the declared work as
+    /// mean. Default 0, the paper's; a production grid's is 0.45. A log has its own.
     pub task_cv: f64,
-    /// Time between two checkpoints of a task, at least 1 s, from which it goes on after its machine was down; a task that
-    /// moves to another machine begins anew. None: it begins anew always. Default none, as in the paper.
+    /// Time between two checkpoints of a task, at least 1 s, from which it continues after its machine was down; a task
+    /// that moves to another machine starts from the beginning. None: it always does. Default none, as in the paper.
     #[serde(
         rename(serialize = "checkpoint_interval_s"),
         serialize_with = "optional_seconds",
         deserialize_with = "optional_from_text"
     )]
     pub checkpoint_interval: Option<Duration>,
-    /// Tries of tasks that fail at their end, each for itself and on any machine but those of `liars_percent`, in percent, at most
-    /// 100 together with `crashes_percent`. Each task has three further tries; where there is a quorum, failed tries of a task say
-    /// the same, and are votes. Default 0, as in the paper.
+    /// Tries of tasks that fail at their end, independently and on any machine but those of `liars_percent`, in
+    /// percent, at most 100 together with `crashes_percent`. Each task has three further tries; with a quorum, failed
+    /// tries of a task agree, and are votes. Default 0, as in the paper.
     pub fails_percent: f64,
-    /// The same of tries at whose end the worker dies, which a task may bring about on two machines. Default 0, as in the paper.
+    /// The same for tries at whose end the worker dies, which a task may cause on two machines. Default 0, as in the
+    /// paper.
     pub crashes_percent: f64,
-    /// Fetches of outputs from other machines that come to nothing, each for itself, in percent, below 100: the output is offered
-    /// again. Default 0: only crashes and full links keep one from coming.
+    /// Fetches of outputs from other machines that fail, independently, in percent, below 100: the output is offered
+    /// again. Default 0: only crashes and full links stop one.
     pub unfetched_percent: f64,
     /// Tasks of a usual bag per machine, at least 1. Default 10, the paper's.
     pub tasks_per_node: u64,
@@ -293,7 +296,7 @@ pub struct Scenario {
     pub task_mops_min: f64,
     /// Longest task, in Mop. Default 240,000: our choice, the paper leaves it open.
     pub task_mops_max: f64,
-    /// Whether submitters say how much work a task is, or have it measured. Default true, as in the paper.
+    /// Whether submitters declare the work of a task, or have it measured. Default true, as in the paper.
     pub declared: bool,
     /// Slowest machine, in Mop/s per slot, at least 1. Default 1,000, the paper's.
     pub speed_mops_min: u64,
@@ -441,7 +444,7 @@ impl Scenario {
     /// What is wrong, in which line, and what may stand there.
     pub fn parse(text: &str) -> Result<Self, String> {
         let scenario: Self = toml::from_str(text).map_err(|error| {
-            // It quotes the line.
+            // The message quotes the line.
             let lines: Vec<String> =
                 error.to_string().trim_end().lines().map(|line| shortened(line.to_owned())).collect();
             lines.join("\n")
@@ -513,7 +516,7 @@ impl Scenario {
 mod tests {
     use super::*;
 
-    /// Whatever is set, is set in the file of defaults, to its default.
+    /// Every setting is in the file of defaults, with its default.
     #[test]
     fn the_file_of_defaults_has_every_field() {
         assert_eq!(Scenario::parse(DEFAULTS), Ok(Scenario::default()));
@@ -522,7 +525,7 @@ mod tests {
             value.as_object().unwrap().keys().map(|name| name.trim_end_matches("_s").to_owned()).collect()
         };
         let all = serde_json::to_value(Scenario::default()).unwrap();
-        // What is none by default and has no word for it stands in a comment.
+        // A setting whose default is none and cannot be written is in a comment.
         let is_there = |table: &toml::Table, name: &str| {
             table.keys().any(|key| key.trim_end_matches("_s") == name) || DEFAULTS.contains(&format!("\n# {name} = "))
         };
@@ -535,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_in_a_file_is_told_with_its_line_and_what_may_stand_there() {
+    fn an_error_in_a_file_names_its_line_and_what_is_allowed() {
         for (text, parts) in [
             ("nodes = 5\nnode = 6\n", ["line 2", "unknown field `node`, expected one of `nodes`, `bags`"]),
             ("latencies = \"near\"\n", ["line 1", "expected one of `constant`, `internet`, `homes`, `matrix`"]),
@@ -553,7 +556,7 @@ mod tests {
         assert!(error.contains("line 2") && error.contains("expected u32") && error.len() < 2_000, "{error}");
     }
 
-    /// All that is called the paper's, and the file, are the same.
+    /// All variants called the paper's have the same settings, those of the file.
     #[test]
     fn the_paper_s_scenario_has_the_paper_s_scheme() {
         let mut peer = idlewood_scheduler::Config::default();

@@ -1,10 +1,10 @@
-//! A run of whole peers: what defines it, what drives it, and what it comes to.
+//! A simulation of whole peers: what defines it, what drives it, and its results.
 //!
-//! Machines are shared out over shards ([`shard`]), one for each thread; the world outside of them ([`world`]) acts
-//! between their windows. A window is as long as the shortest latency: what is sent in it arrives after it. The
-//! result, trace hash included, is the same for any number of threads, and whether messages travel as bytes or as
-//! values. With a shortest latency of almost nothing, windows would be too short to pay for threads: then all shards
-//! are run by one.
+//! Machines are divided into shards ([`shard`]), one for each thread; the world outside of them ([`world`]) acts
+//! between their windows. A window is as long as the shortest latency, so that whatever is sent in it arrives after it.
+//! The result, trace hash included, is the same for any number of threads, and whether messages travel as bytes or as
+//! values. If the shortest latency is almost nothing, windows are too short to pay for threads: then one thread runs
+//! all shards.
 
 mod history;
 mod messages;
@@ -40,23 +40,23 @@ use crate::report::{LinkUse, MessageCount, Report};
 use crate::scenario::Scenario;
 use crate::workload::{self, Bag, USER};
 
-/// Machines that one which starts knows of, as an agent knows some from its user and its last run.
+/// Contacts of a machine that starts, as an agent has some from its user and its last run.
 const CONTACTS: usize = 3;
-/// A submission that found nobody to take it, or whose machine crashed first, is tried again after so long.
+/// A submission that no machine accepted, or whose machine crashed first, is tried again after so long.
 const SUBMIT_RETRY: Duration = Duration::from_secs(1);
-/// Failed tries a simulated task may have before its last: our choice, an agent gives any number of them.
+/// Failed tries of a simulated task before its last: our choice, an agent allows any number of them.
 const RETRIES_MAX: u32 = 3;
 /// Events between two calls of the progress function, at least.
 const PROGRESS_EVENTS: u64 = 1 << 14;
 /// Windows shorter than this do not pay for threads.
 const WINDOW_MIN: Duration = Duration::from_micros(200);
 
-/// How a scenario is run. The outcome is the same.
+/// How a scenario is run; the outcome does not depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Execution {
     /// Threads, at least 1.
     pub threads: usize,
-    /// What travels.
+    /// How messages travel.
     pub wire: Wire,
 }
 
@@ -67,7 +67,7 @@ impl Execution {
     }
 }
 
-/// How far a run has come.
+/// Progress of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// Simulated time.
@@ -80,23 +80,23 @@ pub struct Progress {
     pub events: u64,
 }
 
-/// What machines only look at.
+/// What machines share and only read.
 #[derive(Clone)]
 struct Surroundings {
     scenario: Scenario,
     network: Network,
     wire: Wire,
-    /// With their numbers.
+    /// With their numbers in order of arrival.
     bags: BTreeMap<BagId, (usize, Bag)>,
 }
 
 impl Surroundings {
-    /// Nothing goes from one machine to another in less.
+    /// Nothing goes from one machine to another in less time.
     fn lookahead(&self) -> Duration {
         self.network.latency_min()
     }
 
-    /// The work that a task truly is, in Mop.
+    /// True work of a task, in Mop.
     ///
     /// # Panics
     /// When there is no such bag: peers invented one.
@@ -105,7 +105,7 @@ impl Surroundings {
         workload::work_mops(&self.scenario, *number, bag, task.index)
     }
 
-    /// The size of the output of a task.
+    /// Output size of a task.
     ///
     /// # Panics
     /// As above.
@@ -115,7 +115,7 @@ impl Surroundings {
     }
 }
 
-/// A run: machines, links, and what was seen of them.
+/// A simulation: machines, links, and the record of what happened.
 pub struct Simulation {
     around: Arc<Surroundings>,
     shards: Vec<Box<Shard>>,
@@ -166,7 +166,7 @@ impl Simulation {
         Ok(Self { around: Arc::new(around), shards, world, now: Time::ZERO })
     }
 
-    /// Runs to the end: until every bag is closed (where there are any), or until the horizon, or the history that somebody wants
+    /// Runs to the end: until every bag is closed (if there are any), until the horizon, or until the requested history
     /// cannot be written any more. The window in which the last bag is closed is run to its end.
     pub fn run(&mut self, mut progress: impl FnMut(Progress)) -> Report {
         self.run_while(|of| {
@@ -175,7 +175,7 @@ impl Simulation {
         })
     }
 
-    /// As [`Simulation::run`], but ends early when it is told to; the report is of what happened so far.
+    /// As [`Simulation::run`], but ends early once `goes_on` returns false; the report covers what happened so far.
     pub fn run_while(&mut self, mut goes_on: impl FnMut(Progress) -> bool) -> Report {
         self.watch(false);
         std::thread::scope(|scope| {
@@ -196,12 +196,12 @@ impl Simulation {
         self.report()
     }
 
-    /// Has what happens from now on to each task and machine written to a file, as CSV: docs/lab/method.md says what its lines are. It
-    /// changes no result, and is the same for any number of threads. A file that is a history is replaced. Whether all of it was
-    /// written says [`Self::end_history`].
+    /// From now on writes what happens to each task and machine to a file, as CSV: docs/lab/method.md describes its
+    /// rows. The file does not change the result, and is the same for any number of threads. An earlier history is
+    /// replaced. [`Self::end_history`] says whether all of it was written.
     ///
     /// # Errors
-    /// A sentence: the file is something else, or cannot be written.
+    /// A sentence: the file exists and is no history, or cannot be written.
     pub fn write_history(&mut self, path: &Path) -> Result<(), String> {
         self.world.history = Some(History::create(path)?);
         Ok(())
@@ -231,7 +231,7 @@ impl Simulation {
         self.shards.iter().filter_map(|shard| shard.next()).min()
     }
 
-    /// Lets one window or one act of the world happen; whether there was anything before the horizon.
+    /// Runs one window or one act of the world; returns whether there was anything before the horizon.
     fn advance(&mut self, pool: Option<&Pool>) -> bool {
         let horizon = Time::ZERO + self.around.scenario.horizon;
         let (machines, world) = (self.next_on_machines(), self.world.next());
@@ -244,7 +244,7 @@ impl Simulation {
             self.act();
             return true;
         }
-        // Windows begin at multiples of their length, whatever happened before.
+        // Windows begin at multiples of their length, independently of earlier ones.
         let length = i64::try_from(self.around.lookahead().as_micros()).unwrap_or(i64::MAX);
         let end = Time::from_micros((next.as_micros() / length + 1).saturating_mul(length));
         let end = end.min(world.unwrap_or(Time::MAX)).min(horizon + Duration::from_micros(1));
@@ -257,7 +257,7 @@ impl Simulation {
         true
     }
 
-    /// Lets the next event before `until` happen; whether there was one.
+    /// Runs the next event before `until`; returns whether there was one.
     pub fn step(&mut self, until: Time) -> bool {
         self.watch(true);
         self.shards.iter_mut().for_each(|shard| shard.unpack());
@@ -281,7 +281,7 @@ impl Simulation {
         true
     }
 
-    /// Shards give each other what they have for each other, and the world hears what they tell.
+    /// Passes on what shards have sent each other, and what they report to the world.
     fn exchange(&mut self) {
         for from in 0..self.shards.len() {
             for to in 0..self.shards.len() {
@@ -292,7 +292,7 @@ impl Simulation {
                 self.shards[to].receive(parcels);
             }
         }
-        self.world.hear(self.shards.iter_mut().map(|shard| &mut shard.news));
+        self.world.hear(self.shards.iter_mut().map(|shard| &mut shard.observed));
     }
 
     // ---- the world ----
@@ -331,7 +331,7 @@ impl Simulation {
         shard.start(host, contacts, now, &around);
     }
 
-    /// Somebody submits a bag at a random machine that is up, and looks a moment later whether it was accepted.
+    /// A user submits a bag at a random machine that is up, and checks a moment later whether it was accepted.
     fn submit(&mut self, number: usize) {
         let bag = &self.world.record.bags()[number];
         if bag.accepted.is_some() {
@@ -345,7 +345,7 @@ impl Simulation {
             replication: self.around.scenario.replication(),
         };
         let is_users = bag.bag.is_users;
-        // It is with a machine that may still accept it, unless that machine has crashed.
+        // The bag is with a machine that may still accept it, unless that machine has crashed.
         let pending = bag
             .submitted
             .is_some_and(|(host, _)| self.peer(host).is_some_and(|peer| peer.bag(submission.id).is_some()));
@@ -370,7 +370,7 @@ impl Simulation {
         self.shard_of(host).submit(host, submission, now, &around);
     }
 
-    // ---- looking at it ----
+    // ---- accessors ----
 
     /// What defines the run.
     pub fn scenario(&self) -> &Scenario {
@@ -392,7 +392,7 @@ impl Simulation {
         self.shards.iter().map(|shard| shard.deeds.as_slice()).find(|deeds| !deeds.is_empty()).unwrap_or_default()
     }
 
-    /// Counts the starts of a machine: names its present life.
+    /// Counts the starts of a machine: identifies its present life.
     pub fn life(&self, host: HostIndex) -> u32 {
         self.host(host).life
     }
@@ -413,7 +413,7 @@ impl Simulation {
         Progress { now: self.now, bags_closed: bags - record.open_bags(), bags, events: self.events() }
     }
 
-    /// What became of the tasks.
+    /// The record of the tasks.
     pub fn record(&self) -> &Record {
         &self.world.record
     }
@@ -436,12 +436,12 @@ impl Simulation {
         }
     }
 
-    /// The links; what is changed holds for what is sent from now on.
+    /// The links; changes apply to what is sent from now on.
     pub fn network_mut(&mut self) -> &mut Network {
         &mut Arc::make_mut(&mut self.around).network
     }
 
-    /// Shuts the lid of a machine that is up: it handles nothing, its tasks stand still, its clocks go on.
+    /// Shuts the lid of a machine that is up: it handles nothing and its tasks stand still, while its clocks go on.
     pub fn pause(&mut self, host: HostIndex, pause: Pause) {
         let now = self.now;
         let machine = self.shard_of(host).host_mut(host);
@@ -458,7 +458,7 @@ impl Simulation {
         }
     }
 
-    /// From now on a machine handles everything so much later than it could; zero: at once again.
+    /// From now on a machine handles everything by so much later; zero: at once again.
     pub fn slow_down(&mut self, host: HostIndex, by: Duration) {
         self.shard_of(host).host_mut(host).condition.slow = by;
     }
@@ -471,7 +471,7 @@ impl Simulation {
 
     // ---- the end ----
 
-    /// What the run came to so far.
+    /// The results so far.
     pub fn report(&self) -> Report {
         let mut counts = Counts::default();
         self.shards.iter().for_each(|shard| counts.add(&shard.counts));
@@ -503,10 +503,10 @@ impl Simulation {
         }
     }
 
-    /// Whether nobody will run any more of a bag that was accepted.
+    /// Whether no task of an accepted bag will run any more.
     fn is_over_for_good(&self, bag: &BagRecord) -> bool {
         let submitter = bag.submitted.and_then(|(host, _)| self.peer(host));
-        // What it knows while it is down is on its disk.
+        // A submitter that is down knows what is on its disk.
         let is_forgotten = submitter.is_some_and(|submitter| submitter.bag(bag.bag.id).is_none());
         let nothing_happens = self.next_on_machines().is_none() && self.world.next().is_none();
         bag.closed.is_some() || is_forgotten || nothing_happens
@@ -516,7 +516,7 @@ impl Simulation {
         (0..self.around.scenario.nodes).map(|host| self.host(host))
     }
 
-    /// How busy links were: all together first, then those of machines by the depth of their routers.
+    /// Use of links: of all together first, then of machines by the depth of their routers.
     fn links(&self) -> Vec<LinkUse> {
         let span = self.now.since(self.around.scenario.first_arrival());
         let mut all = LinkUse::default();
@@ -534,7 +534,7 @@ impl Simulation {
         std::iter::once(all).chain(by_depth.into_values()).map(|of| of.over(span)).collect()
     }
 
-    /// The digests of all machines, in their order, as one.
+    /// The digests of all machines, in their order, combined.
     fn trace_hash(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for host in self.hosts() {

@@ -1,27 +1,27 @@
-//! How long any message or record is when encoded, and a digest of its content, in one pass that writes nothing.
+//! The encoded length of any message or record, and a digest of its content, in one pass that writes nothing.
 //!
 //! Lengths are those of plain CBOR as `ciborium` writes it (RFC 8949, lengths in front, fractions as short as they are
-//! exact): what the agent sends. Every run with [`Wire::Bytes`](crate::overlay::Wire::Bytes) compares them with the
+//! exact): what the agent sends. Simulations with [`Wire::Bytes`](crate::overlay::Wire::Bytes) compare them with the
 //! real encoding of every message. The digest mixes all values, not the names of fields; it is for traces, not for
-//! safety.
+//! security.
 
 use std::fmt;
 
 use serde::ser::{self, Serialize};
 
-/// What one pass over a value finds.
+/// Result of one pass over a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
     /// Bytes of its CBOR encoding.
     pub bytes: u64,
-    /// Of its content.
+    /// Digest of its content.
     pub digest: u64,
 }
 
 /// Measures a value.
 ///
 /// # Panics
-/// When it holds something whose length is not known before it is written; messages and records do not.
+/// When its length is not known before it is written, which is never so of messages and records.
 pub fn size_of<T: Serialize>(value: &T) -> Size {
     let mut pass = Pass(Size::default());
     value.serialize(&mut pass).expect("messages and records hold nothing that has no length");
@@ -61,7 +61,7 @@ fn float_bytes(value: f64) -> u64 {
     let mantissa = bits & ((1 << 52) - 1);
     let zeros = if mantissa == 0 { 52 } else { mantissa.trailing_zeros() as i32 };
     let is_half = match exponent {
-        // Zero, and what is infinite; numbers below every normal one are far below the halves.
+        // Zero and infinities; numbers below every normal one are far below the halves.
         -1023 | 1024 => mantissa == 0,
         -14..=15 => zeros >= 42,
         // Each step below the smallest normal half costs a bit.
@@ -412,7 +412,7 @@ mod tests {
         let fraction = prop_oneof![
             any::<f64>(),
             any::<f32>().prop_map(f64::from),
-            // All that a half can hold, and neighbours it cannot.
+            // All that a half can hold, and its neighbours that it cannot.
             (-2100i32..2100, -30..20i32).prop_map(|(mantissa, exponent)| f64::from(mantissa) * 2f64.powi(exponent)),
             Just(f64::INFINITY),
             Just(-0.0),

@@ -1,6 +1,6 @@
-//! Values that wait under a small number, so that the queue of events moves numbers and not messages.
+//! Values stored under small numbers, so that the queue of events moves numbers and not messages.
 //!
-//! Freed places are used again, last freed first: a run in its steady state allocates nothing here.
+//! Freed places are reused, last freed first: in its steady state a simulation allocates nothing here.
 
 /// Values by number.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Puts a value in; its number until it is taken.
+    /// Stores a value; returns its number, valid until it is taken.
     ///
     /// # Panics
     /// With 2³² − 1 values in it.

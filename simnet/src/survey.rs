@@ -1,5 +1,5 @@
-//! What home computers and their links are like, as surveys have found: cores by Valve's survey of its users, bandwidths by the
-//! Global Index of speedtest.net.
+//! Surveys of home computers and their links: cores by Valve's survey of its users, bandwidths by the Global Index of
+//! speedtest.net.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,14 +15,14 @@ pub struct Cores(Distribution);
 
 /// Most cores of a computer, as many as a machine may have slots.
 const CORES_MAX: u32 = 1_024;
-/// Of the lines that tell how many cores computers have.
+/// Category of the lines of text that say how many cores computers have.
 const CATEGORY: &str = "Physical CPUs";
-/// What a line is called of computers that have not said.
+/// Name of the line for computers of unknown cores.
 const UNSPECIFIED: &str = "Unspecified";
-/// What a heading begins with.
+/// Beginning of a heading.
 const HEADING: &str = "date";
 
-/// Of a line, separated by commas; one in quotation marks may have commas itself.
+/// Fields of a line, separated by commas; one in quotation marks may contain commas.
 fn fields(line: &str) -> Vec<&str> {
     let mut is_quoted = false;
     let ends = |letter: char| {
@@ -32,7 +32,7 @@ fn fields(line: &str) -> Vec<&str> {
     line.split(ends).map(|field| field.trim().trim_matches('"')).collect()
 }
 
-/// Whether it is a year, a month and a day, as in 2026-04-01.
+/// Whether this is a year, a month and a day, as in 2026-04-01.
 fn is_date(text: &str) -> bool {
     let is_number = |part: &str, digits: usize, most: u32| {
         let number =
@@ -52,8 +52,8 @@ impl Cores {
         input::read(path, "give a survey with lines of date,category,name,change,share", Self::parse)
     }
 
-    /// Parses a survey: of its last month the lines of physical processors, such as `2026-04-01,Physical CPUs,8 cpus,0.01,0.27`.
-    /// Those of anything else are passed over, and the first one where it is a heading.
+    /// Parses a survey: of its last month the lines of physical processors, such as `2026-04-01,Physical CPUs,8
+    /// cpus,0.01,0.27`. Other lines are skipped, and so is a heading.
     ///
     /// # Errors
     /// What is wrong, and in which line.
@@ -71,7 +71,7 @@ impl Cores {
             if number == 1 && date == HEADING {
                 continue;
             }
-            // They are compared as they are written.
+            // Dates are compared as text.
             if !is_date(date) {
                 return malformed(number, format!("{date} is not a date such as 2026-04-01"));
             }
@@ -91,7 +91,7 @@ impl Cores {
             return Err(Malformed::whole(format!("it has no line of {CATEGORY}")));
         };
         let all: f64 = last.values().sum();
-        // They are rounded.
+        // Shares are rounded.
         if !(0.9..=1.1).contains(&all) {
             return Err(Malformed::whole(format!("the shares of {CATEGORY} of {date} come to {all} and not to 1")));
         }
@@ -99,7 +99,7 @@ impl Cores {
         Ok(Self(Distribution::of_shares(&shares)))
     }
 
-    /// The number that this share of all computers, in [0, 1), is below.
+    /// The number of cores below which this share of all computers, in [0, 1), is.
     pub fn quantile(&self, share: f64) -> u32 {
         self.0.quantile(share) as u32
     }
@@ -126,7 +126,7 @@ struct Place {
     down_mbits: MbitS,
 }
 
-/// A number; some have been written as text.
+/// A number; some are written as text.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "a number of Mb/s")]
 enum MbitS {
@@ -178,7 +178,7 @@ impl Bandwidths {
         Ok(Self { places: places.iter().map(of).collect::<Result<_, _>>()? })
     }
 
-    /// Those of a place that is drawn by a share in [0, 1).
+    /// Bandwidths of a place drawn by a share in [0, 1).
     pub fn draw(&self, share: f64) -> (u64, u64) {
         let at = (share * self.places.len() as f64) as usize;
         self.places[at.min(self.places.len() - 1)]

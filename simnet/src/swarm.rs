@@ -1,13 +1,13 @@
 //! The swarm: thousands of small random worlds, each with its own machines, settings, faults and schedule.
 //!
 //! A case is its seed and nothing else. Phase one: machines start, and the faults that the case has drawn from the
-//! catalogue befall links and machines at random moments, while every safety invariant is looked at after every event.
-//! Phase two: all faults stop, everybody is started again, and the tree must become the true one within
-//! [`i6_tree::bound`], and stay so for a while. Whatever breaks is told with the invariant, the moment, and the seed;
-//! the same seed does the same again.
+//! catalogue hit links and machines at random moments, while every safety invariant is checked after every event. Phase
+//! two: all faults stop, every machine is started again, and the tree must become the true one within
+//! [`i6_tree::bound`], and stay so for a while. A violation is printed with the invariant, the moment, and the seed,
+//! which reproduces it.
 //!
 //! Every machine knows a contact that is never replaced by another machine, as an agent's list of contacts has it: no
-//! protocol finds machines again of which nobody knows. Large worlds and long times are for the experiments.
+//! protocol finds machines that no machine knows. Large worlds and long times are for the experiments.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -24,13 +24,13 @@ use crate::invariant::{Invariant, Safety, Violation, i6_tree};
 use crate::network::Quality;
 use crate::overlay::{Memory, Settings, World};
 use crate::random::{exponential, happens, log_uniform, stream};
-use crate::seeds::Word;
+use crate::seeds::JobEvent;
 
 /// Fewest and most machines of a case.
 pub const HOSTS: (u32, u32) = (3, 64);
-/// Machines that are never replaced by others, and that everybody has among its contacts.
+/// Machines that are never replaced by others, and that all machines have among their contacts.
 const CONTACTS: HostIndex = 2;
-/// While faults have stopped, the whole tree is compared with the oracle so often.
+/// Once faults have stopped, the whole tree is compared with the oracle so often.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The catalogue.
@@ -54,7 +54,7 @@ pub enum Fault {
     Amnesia,
     /// Machines that crashed come back with an incarnation before their last.
     Stale,
-    /// Other machines come in the place of those that crashed.
+    /// Other machines take the place of those that crashed.
     Stranger,
     /// Machines leave in good order, and come back.
     Leave,
@@ -84,24 +84,24 @@ pub const CATALOGUE: [Fault; 14] = [
     Fault::ClockJump,
 ];
 
-/// One world and what befalls it.
+/// One world and its faults.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Of everything.
+    /// Seed of everything.
     pub seed: u64,
     /// Machines.
     pub hosts: u32,
-    /// Of all peers.
+    /// Settings of all peers.
     pub config: Config,
-    /// What can befall it.
+    /// Faults that can occur.
     pub faults: Vec<Fault>,
-    /// Links while nothing befalls them.
+    /// Links while no fault affects them.
     pub quality: Quality,
     /// The machines start at random moments in it.
     pub start_window: Duration,
     /// How long faults go on.
     pub faulty: Duration,
-    /// Mean time between two.
+    /// Mean time between two faults.
     pub pause: Duration,
 }
 
@@ -112,9 +112,9 @@ pub struct Outcome {
     pub violation: Option<Violation>,
     /// When the tree was the true one again after the last fault, for good.
     pub settled: Option<Duration>,
-    /// Events that were looked at.
+    /// Events that were checked.
     pub events: u64,
-    /// Faults that befell it.
+    /// Faults that occurred.
     pub faults: u32,
 }
 
@@ -155,8 +155,9 @@ fn draw_config(rng: &mut impl Rng) -> Config {
     config
 }
 
-/// Longest latency with which such settings can work at all: a try of a look-up, over a path that nobody knows, waits
-/// for two round trips; and a child's report, which follows a heartbeat after the last answer, arrives within its lease.
+/// Longest latency with which such settings can work at all: a try of a look-up, over a path that no machine knows,
+/// waits for two round trips; and a child's report, which follows a heartbeat after the last answer, arrives within its
+/// lease.
 fn latency_us_max(config: &Config) -> u64 {
     let heartbeat_us = config.heartbeat_ms * 10 * (100 + config.jitter_percent);
     let lease_us = config.child_lease_ms * 1_000 - heartbeat_us;
@@ -189,7 +190,7 @@ impl Case {
         Self { seed, hosts, config, faults, quality, start_window, faulty, pause }
     }
 
-    /// Lets it happen, and looks at these invariants; none: at all.
+    /// Runs the case, and checks these invariants; none: all.
     pub fn run(&self, watched: &[Invariant]) -> Outcome {
         let settings = Settings {
             config: self.config.clone(),
@@ -237,7 +238,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Lets everything up to a moment happen, and looks at each step.
+    /// Runs until a moment, and checks each step.
     fn run_until(&mut self, until: Time) -> Result<(), Violation> {
         while let Some(step) = self.world.step(until) {
             self.safety.stepped(&self.world, step)?;
@@ -276,7 +277,7 @@ impl Run<'_> {
         }
     }
 
-    /// Starts a machine and gives it the contacts that everybody has.
+    /// Starts a machine and gives it the contacts that all machines have.
     fn start(&mut self, host: HostIndex, memory: Memory) -> Result<(), Violation> {
         self.world.start(host, memory);
         for contact in (0..CONTACTS).filter(|contact| *contact != host) {
@@ -367,7 +368,7 @@ impl Run<'_> {
         (!up.is_empty()).then(|| up[self.rng.random_range(0..up.len())])
     }
 
-    /// Now and then somebody comes back, or a lid is opened.
+    /// Now and then a machine comes back, or a lid is opened.
     fn recover(&mut self) -> Result<(), Violation> {
         if !self.paused.is_empty() && happens(&mut self.rng, 40.0) {
             let host = self.paused.swap_remove(self.rng.random_range(0..self.paused.len()));
@@ -387,7 +388,7 @@ impl Run<'_> {
         self.safety.resumed(&self.world, host);
     }
 
-    /// What a machine remembers that comes back.
+    /// What a machine that comes back remembers.
     fn memory(&mut self, host: HostIndex) -> Memory {
         let has = |fault| self.case.faults.contains(&fault);
         let mut options = vec![Memory::Kept];
@@ -399,7 +400,7 @@ impl Run<'_> {
 
     // ---- phase two ----
 
-    /// Ends all faults, brings everybody back, and waits for the true tree.
+    /// Ends all faults, brings all machines back, and waits for the true tree.
     fn settle(&mut self, watched: &[Invariant]) -> Result<Option<Duration>, Violation> {
         self.world.network_mut().heal();
         self.world.network_mut().set_quality(self.case.quality.clone());
@@ -407,7 +408,7 @@ impl Run<'_> {
             self.world.slow_down(host, Duration::ZERO);
             self.resume(host);
         }
-        // Who is leaving is given the time for it.
+        // Machines that are leaving are given the time for it.
         let linger = Duration::from_millis(self.case.config.leave_linger_ms) + LOOK;
         self.run_until(self.world.now() + linger)?;
         for host in 0..self.case.hosts {
@@ -452,10 +453,10 @@ impl Run<'_> {
     }
 }
 
-/// A case that broke something.
+/// A case that violated an invariant.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Of the case.
+    /// Seed of the case.
     pub seed: u64,
     /// The invariant, or `panic`.
     pub invariant: String,
@@ -466,24 +467,24 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What repeats it.
+    /// The command that repeats it.
     pub fn command(&self) -> String {
         format!("simnet swarm --case {}", self.seed)
     }
 }
 
-/// What a swarm came to.
+/// Result of a swarm.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Cases run.
     pub cases: u64,
-    /// Events that were looked at.
+    /// Events that were checked.
     pub events: u64,
-    /// Faults that befell them.
+    /// Faults that occurred.
     pub faults: u64,
     /// Times until the tree was right again, ascending.
     pub settled: Vec<Duration>,
-    /// Cases that broke something, by seed.
+    /// Cases that violated an invariant, by seed.
     pub failures: Vec<Failure>,
 }
 
@@ -525,8 +526,8 @@ fn attempt(seed: u64) -> Result<Outcome, String> {
 pub fn run(seeds: &[u64], mut progress: impl FnMut(&Summary)) -> Summary {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut summary = Summary::default();
-    let listen = |word: Word<(), _>| {
-        if let Word::Done(number, outcome, _) = word {
+    let listen = |event: JobEvent<(), _>| {
+        if let JobEvent::Done(number, outcome, _) = event {
             summary.add(seeds[number], outcome);
             progress(&summary);
         }

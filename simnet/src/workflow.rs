@@ -1,8 +1,9 @@
-//! Runs of real workflows as bags: instances in WfFormat (WfCommons, all versions up to 1.6), of which the largest set of tasks of
-//! one kind at the same depth is taken: as many have to run before each, one after the other, so that none needs another.
+//! Real workflows as bags: instances in WfFormat (WfCommons, all versions up to 1.6), of which the largest set of tasks
+//! of one kind at the same depth is taken. The depth of a task is the number of tasks that have to run before it, one
+//! after the other: so none of the set needs another.
 //!
-//! Used are each task's run time, its kind, its parents and the sizes of the files that it writes. Left out: the tasks before
-//! and behind that set, inputs, memory, and which machine ran what.
+//! Used are each task's run time, kind, parents and the sizes of its output files. Ignored are the tasks before and
+//! behind that set, inputs, memory, and on which machine a task ran.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -26,11 +27,11 @@ struct Workflow {
     execution: Option<Execution>,
 }
 
-/// A task with all that is said of it, up to version 1.4.
+/// A task with all its properties, up to version 1.4.
 #[derive(Deserialize)]
 struct Listed {
     name: String,
-    /// Tasks that are the same in kind have the same; else they have the same program.
+    /// Same for tasks of the same kind; without it the program tells kinds apart.
     category: Option<String>,
     command: Option<Command>,
     /// Seconds; the second name is that of older instances.
@@ -65,7 +66,7 @@ struct Specification {
 #[derive(Deserialize)]
 struct Specified {
     id: String,
-    /// That of its kind, or its id once more.
+    /// Name of its kind, or its id once more.
     name: String,
     #[serde(default)]
     parents: Vec<String>,
@@ -102,11 +103,11 @@ const OUTPUT_BYTES_MAX: u64 = 1 << 40;
 const EXPECTED: &str = "WfFormat: {\"workflow\": {\"tasks\": [{\"name\": …, \"runtimeInSeconds\": …, \"parents\": […], \"files\": […]}]}}, \
     from version 1.5 on {\"workflow\": {\"specification\": {\"tasks\": […], \"files\": […]}, \"execution\": {\"tasks\": […]}}}";
 
-/// A task in whatever version.
+/// A task of any version.
 struct Task {
-    /// Of which there are no two.
+    /// Unique.
     name: String,
-    /// Empty where nothing is said of it: all those are of one kind.
+    /// Empty where the file has none: all those are of one kind.
     kind: String,
     run_s: f64,
     parents: Vec<String>,
@@ -123,7 +124,7 @@ impl From<Listed> for Task {
     }
 }
 
-/// By their names, of which the format has each once.
+/// By their names, which must be unique.
 fn named<T>(whose: &str, all: impl IntoIterator<Item = (String, T)>) -> Result<BTreeMap<String, T>, Malformed> {
     let mut named = BTreeMap::new();
     for (name, one) in all {
@@ -135,13 +136,13 @@ fn named<T>(whose: &str, all: impl IntoIterator<Item = (String, T)>) -> Result<B
     Ok(named)
 }
 
-/// What was to run, with how it ran.
+/// Joins what was to run with how it ran.
 fn executed(specification: Specification, execution: Option<Execution>) -> Result<Vec<Task>, Malformed> {
     let execution = execution.ok_or_else(|| {
         Malformed::whole("it has no execution: it tells what was to run, and not for how long that took")
     })?;
     let files = named("the specification has file", specification.files.into_iter().map(|file| (file.id, file.bytes)))?;
-    // Of several attempts of a task nobody says which the others waited for.
+    // Of several attempts of a task it is unknown which one the others waited for.
     let runs = named("the execution has task", execution.tasks.into_iter().map(|task| (task.id.clone(), task)))?;
     let with_run = |Specified { id, name, parents, outputs }: Specified| {
         let Some(run) = runs.get(&id) else {
@@ -190,7 +191,7 @@ pub fn parse(text: &str) -> Result<ObservedBag, Malformed> {
     for (task, level) in tasks.iter().zip(levels(&tasks)?) {
         alike.entry((level, task.kind.as_str())).or_default().push(task);
     }
-    // The first of the largest.
+    // The first of the largest sets.
     let largest = alike.into_values().rev().max_by_key(Vec::len);
     let tasks = largest.ok_or_else(|| Malformed::whole("there is no task in it"))?;
     Ok(ObservedBag {
@@ -264,7 +265,7 @@ mod tests {
         ]);
         let bag = parse(&text).unwrap();
         assert_eq!((bag.tasks_s, bag.outputs_bytes), (vec![0.25, 1.5], vec![8, 8]));
-        // The first of those that are as large.
+        // Of sets equally large the first one.
         let alike = workflow(&[task("a", "p", 1.0, &[]), task("b", "q", 2.0, &[])]);
         assert_eq!(parse(&alike).map(|bag| bag.tasks_s), Ok(vec![1.0]));
         let older = r#"{"workflow": {"tasks": [{"name": "x", "runtime": 2, "command": {"program": "p"}}]}}"#;
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_named() {
+    fn malformed_instances_are_refused_by_name() {
         let one = task("one", "p", 1.0, &["two"]);
         for (text, sentence) in [
             (workflow(std::slice::from_ref(&one)), "task one: its parent two is no task of it"),

@@ -1,10 +1,11 @@
-//! What is to be done, and by whom: bags that arrive at random machines, and what those machines are like.
+//! The workload: bags that arrive at random machines, and the properties of those machines.
 //!
 //! The paper's load (Celaya and Marchal 2010, §7): bags arrive as a Poisson process; each has a number of tasks in
-//! proportion to the number of machines and tasks of a log-uniform length. On demand the number of tasks is log-uniform,
-//! too: the heavy tail of production grids. Or sizes and run times are those of such a grid by their quantiles
-//! (`docs/design/defaults.md`) or follow other distributions, or the bags are those of a log or of workflows; run times are taken
-//! for those on a machine of [`REFERENCE_MOPS`]. The tasks of a bag are alike to the scheduler; what they truly are may vary.
+//! proportion to the number of machines and tasks of a log-uniform length. On demand the number of tasks is
+//! log-uniform, too: the heavy tail of production grids. Or sizes and run times are those of such a grid by their
+//! quantiles (`docs/design/defaults.md`) or follow other distributions, or the bags are those of a log or of workflows;
+//! run times are taken for those on a machine of [`REFERENCE_MOPS`]. The scheduler takes the tasks of a bag for equal;
+//! their true work may vary.
 
 use std::time::Duration;
 
@@ -22,9 +23,9 @@ use crate::scenario::{Equipment, Scenario, Speeds, TASKS_MAX, Workload, loaded};
 
 /// Speed of the machine that the run times of a log were measured on, in Mop/s: the paper's mean speed, our choice.
 pub const REFERENCE_MOPS: f64 = 2_000.0;
-/// Tasks per bag of a production grid. The largest count is where it is capped.
+/// Tasks per bag of a production grid, capped at the largest count.
 const GRID_TASKS: [(f64, f64); 6] = [(0.0, 1.0), (0.5, 2.0), (0.75, 10.0), (0.95, 84.0), (0.99, 221.0), (1.0, 1_000.0)];
-/// Run times there, in seconds. The longest is chosen so that the mean is the published 7,990 s.
+/// Run times of that grid, in seconds. The longest is chosen so that the mean is the published 7,990 s.
 const GRID_TASK_S: [(f64, f64); 4] = [(0.0, 1.0), (0.5, 255.0), (0.95, 39_940.0), (1.0, 167_000.0)];
 /// Cores of home computers, with our ends.
 const HOME_CORES: [(f64, f64); 8] =
@@ -50,17 +51,17 @@ pub struct Bag {
     pub tasks: u64,
     /// a, in Mop.
     pub task_mops: f64,
-    /// What its submitter says that a is, in Mop.
+    /// Declared value of a, in Mop.
     pub declared_mops: f64,
-    /// Whether it is the one user's who has a share of all bags (`user_percent`), and sits at [`USER`].
+    /// Whether its submitter is the one user who has a share of all bags (`user_percent`), at machine [`USER`].
     pub is_users: bool,
-    /// Which bag it is a piece of, by the order of arrival of bags before they were split.
+    /// The bag of which it is a piece, by order of arrival before bags were split.
     pub whole: usize,
-    /// Which task of that its first one is.
+    /// Which task of that bag is its first one.
     pub first: u64,
 }
 
-/// Where the user sits who has a share of all bags.
+/// The machine of the user who has a share of all bags.
 pub const USER: u32 = 0;
 
 impl Bag {
@@ -73,11 +74,11 @@ impl Bag {
 /// A bag as it was run on a real grid: of a log, or of a workflow's run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObservedBag {
-    /// When its first job was submitted, since that of the log's first bag; 0 of a workflow.
+    /// When its first job was submitted, counted from the log's first bag; 0 for a workflow.
     pub arrival: Duration,
     /// Run time of each of its tasks, in seconds.
     pub tasks_s: Vec<f32>,
-    /// Size of the output of each; empty where nobody has said.
+    /// Output size of each task; empty if unknown.
     pub outputs_bytes: Vec<u64>,
 }
 
@@ -88,7 +89,7 @@ impl ObservedBag {
     }
 }
 
-/// Refuses a scenario, whose files are loaded, where its bags, which are these, are too much to be run, or cannot come at its load.
+/// Refuses a loaded scenario whose bags, given here, are too many to be run, or cannot reach its load.
 ///
 /// # Errors
 /// A sentence that says what to write instead.
@@ -108,10 +109,11 @@ pub fn check(scenario: &Scenario, bags: &[Bag]) -> Result<(), String> {
     Ok(())
 }
 
-/// All bags of a run, in the order of their arrival. Of a scenario that names files, [`Scenario::load`] comes first.
+/// All bags of a simulation, in the order of their arrival. Files that the scenario names must be loaded first:
+/// [`Scenario::load`].
 pub fn bags(scenario: &Scenario) -> Vec<Bag> {
     let mut rng = stream(scenario.seed, "workload", 0);
-    // Counted in mean intervals between bags.
+    // In units of mean intervals between bags.
     const INTERVAL: u64 = 1_000_000;
     let mut after = 0;
     let log = (scenario.workload == Workload::Log).then(|| loaded(&scenario.inputs.bags));
@@ -136,7 +138,7 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
         })
         .collect();
     let work_mops: f64 = bags.iter().map(|(_, bag)| bag.application_size_mops()).sum();
-    // At a load, the time in which all machines could do it, over the load.
+    // At a given load: the time that all machines need for the work, over the load.
     let span_s = scenario.load.map(|load| work_mops / (capacity_mops(scenario) * load));
     let observed = log.map(|log| log.as_slice()).unwrap_or_default();
     let observed_span = observed.get(number.saturating_sub(1)).map_or(Duration::ZERO, |bag| bag.arrival);
@@ -156,7 +158,7 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
     bags.into_iter().flat_map(|(_, bag)| pieces(scenario, bag)).collect()
 }
 
-/// Bag number `number` of the log, or the one that it was drawn as of those of workflows.
+/// Bag `number` of the log, or, of workflows, the one drawn for it.
 fn observed_bag(scenario: &Scenario, number: usize) -> Option<&ObservedBag> {
     let bags = || loaded(&scenario.inputs.bags);
     match scenario.workload {
@@ -170,12 +172,12 @@ fn observed_bag(scenario: &Scenario, number: usize) -> Option<&ObservedBag> {
     }
 }
 
-/// How many of `whole` parts of the mean this is; 0 where all are 0.
+/// `value` in parts of the mean, which has `whole`; 0 where all are 0.
 fn share_of(value: f64, mean: f64, whole: u64) -> u64 {
     if mean > 0.0 { (value / mean * whole as f64).round() as u64 } else { 0 }
 }
 
-/// What a bag is submitted as: itself, or, of a user who splits it, so many bags of about as many tasks each.
+/// The bags submitted for one bag: itself, or, for the user who splits its bags, so many of about as many tasks each.
 fn pieces(scenario: &Scenario, bag: Bag) -> Vec<Bag> {
     let count = if bag.is_users { scenario.user_splits_into.min(bag.tasks) } else { 1 };
     let piece = |number: u64| {
@@ -191,7 +193,7 @@ fn number_of(scenario: &Scenario) -> f64 {
     f64::from(scenario.bags.max(1))
 }
 
-/// n and a of a bag that is drawn.
+/// n and a of a bag drawn at random.
 fn size(scenario: &Scenario, rng: &mut ChaCha8Rng) -> (u64, f64) {
     if scenario.workload == Workload::Desktops {
         let tasks = (quantile(&GRID_TASKS, rng.random()).round() as u64).max(1);
@@ -235,16 +237,16 @@ pub fn work_mops(scenario: &Scenario, number: usize, bag: &Bag, index: u64) -> f
     (bag.task_mops * lognormal(&mut rng, -variance / 2.0, variance.sqrt())).max(TASK_MOPS_MIN)
 }
 
-/// The size of the output of a task of this bag, in bytes.
+/// Output size of a task of this bag, in bytes.
 pub fn output_bytes(scenario: &Scenario, bag: &Bag, index: u64) -> u64 {
     let observed = observed_bag(scenario, bag.whole);
     let bytes = observed.and_then(|observed| observed.outputs_bytes.get((bag.first + index) as usize));
     bytes.copied().unwrap_or(scenario.output_bytes)
 }
 
-/// When machines are switched on for the first time, the first one at the beginning: ten a second until there are as
-/// many as then double in 16 s, then so many more, each in its own moment of its turn; and later where it is absent at
-/// first.
+/// When machines are switched on for the first time, the first one at the beginning: ten a second until the grid
+/// doubles in 16 s at that pace, then at that doubling time, each at a random moment of its turn; a machine that is
+/// absent at first starts later.
 pub fn starts(scenario: &Scenario) -> impl Iterator<Item = (u32, Time)> {
     let mut rng = SmallStream::new(scenario.seed, "start", 0);
     (0..scenario.nodes).map(move |host| {
@@ -288,7 +290,7 @@ pub fn bandwidths_bytes_s(scenario: &Scenario, host: u32) -> (u64, u64) {
         Equipment::Paper => (scenario.bandwidth_bytes_s, scenario.bandwidth_bytes_s),
         Equipment::Survey => loaded(&scenario.inputs.bandwidths).draw(drawn),
         Equipment::Desktops => {
-            // Who has a fast downlink has a fast uplink: one draw for both, our choice.
+            // A fast downlink goes with a fast uplink: one draw for both, our choice.
             let normal = normal_quantile(drawn);
             let drawn = |(low, median, high): (f64, f64, f64)| {
                 let sigma = ln(high / low) / (2.0 * NORMAL_QUARTILE);
@@ -322,7 +324,7 @@ mod tests {
         assert_eq!(speeds.into_iter().collect::<Vec<_>>(), (1000..=3000).step_by(200).collect::<Vec<u64>>());
     }
 
-    /// Value below which a share of all lies.
+    /// The value below which a share of all lies.
     fn at(mut values: Vec<f64>, share: f64) -> f64 {
         values.sort_by(f64::total_cmp);
         values[(values.len() as f64 * share) as usize]
@@ -450,7 +452,7 @@ mod tests {
         near(since(&bags(&scenario)[1]), 1e6 / capacity / 0.5, 1e-6);
     }
 
-    /// Also of a user who splits its bags: a piece has the tasks of its part.
+    /// Also for a user who splits its bags: a piece has the tasks of its part.
     #[test]
     fn bags_of_workflows_are_drawn_and_their_tasks_are_those_of_the_run() {
         let bag = |tasks_s: &[f32], outputs_bytes: &[u64]| ObservedBag {

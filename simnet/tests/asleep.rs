@@ -15,10 +15,10 @@ use self::steps::{delivered, step_until};
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const MACHINES: u32 = 4;
-/// How long, and with which seeds: days take a while to simulate.
+/// Lengths of sleep, each with its seeds: days take a while to simulate.
 const SLEEPS: [(Duration, Range<u64>); 2] = [(HOUR, 1..4), (Duration::from_secs(3 * 24 * 3600), 1..2)];
 
-/// One bag in the middle of its way, and who submitted it.
+/// A bag in the middle of its way, and the machine that submitted it.
 fn in_mid_bag(seed: u64) -> (Simulation, HostIndex) {
     let scenario =
         Scenario { nodes: MACHINES, bags: 1, tasks_per_node: 10, horizon: 8 * DAY, seed, ..Scenario::default() };
@@ -29,7 +29,7 @@ fn in_mid_bag(seed: u64) -> (Simulation, HostIndex) {
     (simulation, submitter)
 }
 
-/// Everything ends, each task once; how many were run again, and issued again.
+/// Asserts that everything ends, each task once; returns how many tasks were run again and how many were issued again.
 #[track_caller]
 fn assert_complete(mut simulation: Simulation) -> (u64, u64) {
     let report = simulation.run(|_| ());
@@ -41,7 +41,7 @@ fn assert_complete(mut simulation: Simulation) -> (u64, u64) {
 }
 
 fn sleep(simulation: &mut Simulation, host: HostIndex, span: Duration) {
-    // What is sent to a machine that sleeps does not arrive.
+    // Messages to a sleeping machine are lost.
     simulation.pause(host, Pause::Lose);
     let until = simulation.progress().now + span;
     step_until(simulation, |simulation| simulation.progress().now > until);

@@ -1,4 +1,4 @@
-//! The centralised schedulers on whole scenarios, and whether they are given what the simulation has.
+//! The centralised schedulers on whole scenarios, and whether they are given the same input as the simulation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,9 +54,9 @@ fn machines_are_up_in_the_instance_exactly_when_they_are_in_the_simulation() {
     assert!(downs > 100, "machines were hardly ever down");
 }
 
-/// What a failure leaves of a task is the same for all.
+/// Failures leave as much of a task to the centralised schedulers as to ours.
 #[test]
-fn checkpoints_are_worth_something_to_the_others_where_failures_leave_them() {
+fn centralised_schedulers_gain_from_checkpoints_too() {
     let scenario = Scenario {
         nodes: 6,
         bags: 4,
@@ -88,12 +88,12 @@ fn a_bag_is_the_same_work_in_a_log_and_in_a_workflow() {
     };
     let (bound_s, mincent_s) = bound(Workload::Workflows);
     assert_eq!((bound_s, mincent_s), bound(Workload::Log));
-    // 2,000 Mop/s is what run times are of; nobody is faster than 3,000, and the long task is not divided.
+    // Run times are meant for 2,000 Mop/s; no machine is faster than 3,000, and the long task is not divided.
     assert!((600.0..=mincent_s).contains(&bound_s) && mincent_s < 2100.0, "{bound_s} {mincent_s}");
 }
 
 #[test]
-fn what_would_come_or_end_after_the_horizon_counts_as_little_as_in_the_simulation() {
+fn arrivals_and_ends_after_the_horizon_are_not_counted_as_in_the_simulation() {
     for horizon_s in [31, 40, 200, 4_000] {
         let horizon = Duration::from_secs(horizon_s);
         let scenario = Scenario { nodes: 3, bags: 20, tasks_per_node: 4, horizon, ..Scenario::default() };

@@ -1,5 +1,5 @@
-//! Machines whose owners do not let every bag run, and quotas: nothing is lost, every bag ends, and no machine runs what its
-//! owner does not want (which the simulator asserts at every start).
+//! Machines whose owners do not let every bag run, and quotas: nothing is lost, every bag ends, and no machine runs
+//! what its owner declines (which the simulator asserts at every start).
 
 use std::time::Duration;
 
@@ -21,19 +21,19 @@ fn declines(report: &Report) -> u64 {
 }
 
 #[test]
-fn what_many_decline_is_run_by_others() {
+fn a_bag_that_many_machines_decline_is_run_by_others() {
     let open = run(|scenario| scenario.choosy_percent = 0.0);
     assert_eq!(declines(&open), 0);
     for seed in 1..4 {
         let report = run(|scenario| scenario.seed = seed);
-        // What is declined is issued again by a bound rule, not all the time.
+        // The reissue of declined tasks is bounded.
         assert!((20..2_000).contains(&declines(&report)), "{report}");
         assert_eq!(report.duplicate_tasks, 0, "{report}");
     }
 }
 
 #[test]
-fn where_every_owner_is_choosy_and_machines_crash_all_is_done_all_the_same() {
+fn all_bags_complete_though_every_owner_is_choosy_and_machines_crash() {
     let report = run(|scenario| {
         scenario.choosy_percent = 100.0;
         scenario.churn = Some(Duration::from_secs(3600));
@@ -50,9 +50,9 @@ fn copies_that_are_declined_find_other_machines() {
     assert_eq!(report.false_tasks, 0, "{report}");
 }
 
-/// One user with more bags than a machine takes of one, and with more work.
+/// One user with more bags, and more work, than a machine takes from one user.
 #[test]
-fn what_is_beyond_a_quota_waits_for_room() {
+fn bags_beyond_a_quota_wait_for_room() {
     let bags = |most: u32, work: Duration| {
         run(|scenario| {
             scenario.choosy_percent = 0.0;

@@ -1,4 +1,4 @@
-//! The same scenario gives the same trace, in one process and in two; the command line keeps its promises.
+//! The same scenario gives the same trace, in one process and in two; errors and flags of the command line.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -45,8 +45,8 @@ fn the_same_seed_gives_the_same_report_and_another_gives_another_trace() {
     assert_ne!(report.trace_hash, run(restless(8)).trace_hash);
 }
 
-/// Crashes and restarts at once, losses, late and double messages, several slots: all that goes from one machine to
-/// another or to the world outside.
+/// Crashes and restarts at once, losses, late and duplicate messages, several slots: all kinds of exchange between
+/// machines and with the world.
 fn turbulent(seed: u64) -> Scenario {
     Scenario {
         nodes: 13,
@@ -70,7 +70,7 @@ fn any_number_of_threads_gives_the_same_report() {
 }
 
 #[test]
-fn tries_that_fail_and_outputs_that_do_not_come_are_the_same_on_any_number_of_threads() {
+fn failed_tries_and_fetches_are_the_same_on_any_number_of_threads() {
     let failing = Scenario { fails_percent: 20.0, crashes_percent: 10.0, unfetched_percent: 20.0, ..turbulent(6) };
     let one = run_with(failing.clone(), 1, Wire::Sizes);
     assert!(
@@ -80,7 +80,7 @@ fn tries_that_fail_and_outputs_that_do_not_come_are_the_same_on_any_number_of_th
     assert_eq!(one, run_with(failing, 2, Wire::Bytes));
 }
 
-/// Machines that restart at once, holding nothing any more.
+/// Machines that restart at once and have lost what they held.
 fn restarting() -> Scenario {
     Scenario {
         churn: Some(Duration::from_secs(60)),
@@ -110,7 +110,7 @@ fn stepping_gives_the_trace_of_running() {
 }
 
 #[test]
-fn messages_travel_as_bytes_or_as_values_and_nobody_can_tell() {
+fn messages_as_bytes_and_as_values_give_the_same_result() {
     assert_eq!(run_with(turbulent(3), 1, Wire::Bytes), run_with(turbulent(3), 1, Wire::Sizes));
 }
 
@@ -152,7 +152,7 @@ fn two_processes_agree() {
 }
 
 #[test]
-fn a_run_that_the_horizon_ends_says_what_is_open() {
+fn a_simulation_ended_by_the_horizon_reports_open_tasks() {
     let output = simnet("run --nodes 2 --bags 1 --horizon 60s --output json");
     let (json, stderr) = (last_line(&output), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{stderr}");
@@ -164,7 +164,7 @@ fn a_run_that_the_horizon_ends_says_what_is_open() {
 }
 
 #[test]
-fn a_bag_that_no_machine_has_accepted_is_told() {
+fn a_bag_that_no_machine_has_accepted_is_reported() {
     let output = simnet("run --nodes 1 --bags 1 --churn 1s --downtime 300d --horizon 100s --output json");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
@@ -180,9 +180,9 @@ fn a_bag_that_no_machine_has_accepted_is_told() {
     );
 }
 
-/// What a bag's times say is what the ratios are made of.
+/// The times of bags agree with the ratios.
 #[test]
-fn a_run_is_compared_with_the_others_where_that_is_asked_for() {
+fn a_simulation_is_compared_with_centralised_schedulers_on_request() {
     let arguments = "run --nodes 8 --bags 3 --tasks-per-node 4 --churn 30m --seed 5 --output json";
     let plain = last_line(&simnet(arguments));
     let json = last_line(&simnet(&format!("{arguments} --compare")));
@@ -203,7 +203,7 @@ fn a_run_is_compared_with_the_others_where_that_is_asked_for() {
 }
 
 #[test]
-fn what_the_others_do_not_know_of_is_not_compared() {
+fn scenarios_that_centralised_schedulers_cannot_express_are_not_compared() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("incomparable.toml");
     for (text, instead) in [
         ("owner_session = \"30m\"\n", "owner_session = \"none\""),
@@ -223,7 +223,7 @@ fn what_the_others_do_not_know_of_is_not_compared() {
 }
 
 #[test]
-fn bad_usage_is_told_in_a_sentence() {
+fn wrong_usage_is_refused_in_a_sentence() {
     for (arguments, sentence) in [
         ("run --nodes 0", "nodes must be between 1 and 1000000"),
         ("run --churn 4", "write a whole number and one of ms, s, m, h, d, such as 30m or 4h"),
@@ -243,7 +243,7 @@ fn bad_usage_is_told_in_a_sentence() {
 }
 
 #[test]
-fn flags_that_would_change_nothing_are_refused() {
+fn flags_without_effect_are_refused() {
     let scenario = Path::new(env!("CARGO_TARGET_TMPDIR")).join("homes.toml");
     std::fs::write(
         &scenario,

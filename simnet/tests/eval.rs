@@ -123,7 +123,7 @@ fn queues(bags: usize) -> impl Strategy<Value = Queue> {
     )
 }
 
-/// A query by its stretch as a multiple of the queue's own, and more than that.
+/// A query by its stretch as a multiple of the queue's own, with its other numbers.
 fn questions() -> impl Strategy<Value = (f64, i128, i128, i128)> {
     let factor = prop_oneof![Just(1.0), 0.9..1.1_f64, 0.2..1.0_f64, 1.0..4.0_f64, 1.0..1000.0_f64];
     let age = prop_oneof![Just(0), Just(1000), 0..100_000_i128];
@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_available_is_algorithm_3(queue in queues(10), questions in prop::collection::vec(questions(), 1..5)) {
+    fn availability_is_that_of_algorithm_3(queue in queues(10), questions in prop::collection::vec(questions(), 1..5)) {
         let own = evaluate(&queue.document(&[])).unwrap().max_stretch_exact;
         let asked: Vec<_> = questions
             .into_iter()
@@ -169,12 +169,13 @@ proptest! {
             let available = queue.available(asked);
             let exact = available as f64 / (4 * Q) as f64;
             let horizon_s = asked.stretch as f64 / Q as f64 * asked.w as f64;
-            // Moments are rounded by what is left of 53 bits, and what can be done by them with the machine's speed.
+            // Moments are rounded to the precision that remains of 53 bits, and work in proportion to the machine's
+            // speed.
             let oldest = queue.bags.iter().map(|bag| bag.r.abs()).fold(asked.r.abs(), i128::max);
             let moments = 4e-15 * queue.speed as f64 * ((queue.now.abs() + oldest) as f64 + horizon_s);
             let scale = exact.max(queue.speed as f64 * horizon_s);
             prop_assert!((h - exact).abs() <= 1e-12 * scale + moments, "h {} and {}", h, exact);
-            // The whole number below the true quotient, or the one above where only rounding lies between.
+            // The whole number below the true quotient, or the one above if only rounding separates them.
             let rounding = (moments * (4 * Q) as f64) as i128;
             let task = 4 * Q * asked.a;
             let (least, most) = ((available - rounding).div_euclid(task), (available + rounding) / task);
@@ -208,12 +209,12 @@ fn one_document_in_and_one_out() {
     // 40 s and 7.5 s for 4,000 Mop.
     assert!((answer["max_stretch_exact"].as_f64().unwrap() - 0.011875).abs() < 1e-15);
     assert!((answer["max_stretch"].as_f64().unwrap() - 0.011875).abs() < 0.011875e-6);
-    // Due in 375 s and before the other, which is due in 460 s and takes 7.5 s.
+    // Due in 375 s, before the other bag, which is due in 460 s and takes 7.5 s.
     assert_eq!(answer["answers"], serde_json::json!([{ "h": 37_500.0, "n": 53 }]));
 }
 
 #[test]
-fn what_is_wrong_ends_with_2_and_one_sentence_that_names_the_field() {
+fn wrong_input_exits_with_2_and_a_sentence_that_names_the_field() {
     let bag = Bag { r: 0, w: 400, a: 100, quarters: 4 };
     let queue = Queue { speed: 100, now: 50, preemptive: false, running: vec![7], bags: vec![bag; 3] };
     let document = queue.document(&[Asked { stretch: Q, r: 0, w: 3000, a: 1 }]);

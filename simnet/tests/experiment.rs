@@ -1,5 +1,5 @@
 //! The papers' experiments as commands: end to end on small grids, the same result in every process and on any number
-//! of threads, files that say the same as the summary, runs that go on where they stopped, errors that say what to write.
+//! of threads, files that agree with the summary, interrupted experiments that continue, errors that say what to write.
 
 mod command;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use command::{Directory, begin, interrupt, json, reproduce};
 
-/// The lines of a table, by column; of all where several stand below each other.
+/// The rows of a table, by column; of all tables if several stand below each other.
 fn table(directory: &Directory, name: &str) -> Vec<Vec<(String, String)>> {
     let text = directory.read(name);
     let mut names = Vec::new();
@@ -28,12 +28,12 @@ fn table(directory: &Directory, name: &str) -> Vec<Vec<(String, String)>> {
     lines
 }
 
-/// What the machine that it ran on decides.
+/// Whether a value depends on the machine that computed it.
 fn is_measured(name: &str) -> bool {
     ["cpu_s", "peak_rss", "rss_bytes", "check", "key"].iter().any(|start| name.starts_with(start))
 }
 
-/// What does not depend on the machine that it ran on.
+/// The values that do not depend on that machine.
 fn simulated(mut summary: Value) -> Value {
     for row in summary["rows"].as_array_mut().expect("rows") {
         row.as_object_mut().expect("an object").retain(|name, _| !is_measured(name));
@@ -51,7 +51,7 @@ fn number(row: &Value, name: &str) -> f64 {
 }
 
 #[test]
-fn two_processes_agree_whatever_the_number_of_threads() {
+fn two_processes_agree_with_any_number_of_threads() {
     let arguments =
         "fairness --nodes 6,4 --bags 3 --seed 4 --seeds 2 --only durable,none,bag_interval_s=10 --output json";
     let (one, two) = (Directory::new("one"), Directory::new("two"));
@@ -63,7 +63,7 @@ fn two_processes_agree_whatever_the_number_of_threads() {
         table(directory, "fairness.csv").into_iter().map(keep).collect()
     };
     assert_eq!(simulated_cells(&one), simulated_cells(&two));
-    // What happened is compared, too, and not only what it came to.
+    // Traces are compared, too, and not only results.
     let hashes = |seed: &str| -> Vec<String> {
         let of_seed =
             simulated_cells(&one).into_iter().filter(|line| line.contains(&("seed".to_owned(), seed.to_owned())));
@@ -104,7 +104,7 @@ fn fairness_end_to_end() {
         let cell = |name: &str| -> f64 {
             line.iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("{name}")).1.parse().unwrap()
         };
-        // Every ratio is of the two stretches beside it, and nobody is below the bound.
+        // Every ratio is that of the two stretches beside it, and no scheduler is below the bound.
         for rival in ["mincent", "mincent_plus", "fcfs", "offline"] {
             let theirs = cell(&format!("max_stretch_{rival}"));
             assert!((cell("max_stretch") / theirs / cell(&format!("ratio_{rival}")) - 1.0).abs() < 1e-12);
@@ -120,7 +120,7 @@ fn fairness_end_to_end() {
 }
 
 #[test]
-fn what_is_run_on_demand_is_run_when_its_variant_is_asked_for() {
+fn a_variant_on_demand_is_run_when_it_is_named() {
     let out = Directory::new("demand");
     let arguments = "fairness --nodes 4 --bags 2 --seeds 1 --only queue_lost,bag_interval_s=10,ours,no_levelling";
     let summary = json(&reproduce(&format!("{arguments} --output json"), &out));
@@ -160,7 +160,7 @@ fn a_cheat_is_compared_with_the_same_user_being_honest() {
 }
 
 #[test]
-fn rows_are_what_the_lines_say() {
+fn rows_of_the_summary_are_those_of_the_tables() {
     let out = Directory::new("agree");
     let arguments =
         "desktops --nodes 6 --bags 5 --seeds 3 --only stay,log_uniform,load=0.7,ours,no_preemption --output json";
@@ -194,7 +194,7 @@ fn one_bag_on_two_machines_by_hand() {
     let scenario = Scenario { nodes: 2, bags: 1, seed: 7, ..Scenario::default() };
     let bag = &bags(&scenario)[0];
     let speeds = [speed_mops(&scenario, 0), speed_mops(&scenario, 1)];
-    // Each task where it ends first to begin: with one bag every centralised scheduler does the same.
+    // Each task begins where it ends first: with one bag every centralised scheduler does the same.
     let mut free_us = [0, 0];
     for _ in 0..bag.tasks {
         let is_second = free_us[1] < free_us[0] || free_us[1] == free_us[0] && speeds[1] > speeds[0];
@@ -209,29 +209,29 @@ fn one_bag_on_two_machines_by_hand() {
     assert_eq!(number(row, "accepted_tasks"), bag.tasks as f64);
     let line = &table(&out, "fairness.csv")[0];
     assert!(line.contains(&("trace_hash".to_owned(), row["trace_hash"].as_str().expect("a text").to_owned())), "{row}");
-    // Messages, and one task more on the slower machine at the most.
+    // Messages, and at most one task more on the slower machine.
     let slowest_s = bag.task_mops / speeds[0].min(speeds[1]);
     assert!(number(row, "max_stretch") * work <= expected * work + slowest_s + 5.0);
 }
 
 #[test]
-fn what_was_found_is_not_run_again_and_nothing_else_is_mixed_in() {
+fn saved_results_are_reused_and_not_mixed_with_others() {
     let out = Directory::new("again");
     let arguments = "fairness --nodes 4 --bags 2 --only none,bag_interval_s=10 --output json";
     let first = json(&reproduce(&format!("{arguments} --seeds 1"), &out));
     let lines = table(&out, "fairness.csv");
     let second = reproduce(&format!("{arguments} --seeds 2"), &out);
     assert!(String::from_utf8_lossy(&second.stderr).contains("1 of 2 runs were found"), "{second:?}");
-    // Its very line, with the CPU time of then.
+    // The saved row, with the CPU time of then.
     assert_eq!(table(&out, "fairness.csv")[0], lines[0]);
     assert_eq!(number(&rows(&json(&second))[0], "seeds"), 2.0);
     assert!(!out.0.join("fairness-before.csv").exists());
-    // Torn, as by a crash of an editor: the line that cannot be read is run again.
+    // Torn, as by a crash of an editor: the row that cannot be read is run again.
     let text = out.read("fairness.csv");
     std::fs::write(out.0.join("fairness.csv"), &text[..text.len() - 20]).expect("writable");
     let third = json(&reproduce(&format!("{arguments} --seeds 2"), &out));
     assert_eq!(simulated(third), simulated(json(&second)));
-    // Other settings: put aside, beside what was torn.
+    // With other settings: the old rows are put aside, beside the torn one.
     let other = reproduce(&format!("{arguments} --seeds 1 --bags 3").replace("--bags 2 ", ""), &out);
     assert_ne!(rows(&json(&other))[0]["max_stretch"], rows(&first)[0]["max_stretch"]);
     assert!(!String::from_utf8_lossy(&other.stderr).contains("found"), "{other:?}");
@@ -240,7 +240,7 @@ fn what_was_found_is_not_run_again_and_nothing_else_is_mixed_in() {
 }
 
 #[test]
-fn what_is_no_text_is_run_again() {
+fn rows_that_are_no_text_are_run_again() {
     let out = Directory::new("bytes");
     let arguments = "fairness --nodes 4 --bags 2 --seeds 2 --only none,bag_interval_s=10 --output json";
     let first = json(&reproduce(arguments, &out));
@@ -254,16 +254,16 @@ fn what_is_no_text_is_run_again() {
     assert_eq!(simulated(json(&again)), simulated(first));
     assert!(String::from_utf8_lossy(&again.stderr).contains("1 of 2 runs were found"), "{again:?}");
     assert_eq!((table(&out, "fairness.csv").len(), table(&out, "fairness-before.csv").len()), (2, 1));
-    // Nor does what was put aside.
+    // Rows put aside may be no text either.
     std::fs::write(out.0.join("fairness-before.csv"), [0xff, b'\n']).expect("writable");
     let lines = table(&out, "fairness.csv");
     json(&reproduce(arguments, &out));
     assert_eq!(table(&out, "fairness.csv"), lines, "with the CPU time of then");
 }
 
-/// Nobody's numbers are taken for what a simulation came to.
+/// Edited numbers are not taken for results of a simulation.
 #[test]
-fn what_somebody_has_changed_is_run_again() {
+fn edited_rows_are_run_again() {
     let out = Directory::new("changed");
     let arguments = "fairness --nodes 4 --bags 2 --seeds 2 --only none,bag_interval_s=10 --output json";
     let first = json(&reproduce(arguments, &out));
@@ -285,7 +285,7 @@ fn what_somebody_has_changed_is_run_again() {
 }
 
 #[test]
-fn what_was_put_aside_is_taken_back() {
+fn rows_put_aside_are_taken_back() {
     let out = Directory::new("aside");
     let run = |rest: &str| {
         let output = reproduce(&format!("fairness --nodes 4 --only {rest} --output json"), &out);
@@ -295,7 +295,7 @@ fn what_was_put_aside_is_taken_back() {
     // Durable machines crash, so that there are more columns.
     let (right, mistyped) =
         ("durable,bag_interval_s=300 --bags 2 --seeds 2", "none,bag_interval_s=10 --bags 1 --seeds 1");
-    // Columns come and go with the lines that have something in them.
+    // Columns appear and disappear with the rows that have values in them.
     let lines = |name: &str| -> Vec<BTreeSet<(String, String)>> {
         let full = |line: Vec<(String, String)>| line.into_iter().filter(|(_, cell)| !cell.is_empty()).collect();
         table(&out, name).into_iter().map(full).collect()
@@ -305,10 +305,10 @@ fn what_was_put_aside_is_taken_back() {
     run(mistyped);
     let other = lines("fairness.csv");
     assert_eq!((other.len(), lines("fairness-before.csv")), (1, found.clone()));
-    // A second generation, for which one of the two lines is taken back.
+    // A second generation, for which one of the two rows is taken back.
     assert!(run("durable,bag_interval_s=300 --bags 2 --seed 2 --seeds 2").contains("1 of 2 runs were found"));
     assert_eq!(lines("fairness.csv")[0], found[1]);
-    // The very lines, with the CPU time of then.
+    // The saved rows, with the CPU time of then.
     run(right);
     assert_eq!(lines("fairness.csv"), found);
     run(mistyped);
@@ -320,8 +320,8 @@ fn what_was_put_aside_is_taken_back() {
 }
 
 #[test]
-fn what_the_horizon_cut_off_is_open_and_not_lost() {
-    // Of bags whose submitter stays away until the end.
+fn tasks_cut_off_by_the_horizon_are_open_and_not_lost() {
+    // The open tasks are of bags whose submitter stays away until the end.
     let out = Directory::new("open");
     let arguments = "desktops --nodes 2 --bags 10 --seeds 10 --only desktop,log_uniform,load=0.95,paper --output json";
     let output = reproduce(arguments, &out);
@@ -339,13 +339,13 @@ fn lost_tasks_are_an_exit_code_after_all_results() {
     let out = Directory::new("lost");
     let arguments = "desktops --nodes 2 --bags 2 --seeds 1 --only stay,log_uniform,load=0.95,paper --output json";
     json(&reproduce(arguments, &out));
-    // Peers that lose none are no test of that: a line that was taken over has some.
+    // Peers lose none, so a row with lost tasks is forged.
     let table = out.read("desktops.csv");
     let (heading, line) = table.trim_end().split_once('\n').expect("a heading and a line");
     let lost = heading.split(',').position(|name| name == "lost_tasks").expect("a column");
     let mut cells: Vec<String> = line.split(',').map(str::to_owned).collect();
     cells[lost] = "3".to_owned();
-    // Whoever writes such a line writes its checksum, too.
+    // A forged row needs its checksum, too.
     let check = heading.split(',').position(|name| name == "check").expect("a column");
     let named = heading.split(',').zip(&cells).filter(|(name, cell)| *name != "check" && !cell.is_empty());
     let text: String = named.map(|(name, cell)| format!("{name}={cell}\n")).collect();
@@ -363,11 +363,11 @@ fn lost_tasks_are_an_exit_code_after_all_results() {
     );
 }
 
-/// Of many minutes.
+/// An experiment of many minutes.
 const LONG: &str = "fairness --nodes 100 --seeds 9 --only none,bag_interval_s=300 --threads 1";
 
 #[test]
-fn what_is_interrupted_at_once_leaves_no_summary_of_another_command() {
+fn an_experiment_interrupted_at_once_leaves_no_summary_of_another_command() {
     let out = Directory::new("interrupted");
     std::fs::write(out.0.join("bound.svg"), "another experiment's").expect("writable");
     json(&reproduce("fairness --nodes 4 --bags 2 --seeds 1 --only none,bag_interval_s=10 --output json", &out));
@@ -396,7 +396,7 @@ fn one_process_at_a_time_works_in_a_directory() {
 }
 
 #[test]
-fn who_interrupts_is_told_what_is_kept() {
+fn an_interrupted_experiment_says_which_results_are_saved() {
     let out = Directory::new("told");
     json(&reproduce("fairness --nodes 4 --bags 2 --seeds 1 --only none,bag_interval_s=300 --output json", &out));
     let child = begin(LONG, &out, || out.read("fairness.json").contains("--nodes 100 "));
@@ -462,7 +462,7 @@ fn the_last_seed_is_a_seed() {
 }
 
 #[test]
-fn nonsense_is_refused_with_what_to_write() {
+fn wrong_arguments_are_refused_with_what_to_write() {
     let out = Directory::new("nonsense");
     let refused = |arguments: &str, parts: &[&str]| {
         let output = reproduce(arguments, &out);
@@ -478,7 +478,7 @@ fn nonsense_is_refused_with_what_to_write() {
     refused("fairness --threads 0", &["threads"]);
     refused("fairness --bags 0", &["bags"]);
     refused("fairness --seed 18446744073709551615 --seeds 2", &["seed"]);
-    // More than a year: the work, the arrivals, and what is cut off when all have arrived.
+    // More than a year: of work, of arrivals, and of bags that are cut off.
     refused("desktops --nodes 2 --bags 400 --only desktop,empirical,load=0.7,ours", &["--bags", "400 bags", "366"]);
     refused("fairness --nodes 2 --bags 200000 --only none,bag_interval_s=300", &["--bags", "200000 bags", "366"]);
     refused("updates --nodes 2 --bags 4000000", &["--bags", "4000000 bags", "366"]);

@@ -1,4 +1,4 @@
-//! The commands of `simnet` that the guide shows: each block is done as it stands there.
+//! The `simnet` commands of the guide: each block is run as it stands there.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use guide::{Help, PRELUDE, Setting};
 
-/// Of the tests of the agent's commands, which use more of it.
+/// Shared with the tests of the agent's commands, which use more of it.
 #[path = "../../tests/src/guide.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod guide;

@@ -1,4 +1,4 @@
-//! The history of a run says the same as its report, whichever threads ran it.
+//! The history of a simulation agrees with its report, on any number of threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use idlewood_simnet::{Scenario, Simulation};
 
-/// Bag and task of a line.
+/// Bag and task of a row.
 type Of = (Option<usize>, Option<u64>);
-/// A line: when, what, machine, and of what.
+/// A row: moment, event, machine, and bag and task.
 type Line = (f64, String, u32, Of);
 
 fn read(text: &str) -> Vec<Line> {
@@ -24,7 +24,7 @@ fn read(text: &str) -> Vec<Line> {
     lines.map(line).collect()
 }
 
-/// Machines that crash and leave, owners, tries that fail and crash, bags that come ahead of others.
+/// Machines that crash and leave, owners, tries that fail and crash, bags that overtake others.
 const SCENARIO: &str = r#"
 nodes = 12
 bags = 6
@@ -43,7 +43,7 @@ seed = 9
 "#;
 
 #[test]
-fn the_history_is_what_the_report_counts() {
+fn the_history_agrees_with_the_report() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("history");
     std::fs::create_dir_all(&directory).unwrap();
     let scenario = directory.join("scenario.toml");
@@ -96,7 +96,8 @@ fn the_history_is_what_the_report_counts() {
         assert_eq!(report["bags"][bag]["completed_s"], at, "bag {bag}");
     }
 
-    // A machine runs no more than its slots, and nothing while it is down; nothing begins or goes on while its owner is there.
+    // A machine runs no more tasks than its slots, and none while it is down; none begins or continues while its owner
+    // is there.
     let mut up: BTreeMap<u32, BTreeSet<Of>> = BTreeMap::new();
     let mut owned = BTreeSet::new();
     for line @ (_, what, machine, of) in &lines {
@@ -117,7 +118,7 @@ fn the_history_is_what_the_report_counts() {
         let is_right = match what.as_str() {
             "started" | "thawed" => here.insert(*of) && !owned.contains(machine),
             "frozen" | "succeeded" | "failed" | "crashed" => here.remove(of),
-            // Also one that is frozen.
+            // Also a frozen one.
             "stopped" => {
                 here.remove(of);
                 true
@@ -129,7 +130,7 @@ fn the_history_is_what_the_report_counts() {
 }
 
 #[test]
-fn a_history_that_cannot_be_written_is_told_of() {
+fn a_history_that_cannot_be_written_is_an_error() {
     let run = |path: &str| {
         let arguments = ["run", "--nodes", "3", "--bags", "1", "--history", path];
         let output = Command::new(env!("CARGO_BIN_EXE_simnet")).args(arguments).output().unwrap();
@@ -152,9 +153,9 @@ fn a_history_that_cannot_be_written_is_told_of() {
     }
 }
 
-/// Somebody who asks for a history gets the same run; one that is there is replaced.
+/// A history does not change the simulation; an earlier file is replaced.
 #[test]
-fn writing_it_changes_nothing() {
+fn writing_a_history_changes_nothing() {
     let scenario = || Scenario { nodes: 5, bags: 2, churn: Some(Duration::from_secs(900)), ..Scenario::default() };
     let simulation = || Simulation::new(scenario()).unwrap();
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unchanged.csv");
@@ -170,10 +171,10 @@ fn writing_it_changes_nothing() {
     assert!(texts[0].lines().count() > 50 && texts[0] == texts[1]);
 }
 
-/// Where the disk is full the run need not go on for hours.
+/// On a full disk the simulation must not go on for hours.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_run_whose_history_cannot_be_written_any_more_ends() {
+fn a_simulation_ends_when_its_history_cannot_be_written_any_more() {
     let scenario = Scenario { nodes: 30, bags: 20, ..Scenario::default() };
     let mut simulation = Simulation::new(scenario).unwrap();
     simulation.write_history(Path::new("/dev/full")).unwrap();

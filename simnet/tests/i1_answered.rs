@@ -8,11 +8,11 @@ use idlewood_simnet::invariant::{Safety, i1_answered};
 use idlewood_simnet::overlay::{Memory, Settings, World};
 
 #[test]
-fn leaf_sets_hold_only_who_answered_whatever_befalls_the_grid() {
+fn leaf_sets_contain_only_peers_that_answered_under_all_faults() {
     worlds::hold(i1_answered::RULE);
 }
 
-/// Hearsay re-adoption: a machine is dead, and everybody is told of it over and over by those who have not noticed yet.
+/// Hearsay re-adoption: peers that have not noticed a death yet name the dead machine to all others over and over.
 #[test]
 fn a_dead_peer_is_not_adopted_again_by_hearsay() {
     let settings = Settings::new(40, 7);
@@ -36,10 +36,10 @@ fn a_dead_peer_is_not_adopted_again_by_hearsay() {
     world.crash(11);
     run(&mut world, 20);
     assert_eq!(is_believed(&world), 0);
-    // Nor is it asked again and again: tombstones. Seed 7 needs 45 messages with and 61 without them.
+    // Nor do they keep asking it: tombstones. Seed 7 needs 45 messages with and 61 without them.
     let in_vain = world.traffic().in_vain - in_vain;
     assert!(in_vain < 53, "{in_vain} messages to the dead");
-    // New machines ask everybody; nobody brings the dead one back.
+    // New machines ask all others; none brings the dead one back.
     for host in [20, 21, 22] {
         world.crash(host);
         world.start(host, Memory::Lost);

@@ -5,6 +5,6 @@ mod worlds;
 use idlewood_simnet::invariant::i2_ordered;
 
 #[test]
-fn leaf_sets_are_ordered_whatever_befalls_the_grid() {
+fn leaf_sets_are_ordered_under_all_faults() {
     worlds::hold(i2_ordered::RULE);
 }

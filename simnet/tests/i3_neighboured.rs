@@ -9,11 +9,11 @@ use idlewood_simnet::invariant::{Safety, i3_neighboured};
 use idlewood_simnet::overlay::{Memory, Settings, World};
 
 #[test]
-fn everybody_has_neighbours_or_looks_for_them_whatever_befalls_the_grid() {
+fn peers_have_neighbours_or_look_for_them_under_all_faults() {
     worlds::hold(i3_neighboured::RULE);
 }
 
-/// Whoever stands next to a gap wider than its leaf set finds the others again.
+/// A peer beside a gap wider than its leaf set finds the peers beyond the gap.
 #[test]
 fn a_gap_wider_than_the_leaf_set_is_bridged() {
     for (seed, leaf_set_side_len) in [(1, 2), (2, 2), (3, 2), (4, 4), (5, 8)] {

@@ -9,13 +9,13 @@ use idlewood_simnet::invariant::i4_descending::{self, accepted_parent};
 use idlewood_simnet::overlay::{Memory, Settings, Step, World};
 
 #[test]
-fn links_lead_to_shorter_prefixes_whatever_befalls_the_grid() {
+fn links_lead_to_shorter_prefixes_under_all_faults() {
     worlds::hold(i4_descending::RULE);
 }
 
-/// What the rule is for, followed link by link over the whole grid: no way up comes back to where it was.
+/// The purpose of the rule, checked link by link over the whole grid: no way up returns to a node on it.
 #[test]
-fn no_way_up_is_a_circle_while_half_the_grid_comes_and_goes() {
+fn no_way_up_is_a_cycle_while_half_the_grid_comes_and_goes() {
     let mut world = World::new(Settings::new(32, 3));
     (0..32).for_each(|host| world.start(host, Memory::Kept));
     let (mut steps, mut links) = (0_u32, 0_u32);
@@ -39,7 +39,7 @@ fn no_way_up_is_a_circle_while_half_the_grid_comes_and_goes() {
     assert!(links > 10_000, "{links}");
 }
 
-/// Links between a leaf and where its way up ends.
+/// Number of links from a leaf to the end of its way up.
 fn way_up(world: &World, leaf: u32) -> u32 {
     let (mut at, mut links) = (accepted_parent(world, leaf, Node::Leaf), 0);
     while let Some(router) = at {

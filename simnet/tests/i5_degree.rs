@@ -5,6 +5,6 @@ mod worlds;
 use idlewood_simnet::invariant::i5_degree;
 
 #[test]
-fn nobody_has_more_than_one_router_with_two_children_whatever_befalls_the_grid() {
+fn peers_have_at_most_one_router_with_two_children_under_all_faults() {
     worlds::hold(i5_degree::RULE);
 }

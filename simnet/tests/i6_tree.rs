@@ -1,4 +1,5 @@
-//! I6: the quiescent tree is that of the membership, and the root counts all. See `simnet::invariant::i6_tree`.
+//! I6: the quiescent tree is that of the membership, and the root counts all machines. See
+//! `simnet::invariant::i6_tree`.
 
 mod worlds;
 
@@ -8,14 +9,14 @@ use idlewood_simnet::invariant::i6_tree;
 use idlewood_simnet::overlay::{Memory, Settings, World};
 
 #[test]
-fn the_tree_is_the_true_one_within_the_bound_whatever_befell_the_grid() {
+fn the_tree_is_the_true_one_within_the_bound_after_all_faults() {
     worlds::hold(i6_tree::RULE);
 }
 
-/// A grid in which everybody is up and the tree is the true one.
+/// A grid in which all machines are up and the tree is the true one.
 fn settled(hosts: u32, seed: u64) -> World {
     let mut world = World::new(Settings::new(hosts + 1, seed));
-    // All join through one machine, which then goes for good: nobody's first contact is there any more.
+    // All join through one machine, which then goes for good: the first contact of every machine is gone.
     world.start_through(hosts, Memory::Kept, None);
     for host in 0..hosts {
         world.start_through(host, Memory::Kept, Some(hosts));
@@ -27,7 +28,7 @@ fn settled(hosts: u32, seed: u64) -> World {
     world
 }
 
-/// Waits until the tree of these machines is the true one of them.
+/// Waits until the tree of these machines is their true one.
 #[track_caller]
 fn assert_true_within(world: &mut World, bound: Duration, is_in: impl Fn(u32) -> bool) {
     let start = world.now();
@@ -41,9 +42,9 @@ fn assert_true_within(world: &mut World, bound: Duration, is_in: impl Fn(u32) ->
     }
 }
 
-/// Whoever comes back with an incarnation that is over has to begin a newer one, and not to wait for tombstones.
+/// A machine that comes back with an earlier incarnation must begin a newer one, and not wait for tombstones to expire.
 #[test]
-fn a_stale_incarnation_is_risen_above() {
+fn a_machine_with_a_stale_incarnation_begins_a_newer_one() {
     for seed in 1..=4 {
         let mut world = settled(24, seed);
         for host in 3..6 {
@@ -57,7 +58,7 @@ fn a_stale_incarnation_is_risen_above() {
     }
 }
 
-/// Whoever comes back before anybody has noticed its crash is known in its new life, and with what it has now.
+/// A machine that comes back before any other has noticed its crash is known in its new life, and with its new data.
 #[test]
 fn a_quick_restart_is_a_new_life() {
     for seed in 1..=4 {
@@ -70,10 +71,10 @@ fn a_quick_restart_is_a_new_life() {
     }
 }
 
-/// Each side of a partition is a grid of its own, with a tree and a root. When it is over they are one again, by
-/// their graveyards alone: everybody was in everybody's leaf set, so nobody is left among the fingers either.
+/// Each side of a partition is a grid of its own, with a tree and a root. After it they merge by their graveyards
+/// alone: the leaf set of every machine contained all others, so none remain among the fingers either.
 #[test]
-fn each_side_of_a_partition_is_a_grid_and_both_are_one_again() {
+fn each_side_of_a_partition_is_a_grid_and_both_merge_afterwards() {
     for seed in 1..=3 {
         let mut world = settled(16, seed);
         (0..16).for_each(|host| world.network_mut().put_into((host % 2) as u8, host));

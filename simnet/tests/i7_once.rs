@@ -8,7 +8,7 @@ use idlewood_simnet::invariant::Violation;
 use idlewood_simnet::invariant::i7_once::Once;
 use idlewood_simnet::{Scenario, Simulation};
 
-/// Machines crash, links lose, repeat and hold back messages, lids are shut; bags have to be issued again.
+/// Machines crash, links lose, duplicate and delay messages, lids are shut; bags have to be issued again.
 fn restless(seed: u64) -> Scenario {
     Scenario {
         nodes: 10,
@@ -26,12 +26,12 @@ fn restless(seed: u64) -> Scenario {
 }
 
 #[test]
-fn no_leaf_executes_a_request_twice_whatever_befalls_the_grid() {
+fn no_leaf_executes_a_request_twice_under_all_faults() {
     hold(Once::started);
 }
 
 #[test]
-fn no_router_executes_a_request_twice_whatever_befalls_the_grid() {
+fn no_router_executes_a_request_twice_under_all_faults() {
     hold(Once::sent_down);
 }
 

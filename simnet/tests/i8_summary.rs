@@ -6,7 +6,7 @@ use idlewood_overlay::Time;
 use idlewood_simnet::invariant::i8_summary::Summaries;
 use idlewood_simnet::{Scenario, Simulation};
 
-/// Long tasks, so that most of the time machines work and nothing is sent; machines crash now and then and come back.
+/// Long tasks, so that machines mostly work and send nothing; machines crash now and then and come back.
 fn busy(seed: u64, nodes: u32) -> Scenario {
     Scenario {
         nodes,

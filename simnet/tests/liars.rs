@@ -1,4 +1,4 @@
-//! Machines that make results up, against replicas and quorums (docs/adr/0015).
+//! Machines that invent results, against replicas and quorums (docs/adr/0015).
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn with_a_quorum_no_lie_is_believed() {
     }
 }
 
-/// Votes wait with those who cast them, through crashes of anybody.
+/// Votes survive crashes of any machine with the machines that cast them.
 #[test]
 fn a_quorum_survives_crashes_and_losses() {
     let report = run(2, 2, |scenario| {
@@ -52,7 +52,7 @@ fn a_quorum_survives_crashes_and_losses() {
 }
 
 #[test]
-fn honest_machines_alone_cost_what_was_asked_for() {
+fn honest_machines_run_each_task_as_often_as_requested() {
     let report = run(2, 2, |scenario| scenario.liars_percent = 0.0);
     let runs = report.finished_executions as f64 / report.completed_tasks as f64;
     assert!((1.95..2.2).contains(&runs), "{runs} runs of each task");
@@ -60,7 +60,7 @@ fn honest_machines_alone_cost_what_was_asked_for() {
 
 #[test]
 fn machines_with_a_clean_history_are_rechecked_now_and_then() {
-    // All bags from one machine, which so comes to know the others.
+    // All bags come from one machine, which so gets to know the others.
     let long = |scenario: &mut Scenario| {
         (scenario.nodes, scenario.bags, scenario.tasks_per_node, scenario.steady_percent) = (12, 5, 10, 1.0);
     };
@@ -71,7 +71,7 @@ fn machines_with_a_clean_history_are_rechecked_now_and_then() {
             scenario.recheck = recheck;
         })
     });
-    // Whoever lies always never comes by a clean history.
+    // A machine that always lies never gets a clean history.
     assert_eq!((all.false_tasks, some.false_tasks, some.failed_tasks), (0, 0, 0), "{some}");
     assert!(runs(&all) > 1.95 && runs(&some) < 1.7, "{} and {} runs of each task", runs(&all), runs(&some));
 }

@@ -1,4 +1,4 @@
-//! The world with nothing but overlays: it is deterministic, its shortcuts change nothing, its faults are what they say.
+//! The world of overlays alone: it is deterministic, its shortcuts change nothing, its faults do what their names say.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn grown(hosts: u32, seed: u64) -> World {
     world
 }
 
-/// Lets things happen until no link and no count is wrong.
+/// Runs until no link and no count is wrong.
 #[track_caller]
 fn settle(world: &mut World, bound: Duration) -> Duration {
     let start = world.now();
@@ -46,7 +46,7 @@ fn a_grid_grows_into_the_true_tree() {
 }
 
 #[test]
-fn both_wires_give_the_same_trace_and_the_same_books() {
+fn both_wires_give_the_same_trace_and_the_same_traffic() {
     let run = |wire, seed| {
         let quality = Quality { loss_percent: 2.0, duplicate_percent: 1.0, ..Quality::default() };
         let mut world = World::new(Settings { wire, quality, ..Settings::new(80, seed) });
@@ -84,7 +84,7 @@ fn crashed_machines_leave_the_tree_and_come_back() {
 }
 
 #[test]
-fn who_leaves_goes_down_by_itself() {
+fn a_leaving_machine_goes_down_by_itself() {
     let mut world = grown(20, 1);
     settle(&mut world, seconds(60));
     world.leave(3);
@@ -95,7 +95,7 @@ fn who_leaves_goes_down_by_itself() {
 }
 
 #[test]
-fn machines_come_back_with_what_they_remember() {
+fn machines_come_back_with_the_memory_they_are_given() {
     let mut world = grown(4, 1);
     world.run_until(world.now() + seconds(20));
     let me = |world: &World| world.overlay(2).expect("it is up").me().clone();
@@ -115,7 +115,7 @@ fn machines_come_back_with_what_they_remember() {
 }
 
 #[test]
-fn a_stranger_gets_nothing_that_was_meant_for_the_one_before() {
+fn a_stranger_gets_no_messages_of_its_predecessor() {
     let mut world = grown(10, 1);
     settle(&mut world, seconds(60));
     world.crash(4);
@@ -196,7 +196,7 @@ fn a_partition_in_one_direction_is_noticed_and_heals() {
 }
 
 #[test]
-fn what_is_planned_comes_in_time() {
+fn a_planned_event_comes_in_time() {
     let mut world = World::new(Settings::new(2, 1));
     world.plan(Time::ZERO + seconds(3), 1, 77);
     world.plan(Time::ZERO + seconds(2), 0, 78);

@@ -1,4 +1,4 @@
-//! The page of figures: whole, well-formed, nothing loaded from elsewhere, and something to be seen in a real browser.
+//! The page of figures: complete, well-formed, nothing loaded from elsewhere, and figures visible in a real browser.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use serde_json::json;
 const BLUE: [u8; 3] = [0, 114, 178];
 const VERMILION: [u8; 3] = [213, 94, 0];
 
-/// A directory of a test's own.
+/// A directory for one test.
 struct Directory(PathBuf);
 
 impl Directory {
-    /// With the summaries of two experiments, one of them in a directory in it.
+    /// Makes it with the summaries of two experiments, one of them in a subdirectory.
     fn with_summaries(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("idlewood-page-{}-{name}", std::process::id()));
         std::fs::create_dir_all(path.join("inner")).expect("a new directory");
@@ -63,7 +63,7 @@ fn report(directory: &Directory) -> (PathBuf, String) {
     (path, html)
 }
 
-/// Whether every element that is opened is closed in its turn, and where the first one is not.
+/// Whether every element is closed in its turn; the first one that is not.
 fn unbalanced(html: &str) -> Option<String> {
     let mut open: Vec<&str> = Vec::new();
     let mut rest = html.strip_prefix("<!DOCTYPE html>")?;
@@ -108,7 +108,7 @@ fn the_page_is_whole_and_loads_nothing() {
 }
 
 #[test]
-fn a_directory_without_summaries_is_told_what_to_run() {
+fn for_a_directory_without_summaries_the_error_says_what_to_run() {
     let directory = Directory::with_summaries("empty");
     for path in ["fairness.json", "inner/desktops.json"] {
         std::fs::remove_file(directory.0.join(path)).expect("it was there");
@@ -120,9 +120,9 @@ fn a_directory_without_summaries_is_told_what_to_run() {
 }
 
 #[test]
-fn what_cannot_be_read_is_left_out_and_named() {
+fn unreadable_summaries_are_left_out_and_named() {
     let directory = Directory::with_summaries("unreadable");
-    // Who may read everything is refused a link to itself, too.
+    // Root can read everything, but a link to itself fails for root, too.
     std::os::unix::fs::symlink("bound.json", directory.0.join("inner/bound.json")).expect("a link");
     let torn = "{ \"experiment\": \"updates\", \"rows\": [";
     for (name, text) in
@@ -145,7 +145,7 @@ fn what_cannot_be_read_is_left_out_and_named() {
 }
 
 #[test]
-fn a_summary_of_something_else_is_passed_over() {
+fn a_summary_of_something_else_is_ignored() {
     let directory = Directory::with_summaries("others");
     let overlay = json!({ "experiment": "overlay", "seed": 7, "seeds": 1, "complete": true, "height": 3 });
     let texts = [
@@ -190,7 +190,7 @@ fn pixels(path: &Path, colours: [[u8; 3]; 2]) -> ([usize; 2], usize) {
 fn a_browser_shows_both_figures() {
     let Some(browser) = browser() else {
         assert!(std::env::var_os("CI").is_none(), "continuous integration has a browser");
-        // Past the capture of test output: nobody should believe that it was looked at.
+        // Not through the captured output of tests: a skipped test must not look like a passed one.
         writeln!(std::io::stderr(), "SKIPPED a_browser_shows_both_figures: no chromium on PATH (apt install chromium)")
             .expect("stderr takes it");
         return;

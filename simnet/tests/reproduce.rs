@@ -1,5 +1,5 @@
-//! The experiments as a command: the same result in every process and on any number of threads, files that say the
-//! same as the summary, errors that say what to write.
+//! The experiments on the overlay as a command: the same result in every process and on any number of threads, files
+//! that agree with the summary, errors that say what to write.
 
 mod command;
 
@@ -14,7 +14,7 @@ fn overlay(arguments: &str, out: &Directory) -> Output {
     command::reproduce(&format!("overlay {arguments}"), out)
 }
 
-/// What does not depend on the machine that it ran on.
+/// The values that do not depend on the machine that computed them.
 fn simulated(mut summary: Value) -> Value {
     let fields = summary.as_object_mut().expect("an object");
     for field in ["cpu_s", "events_per_cpu_s", "peer_hours_per_cpu_hour", "peak_rss_bytes", "peak_rss_bytes_per_peer"] {
@@ -25,7 +25,7 @@ fn simulated(mut summary: Value) -> Value {
 
 /// Cases of one seed begin with copies of one grid.
 #[test]
-fn a_case_comes_to_the_same_alone_and_beside_others() {
+fn a_case_has_the_same_result_alone_and_beside_others() {
     let (alone, beside) = (Directory::new("alone"), Directory::new("beside"));
     let arguments = "--nodes 40 --seed 8 --seeds 2 --only mass,partition --output json";
     let both = json(&overlay(arguments, &beside));
@@ -38,7 +38,7 @@ fn a_case_comes_to_the_same_alone_and_beside_others() {
 }
 
 #[test]
-fn two_processes_agree_whatever_the_number_of_threads() {
+fn two_processes_agree_with_any_number_of_threads() {
     let arguments = "--nodes 24 --seed 5 --seeds 2 --only steady,crash,mass --output json";
     let (one, two) = (Directory::new("one"), Directory::new("two"));
     let first = simulated(json(&overlay(&format!("{arguments} --threads 1"), &one)));
@@ -52,7 +52,7 @@ fn two_processes_agree_whatever_the_number_of_threads() {
 }
 
 #[test]
-fn the_summary_says_what_the_files_say() {
+fn the_summary_agrees_with_the_files() {
     let out = Directory::new("summary");
     let summary = json(&overlay("--nodes 24 --only steady,join,leave,mass,partition,churn-10min --output json", &out));
     for field in [
@@ -90,20 +90,20 @@ fn the_summary_says_what_the_files_say() {
     assert_eq!(leave.matches(",links_s,").count(), 30);
 }
 
-/// The measurements of all tables of a directory, with or without what was put aside.
+/// The measurements in all tables of a directory, with or without the rows put aside.
 fn measured(out: &Directory, with_before: bool) -> BTreeSet<String> {
     let files = std::fs::read_dir(&out.0).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let tables = files.filter(|name| name.ends_with(".csv") && (with_before || !name.ends_with("-before.csv")));
     let lines = |name: String| {
         let lines: Vec<String> = out.read(&name).lines().map(str::to_owned).collect();
-        // Of a table, whether its lines were put aside or not.
+        // By table, whether its rows were put aside or not.
         lines.into_iter().map(move |line| format!("{}: {line}", name.replace("-before.csv", ".csv")))
     };
     tables.flat_map(lines).collect()
 }
 
 #[test]
-fn what_other_settings_have_found_is_put_aside_and_taken_back() {
+fn results_of_other_settings_are_put_aside_and_taken_back() {
     let out = Directory::new("aside");
     let command = |nodes: u32, only: &str| format!("--nodes {nodes} --seed 3 --seeds 2 --only {only} --output json");
     let first = json(&overlay(&command(12, "steady,crash"), &out));
@@ -111,7 +111,7 @@ fn what_other_settings_have_found_is_put_aside_and_taken_back() {
     let of_crash = out.read("crash.csv").lines().count();
     assert!(of_crash > 60 && !out.0.join("crash-before.csv").exists(), "{of_crash}");
 
-    // Of another size, and of other experiments: nothing of before is in the tables, and nothing is lost.
+    // Another size and other experiments: the tables have no earlier rows, and none are lost.
     let other = json(&overlay(&command(10, "crash"), &out));
     assert_ne!(other["trace_hash"], first["trace_hash"]);
     assert!(out.read("crash.csv").lines().skip(1).all(|line| line.starts_with("10,")));
@@ -120,7 +120,8 @@ fn what_other_settings_have_found_is_put_aside_and_taken_back() {
     let all = measured(&out, true);
     assert!(tables.is_subset(&all), "{:?}", tables.difference(&all).collect::<Vec<_>>());
 
-    // Asked for again it is there, down to the last figure, and was not run again: processor time is that of before, too.
+    // Requested again, the results are the same to the last digit and were not run again: processor time is that of
+    // before, too.
     let again = overlay(&command(12, "steady,crash"), &out);
     let stderr = String::from_utf8_lossy(&again.stderr);
     assert!(stderr.contains("4 of 4 jobs were found in the directory"), "{stderr}");
@@ -129,10 +130,10 @@ fn what_other_settings_have_found_is_put_aside_and_taken_back() {
     assert_eq!(measured(&out, true), all);
     assert!(!out.0.join("steady-before.csv").exists(), "nothing of it is aside any more");
 
-    // More of the same: only what is missing is run.
+    // With further experiments only the missing jobs are run.
     let more = overlay(&command(12, "steady,crash,mass"), &out);
     assert!(String::from_utf8_lossy(&more.stderr).contains("4 of 10 jobs were found"), "{more:?}");
-    // A table that somebody has removed is made again.
+    // A removed table is made again.
     std::fs::remove_file(out.0.join("heights.csv")).unwrap();
     let mended = overlay(&command(12, "steady"), &out);
     let stderr = String::from_utf8_lossy(&mended.stderr);
@@ -141,7 +142,7 @@ fn what_other_settings_have_found_is_put_aside_and_taken_back() {
 }
 
 #[test]
-fn what_an_older_program_has_left_is_kept() {
+fn tables_of_an_older_program_are_kept() {
     let out = Directory::new("older");
     let old = "nodes,seed,case,quantity,value\n9,1,,growth_s,1.5\n9,1,root,links_s,2\n9,1,root,links_s,2\n";
     std::fs::write(out.0.join("crash.csv"), old).unwrap();
@@ -151,7 +152,7 @@ fn what_an_older_program_has_left_is_kept() {
 }
 
 #[test]
-fn an_interrupted_run_goes_on_where_it_stopped() {
+fn an_interrupted_experiment_continues_where_it_stopped() {
     let (out, whole) = (Directory::new("goes-on"), Directory::new("whole"));
     let arguments = "--nodes 150 --seed 2 --seeds 6 --only crash --threads 1 --output json";
     let begun = || out.0.join("overlay.csv").exists() && out.read("overlay.csv").lines().count() > 1;
@@ -162,13 +163,13 @@ fn an_interrupted_run_goes_on_where_it_stopped() {
     let rest = overlay(arguments, &out);
     let stderr = String::from_utf8_lossy(&rest.stderr);
     assert!(stderr.contains("of 6 jobs were found in the directory"), "{stderr}");
-    // Each seed has one case, so that no grid is grown again: all is as if nobody had interrupted.
+    // Each seed has one case, so that no grid is grown again: the result is that of an uninterrupted experiment.
     assert_eq!(simulated(json(&rest)), simulated(json(&overlay(arguments, &whole))));
     assert_eq!(out.read("crash.csv"), whole.read("crash.csv"));
 }
 
 #[test]
-fn a_job_without_lines_in_some_table_is_not_run_again() {
+fn a_job_without_rows_in_some_table_is_not_run_again() {
     let out = Directory::new("one-machine");
     let arguments = "--nodes 1 --only steady --output json";
     let first = json(&overlay(arguments, &out));
@@ -180,7 +181,7 @@ fn a_job_without_lines_in_some_table_is_not_run_again() {
 }
 
 #[test]
-fn a_job_of_which_lines_were_cut_is_run_again() {
+fn a_job_whose_rows_were_cut_is_run_again() {
     let out = Directory::new("cut");
     let arguments = "--nodes 12 --seeds 2 --only steady,crash --output json";
     let first = simulated(json(&overlay(arguments, &out)));
@@ -204,7 +205,7 @@ fn a_job_of_which_lines_were_cut_is_run_again() {
     let again = overlay(arguments, &out);
     assert!(String::from_utf8_lossy(&again.stderr).contains("3 of 4 jobs were found"), "{again:?}");
     assert_eq!(out.read("crash.csv"), whole);
-    // Nor is what somebody has changed.
+    // Edited rows are not reused either.
     let growth = whole.lines().nth(1).unwrap().split(',').nth(4).unwrap();
     std::fs::write(out.0.join("crash.csv"), whole.replacen(growth, "0.5", 1)).unwrap();
     let again = overlay(arguments, &out);
@@ -212,7 +213,7 @@ fn a_job_of_which_lines_were_cut_is_run_again() {
     assert_eq!((out.read("crash.csv"), &json(&again)["trace_hash"]), (whole, &first["trace_hash"]));
 }
 
-/// A second process, which had little left to do, has less memory for fewer machines at a time.
+/// A second process, which had few jobs remaining, has less memory for fewer machines at a time.
 #[test]
 fn memory_for_each_machine_is_that_of_the_process_that_had_the_most() {
     let out = Directory::new("memory");
@@ -225,7 +226,7 @@ fn memory_for_each_machine_is_that_of_the_process_that_had_the_most() {
     for (row, values) in [(1, ["9000000", "250000"]), (2, ["6000000", "500000"])] {
         [rows[row][peak], rows[row][per_peer]] = values;
     }
-    // As docs/lab/method.md has it.
+    // As docs/lab/method.md defines it.
     let check = |row: &[&str]| -> String {
         let full = rows[0].iter().zip(row).filter(|(name, cell)| **name != "check" && !cell.is_empty());
         let text: String = full.map(|(name, cell)| format!("{name}={cell}\n")).collect();
@@ -245,7 +246,7 @@ fn memory_for_each_machine_is_that_of_the_process_that_had_the_most() {
 }
 
 #[test]
-fn a_page_shows_what_was_found_of_overlays() {
+fn a_page_shows_results_of_overlays() {
     let out = Directory::new("page");
     let arguments = "--nodes 12 --seed 3 --seeds 2 --only steady,crash --output json";
     let summary = json(&overlay(arguments, &out));
@@ -296,7 +297,7 @@ fn a_trace_is_replayed() {
 }
 
 #[test]
-fn a_trace_that_is_over_before_the_end_is_refused_and_a_machine_that_is_stays_down() {
+fn a_trace_that_ends_early_is_refused_and_a_machine_whose_trace_ends_stays_down() {
     let out = Directory::new("short");
     let path = out.0.join("event_trace.tab");
     let row = |node: u32, from: u64, to: u64| format!("0\t0\t{node}\t3\tx\t1\t{from}\t{to}\t0\n");
@@ -308,9 +309,9 @@ fn a_trace_that_is_over_before_the_end_is_refused_and_a_machine_that_is_stays_do
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     let sentence = "follows no machine for longer than 3660 s, and 3660 s of it are replayed at trace-speedup 1: give a longer one\n";
     assert!(stderr.ends_with(sentence), "{stderr}");
-    // Who does not replay it may have it.
+    // Experiments other than `trace` accept it.
     json(&overlay(&arguments.replace("--only trace", "--only crash"), &out));
-    // Every second machine follows one that was there for ten minutes: it goes once, and never comes back.
+    // Every second machine follows one that was up for ten minutes: it goes once, and never comes back.
     std::fs::write(&path, row(1, 1_000, 1_000 + 7_000) + &row(2, 2_000_000, 2_000_600)).unwrap();
     let summary = json(&overlay(&arguments, &out));
     assert_eq!(summary["trace_changes"], 6.0);
@@ -322,7 +323,7 @@ fn a_trace_that_is_over_before_the_end_is_refused_and_a_machine_that_is_stays_do
 }
 
 #[test]
-fn bad_usage_is_told_in_a_sentence() {
+fn wrong_usage_is_refused_in_a_sentence() {
     let out = Directory::new("usage");
     let trace = out.0.join("trace.tab");
     std::fs::write(&trace, "0 0 1 3 x 1 100 200 0\n").unwrap();
@@ -340,7 +341,7 @@ fn bad_usage_is_told_in_a_sentence() {
         assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
         assert!(stderr.contains(sentence) && output.stdout.is_empty(), "{arguments}: {stderr}");
     }
-    // Files that cannot be read or written, too.
+    // So are files that cannot be read or written.
     std::fs::create_dir_all(out.0.join("crash.csv")).unwrap();
     let output = overlay("--nodes 4 --only crash", &out);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -349,7 +350,7 @@ fn bad_usage_is_told_in_a_sentence() {
 }
 
 #[test]
-fn who_interrupts_is_told_what_is_kept() {
+fn an_interrupted_experiment_says_which_results_are_saved() {
     let out = Directory::new("interrupted");
     let child = begin("overlay --nodes 5000 --only steady,churn-4h", &out, || out.0.join(".lock").exists());
     assert_eq!(interrupt(child), "interrupted: 0 of 3 jobs are kept; the same command goes on from there");

@@ -1,4 +1,4 @@
-//! Whatever machines and links do, nothing that was accepted is lost, and every bag ends.
+//! Whatever machines and links do, no accepted task is lost, and every bag ends.
 //!
 //! A failure prints the scenario's seed; `simnet run` with the same parameters repeats it.
 
@@ -12,8 +12,8 @@ use idlewood_simnet::{Report, Scenario, Simulation};
 
 use self::steps::{delivered, step_until};
 
-/// Small enough for many seeds, with more bags than a machine has slots. Every such run ends within hours: what is
-/// not done after two days fails.
+/// Small enough for many seeds, with more bags than a machine has slots. Every such simulation ends within hours: tasks
+/// that are not done after two days are a failure.
 fn small(nodes: u32, seed: u64) -> Scenario {
     let horizon = Duration::from_secs(2 * 24 * 3600);
     Scenario { nodes, bags: 3, tasks_per_node: 4, horizon, seed, ..Scenario::default() }
@@ -47,7 +47,8 @@ fn nothing_is_lost_under_churn_and_loss() {
     assert!(crashes > 100, "{crashes}");
 }
 
-/// Who answers later than a stranger is waited for is given up, and found all the same: nobody goes on alone.
+/// Peers that answer later than the wait for an unknown peer are given up, and found nevertheless: no machine stays
+/// alone.
 #[test]
 fn a_grid_forms_whose_messages_take_seconds() {
     for latency_ms in [1_000, 3_000] {
@@ -58,9 +59,9 @@ fn a_grid_forms_whose_messages_take_seconds() {
     }
 }
 
-/// Machines that come together over links so slow that what they say waits.
+/// Machines that join over links so slow that their messages wait in the uplink.
 #[test]
-fn what_waits_in_an_uplink_is_lost_with_its_machine_unless_it_leaves() {
+fn messages_in_an_uplink_are_lost_with_a_machine_that_crashes_but_not_with_one_that_leaves() {
     let run = |leave_percent: f64| {
         let (bandwidth_bytes_s, churn) = (300, Some(Duration::from_secs(20)));
         let scenario = Scenario { bandwidth_bytes_s, churn, leave_percent, ..small(8, 5) };
@@ -85,8 +86,8 @@ fn nothing_is_lost_when_writes_are_slow_and_machines_crash_all_the_time() {
     }
 }
 
-/// Every task that failed for good had all its tries, as far as the simulator saw them end: three machines on which its worker died,
-/// or the first try and three further ones, where the first crash on a machine is no try.
+/// Asserts that every task that failed for good had all its tries, as far as the simulator saw them end: three machines
+/// on which its worker died, or the first try and three further ones, where the first crash on a machine is no try.
 #[track_caller]
 fn assert_tries_used_up(simulation: &Simulation, report: &Report) {
     for task in simulation.record().accepted_tasks().filter(|task| task.failed) {
@@ -124,7 +125,7 @@ fn tasks_that_fail_and_crash_have_all_their_tries_under_churn_and_loss() {
 
 /// Where no machine goes down and no message is lost, the simulator sees what the submitter sees.
 #[test]
-fn a_task_has_exactly_its_tries_where_nothing_else_goes_wrong() {
+fn a_task_has_exactly_its_tries_without_other_faults() {
     let mut failed = 0;
     for seed in 1..=3 {
         let (simulation, report) = run_failing(Scenario { fails_percent: 50.0, ..small(8, seed) });
@@ -148,7 +149,7 @@ fn bags_of_which_every_try_fails_or_crashes_close() {
 }
 
 #[test]
-fn outputs_that_do_not_come_at_first_are_fetched_again_or_made_again() {
+fn outputs_whose_fetch_fails_are_fetched_again_or_made_again() {
     let mut again = 0;
     for seed in 1..=4 {
         let report = run(Scenario { unfetched_percent: 50.0, ..restless(8, seed) });
@@ -181,10 +182,10 @@ fn a_quorum_of_failed_tries_fails_a_task_under_churn() {
     assert!(failed > 5, "{failed}");
 }
 
-/// Most tries fail, and machines forget what they had: since nobody lies nobody is distrusted, and no task is left over for want of a
-/// machine that may have it.
+/// Most tries fail, and machines lose what they held: since no machine lies, none is distrusted, and no task stays open
+/// for lack of a machine that may run it.
 #[test]
-fn bags_with_a_quorum_close_where_most_tries_fail_and_machines_forget() {
+fn bags_with_a_quorum_close_though_most_tries_fail_and_machines_forget() {
     for seed in [131, 133, 134] {
         let churn = Some(Duration::from_secs(800));
         let (downtime, persist) = (Duration::from_secs(20), Duration::from_millis(100));
@@ -223,7 +224,7 @@ fn two_machines_decide_every_task_of_a_bag_with_a_quorum_of_two_though_some_trie
     assert!(tries > 5 && tasks < tries / 3, "{tries} tries failed, and {tasks} tasks");
 }
 
-/// The paper's failures: machines restart at once and hold nothing any more.
+/// The paper's failures: machines restart at once and have lost what they held.
 #[test]
 fn nothing_is_lost_when_failures_reset_machines() {
     for seed in 1..=3 {
@@ -241,7 +242,7 @@ fn nothing_is_lost_when_machines_leave_in_good_order() {
 }
 
 #[test]
-fn where_some_machines_are_steady_bags_come_from_them_alone() {
+fn bags_come_from_steady_machines_alone_if_there_are_any() {
     let steady = Scenario { steady_percent: 20.0, bags: 6, ..restless(8, 1) };
     let mut simulation = Simulation::new(steady).expect("a valid scenario");
     let report = simulation.run(|_| ());
@@ -251,9 +252,9 @@ fn where_some_machines_are_steady_bags_come_from_them_alone() {
     assert!(from.len() == 6 && from.contains(&0) && from.contains(&1) && from.iter().all(|&host| host < 2), "{from:?}");
 }
 
-/// Everything that can be the matter with links and machines, at once and in turn.
+/// All faults of links and machines, at once and in turn.
 #[test]
-fn nothing_is_lost_whatever_is_the_matter() {
+fn nothing_is_lost_under_all_faults() {
     let scenario = Scenario { duplicate_percent: 5.0, reorder_percent: 10.0, ..restless(8, 3) };
     let mut simulation = Simulation::new(scenario).expect("a valid scenario");
     step_until(&mut simulation, |simulation| simulation.record().bags().iter().all(|bag| bag.accepted.is_some()));
@@ -278,7 +279,7 @@ fn nothing_is_lost_whatever_is_the_matter() {
 }
 
 #[test]
-fn a_shut_lid_stops_tasks_and_all() {
+fn a_shut_lid_stops_everything_on_the_machine() {
     for pause in [Pause::Lose, Pause::Queue] {
         let mut simulation = Simulation::new(Scenario { bags: 1, ..small(4, 9) }).expect("a valid scenario");
         step_until(&mut simulation, |simulation| delivered(simulation) > 0);
@@ -301,12 +302,12 @@ fn a_shut_lid_stops_tasks_and_all() {
 }
 
 #[test]
-fn work_that_nobody_declared_is_measured() {
+fn undeclared_work_is_measured() {
     run(Scenario { declared: false, ..restless(5, 1) });
 }
 
 #[test]
-fn several_slots() {
+fn a_machine_with_several_slots_runs_as_many_tasks() {
     let scenario = Scenario { slots: 4, tasks_per_node: 24, ..restless(4, 1) };
     let mut simulation = Simulation::new(scenario).expect("a valid scenario");
     let running = |simulation: &Simulation, host| {
@@ -351,8 +352,8 @@ fn work_spreads_over_all_machines() {
     assert!(idle.is_empty(), "idle machines while work waits: {idle:?}");
 }
 
-/// Renewals are one message per executor and bag each third of a lease. Two of them that answer each other's answers
-/// would go round as fast as the links allow.
+/// Renewals are one message per executor and bag each third of a lease. Two machines that answer each other's answers
+/// would send them as fast as the links allow.
 #[test]
 fn renewals_keep_their_pace() {
     let scenario = Scenario { loss_percent: 0.0, bags: 8, tasks_per_node: 10, ..restless(16, 1) };
@@ -367,7 +368,7 @@ fn renewals_keep_their_pace() {
         });
         usual += (0..16).filter_map(|host| simulation.peer(host)).map(|peer| peer.held().len() as u64).sum::<u64>();
     }
-    // Every placement, and every machine that comes back, is told of at once and a few times more.
+    // Every placement, and every machine that comes back, is announced at once and a few times more.
     let sent = count(&simulation, "holding");
     assert!(usual > 1000, "{usual}");
     assert!(sent < 2 * usual, "{sent} renewals where {usual} are usual");
@@ -416,13 +417,13 @@ fn a_submitter_that_crashes_between_the_last_result_and_the_end_of_its_bag() {
 }
 
 #[test]
-fn what_a_machine_held_survives_its_crash_unless_failures_reset_it() {
+fn tasks_that_a_machine_held_survive_its_crash_unless_failures_reset_it() {
     let (before, after) = held_before_and_after_a_crash(false);
     assert!(before > Some(1) && after == before, "{before:?}, {after:?}");
     assert_eq!(held_before_and_after_a_crash(true), (before, Some(0)));
 }
 
-/// What a machine accounts for, and the same in its next life.
+/// Number of tasks that a machine holds before a crash, and in its next life.
 fn held_before_and_after_a_crash(queue_lost: bool) -> (Option<u64>, Option<u64>) {
     let scenario = Scenario { bags: 1, queue_lost, ..small(4, 9) };
     let mut simulation = Simulation::new(scenario).expect("a valid scenario");

@@ -1,4 +1,4 @@
-//! Scenario files: those that come with the program run, flags win over them, and real inputs can be replayed.
+//! Scenario files: the included ones can be run, flags override them, and real inputs can be replayed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -28,7 +28,7 @@ fn run_to_the_end(scenario: Scenario) -> Report {
 
 /// As they are, but smaller.
 #[test]
-fn scenarios_that_come_with_the_program_run_to_their_end() {
+fn included_scenarios_run_to_their_end() {
     let mut seen = Vec::new();
     for entry in std::fs::read_dir(directory()).expect("a directory") {
         let path = entry.expect("an entry").path();
@@ -53,7 +53,7 @@ fn scenarios_that_come_with_the_program_run_to_their_end() {
 }
 
 #[test]
-fn flags_win_over_the_file() {
+fn flags_override_the_file() {
     let path = directory().join("paper.toml");
     let path = path.to_str().expect("text");
     let flags = ["--nodes", "4", "--bags", "1", "--tasks-per-node", "1", "--churn", "none", "--output", "json"];
@@ -63,7 +63,7 @@ fn flags_win_over_the_file() {
     let scenario = &json["scenario"];
     assert_eq!((scenario["nodes"].as_u64(), scenario["churn_s"].as_f64()), (Some(4), None));
     assert_eq!((&scenario["queue_lost"], &scenario["policy"]["preemptive"]), (&true.into(), &false.into()));
-    // What is called the paper's is the same in the file and as a flag.
+    // The paper's settings are the same in the file and as a flag.
     let flags = ["--nodes", "4", "--bags", "1", "--tasks-per-node", "1", "--output", "json"];
     let output = simnet(&[&["run", "--paper"], flags.as_slice()].concat());
     let paper: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
@@ -72,7 +72,7 @@ fn flags_win_over_the_file() {
     assert_eq!(String::from_utf8_lossy(&printed.stdout), DEFAULTS);
 }
 
-/// Owners come and go all the time, and machines too: what is frozen goes on, and nothing is lost.
+/// Owners and machines come and go all the time: frozen tasks continue, and none is lost.
 #[test]
 fn owners_delay_work_and_lose_none_of_it() {
     let scenario = Scenario { nodes: 6, bags: 2, tasks_per_node: 4, ..Scenario::default() };
@@ -88,7 +88,7 @@ fn owners_delay_work_and_lose_none_of_it() {
 }
 
 #[test]
-fn tasks_that_are_not_what_was_declared() {
+fn tasks_whose_work_differs_from_the_declaration_complete() {
     let report =
         run_to_the_end(Scenario { nodes: 6, bags: 3, tasks_per_node: 4, task_cv: 0.45, ..Scenario::default() });
     assert!(report.makespan_s > 0.0, "{report:?}");
@@ -121,7 +121,7 @@ fn a_trace_a_log_and_a_matrix_are_replayed() {
     std::fs::remove_dir_all(&directory).expect("it was there");
 }
 
-/// All that a scenario may name beside those, found from where it is.
+/// Other files that a scenario may name, relative to its own directory.
 #[test]
 fn workflows_distributions_owners_and_surveys_are_read() {
     let directory = std::env::temp_dir().join(format!("idlewood-inputs-{}", std::process::id()));
@@ -156,7 +156,8 @@ fn workflows_distributions_owners_and_surveys_are_read() {
         let report = Simulation::new(scenario).expect("a valid scenario").run(|_| ());
         assert_eq!((report.bags_closed, report.accepted_tasks), (3, tasks), "{report:?}");
         assert_eq!((report.lost_tasks, report.open_tasks), (0, 0), "{report:?}");
-        // Tasks that last longer than any owner is away are frozen at least once; owners come and go four times in 20 minutes.
+        // Tasks longer than any absence of an owner are frozen at least once; owners come and go four times in 20
+        // minutes.
         assert!(report.reclaims > 6 && report.makespan_s > 700.0, "{report:?}");
         let fetched = report.outputs.bytes / report.outputs.count;
         assert_eq!(fetched, 1_234, "{report:?}");
@@ -181,17 +182,17 @@ fn workflows_distributions_owners_and_surveys_are_read() {
     std::fs::remove_dir_all(&directory).expect("it was there");
 }
 
-/// Ctrl-C: the results so far, and the exit code that a shell knows it by.
+/// Ctrl-C: the results so far, and the exit code that shells expect.
 #[cfg(unix)]
 #[test]
-fn an_interrupted_run_prints_how_far_it_came() {
+fn an_interrupted_simulation_prints_its_progress() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_simnet"))
         .args(["run", "--nodes", "30", "--bags", "0", "--horizon", "300d", "--threads", "2", "--output", "json"])
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
         .spawn()
         .expect("simnet starts");
-    // It says how far it is once it has run for a while: then it listens to signals.
+    // Once it prints its progress it handles signals.
     let mut stderr = std::io::BufReader::new(child.stderr.take().expect("a pipe"));
     let mut line = String::new();
     std::io::BufRead::read_line(&mut stderr, &mut line).expect("progress");

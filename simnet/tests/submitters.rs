@@ -1,4 +1,5 @@
-//! A user who splits a bag gains on others who do not, unless what a submitter has is one application (docs/adr/0017).
+//! A user who splits a bag gains on users who do not, unless all bags of a submitter are one application
+//! (docs/adr/0017).
 
 use std::time::Duration;
 
@@ -6,8 +7,8 @@ use idlewood_overlay::Time;
 use idlewood_scheduler::PerSubmitter;
 use idlewood_simnet::{Scenario, Simulation};
 
-/// Two bags of the same size at the same time, of which one is that user's: when all of that one is done, and when the other is,
-/// in seconds from then on.
+/// Two bags of the same size at the same time, of which one is that user's: when that one is complete, and how long
+/// after that the other is, in seconds.
 fn ends_s(per_submitter: PerSubmitter, user_splits_into: u64) -> (f64, f64) {
     let mut scenario = Scenario {
         nodes: 10,
@@ -18,7 +19,7 @@ fn ends_s(per_submitter: PerSubmitter, user_splits_into: u64) -> (f64, f64) {
         task_mops_max: 50_000.0,
         user_percent: 50.0,
         user_splits_into,
-        // Of these two bags one is the user's.
+        // With this seed one of the two bags is the user's.
         seed: 3,
         ..Scenario::default()
     };
@@ -36,7 +37,7 @@ fn ends_s(per_submitter: PerSubmitter, user_splits_into: u64) -> (f64, f64) {
 }
 
 #[test]
-fn splitting_a_bag_pays_only_where_its_pieces_are_taken_for_bags_of_their_own() {
+fn splitting_a_bag_pays_only_if_its_pieces_count_as_separate_bags() {
     let (honest, other) = ends_s(PerSubmitter::Off, 1);
     let (split, other_then) = ends_s(PerSubmitter::Off, 10);
     assert!(other < 0.7 * honest, "the other's comes first: {other} {honest}");

@@ -1,11 +1,11 @@
-//! The swarm: small random worlds in which nothing may break, and those seeds in which once something did.
+//! The swarm: small random worlds in which no invariant may be violated, and the seeds that once violated one.
 
 use idlewood_simnet::swarm::{self, Case};
 
-/// One seed a line, and after it what it found.
+/// One seed a line of text, followed by what it found.
 const REGRESSIONS: &str = include_str!("regressions/swarm.txt");
 
-/// Larger worlds cost more, and rarely break what smaller ones do not: those are for `simnet swarm`.
+/// Larger worlds cost more, and rarely find what smaller ones do not: they are for `simnet swarm`.
 const HOSTS_MAX: u32 = 8;
 
 #[test]
@@ -17,7 +17,7 @@ fn no_random_world_breaks_an_invariant() {
 }
 
 #[test]
-fn no_world_breaks_again_what_it_once_broke() {
+fn seeds_that_once_broke_an_invariant_do_not_do_so_again() {
     for line in REGRESSIONS.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
         let (seed, comment) = line.split_once(' ').expect("a seed and what it found");
         assert!(!comment.trim().is_empty(), "{line}");
@@ -26,7 +26,7 @@ fn no_world_breaks_again_what_it_once_broke() {
 }
 
 #[test]
-fn a_case_is_its_seed() {
+fn a_case_is_determined_by_its_seed() {
     let (one, other) = (swarm::run(&[77, 78], |_| ()), swarm::run(&[78, 77], |_| ()));
     assert_eq!((one.events, one.faults, one.settled), (other.events, other.faults, other.settled));
 }

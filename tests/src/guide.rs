@@ -7,7 +7,7 @@
 //! stands in the line above a block. `tests/end_to_end/guide.rs` and `simnet/tests/guide.rs` run the blocks; the latter
 //! includes this file, since neither package depends on the other.
 //!
-//! Left out: a parser of shell. [`calls`] finds the commands of blocks as plain as these are.
+//! Left out: a parser of shell. [`calls`] finds commands in blocks as simple as these.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -20,9 +20,9 @@ pub enum Setting {
     Alone,
     /// On a machine of a grid of three that may submit, after the blocks before it on the same page.
     Submitter,
-    /// The same on the machine that has made the grid.
+    /// The same on the machine that has created the grid.
     Admin,
-    /// In `tests/two-machines`, on the machine that makes the grid.
+    /// In `tests/two-machines`, on the machine that creates the grid.
     FirstMachine,
     /// In `tests/two-machines`, on the machine that joins; the invitation is on standard input.
     SecondMachine,
@@ -54,7 +54,7 @@ pub struct Call {
     pub words: Vec<String>,
 }
 
-/// What `--help` says of a program: the flags of each chain of verbs, and which verbs may follow it.
+/// What `--help` prints for a program: the flags of each chain of verbs, and which verbs may follow it.
 #[derive(Clone, Debug, Default)]
 pub struct Help {
     flags: BTreeMap<Vec<String>, BTreeSet<String>>,
@@ -78,7 +78,7 @@ pub fn pages(root: &Path) -> Vec<String> {
 /// The text of a page.
 ///
 /// # Panics
-/// Where there is no such page.
+/// If there is no such page.
 pub fn text(root: &Path, page: &str) -> String {
     let path: PathBuf = root.join(page);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -87,7 +87,7 @@ pub fn text(root: &Path, page: &str) -> String {
 /// The blocks of a page.
 ///
 /// # Errors
-/// The first block without a mark, with one that is not known, or of another language with commands of ours.
+/// Names the first block whose mark is missing or unknown, or that is in another language and has commands of ours.
 pub fn blocks(page: &str, text: &str) -> Result<Vec<Block>, String> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut lines = text.lines().enumerate();
@@ -153,7 +153,7 @@ pub fn calls(script: &str) -> Vec<Call> {
     found
 }
 
-/// A command, where it is one of ours.
+/// The call in a command, if it is of our programs.
 fn call(mut words: Vec<String>) -> Option<Call> {
     let is_before = |word: &String| word == "sudo" || (word.contains('=') && !word.starts_with('-'));
     let start = words.iter().position(|word| !is_before(word))?;
@@ -172,7 +172,7 @@ fn call(mut words: Vec<String>) -> Option<Call> {
     is_ours.then(|| Call { program, words: words.split_off(1) })
 }
 
-/// The pieces of a page that are set as code in a line: commands, flags, files.
+/// The inline code of a page: commands, flags, files.
 pub fn inline_code(text: &str) -> Vec<String> {
     let mut is_prose = true;
     let prose: Vec<&str> = text
@@ -192,7 +192,7 @@ impl Help {
     /// Asks a program for all of its help.
     ///
     /// # Panics
-    /// Where the program does not start, or has no help for a verb that it names.
+    /// If the program does not start, or has no help for a verb that it names.
     pub fn of(program: &Path) -> Self {
         let mut help = Self::default();
         let mut open: Vec<Vec<String>> = vec![Vec::new()];
@@ -203,7 +203,7 @@ impl Help {
             let commands = text.lines().skip_while(|line| *line != "Commands:").skip(1);
             let verbs: BTreeSet<String> = commands
                 .take_while(|line| !line.is_empty())
-                // Lines that are further in go on with the one before.
+                // Lines that are indented further continue the one before.
                 .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
                 .filter_map(|line| line.split_whitespace().next().map(str::to_owned))
                 .filter(|verb| verb != "help")
@@ -225,7 +225,7 @@ impl Help {
     /// Checks the verbs and flags of a call.
     ///
     /// # Errors
-    /// A sentence about the first that does not exist.
+    /// A sentence about the first verb or flag that does not exist.
     pub fn check(&self, words: &[String]) -> Result<(), String> {
         let mut chain: Vec<String> = Vec::new();
         let mut flags = Vec::new();
@@ -235,7 +235,7 @@ impl Help {
                 let (flag, value) =
                     word.split_once('=').map_or((word.as_str(), None), |(flag, value)| (flag, Some(value)));
                 flags.push(flag);
-                // Before the last verb only the global flags stand, which have a value each.
+                // Before the last verb only global flags are allowed, which have a value each.
                 if value.is_none() && !self.verbs[&chain].is_empty() && flag != "--help" && flag != "--version" {
                     words.next();
                 }
@@ -252,11 +252,11 @@ impl Help {
         }
     }
 
-    /// Checks all calls of a program that a page names, in blocks, in lines of text, and single flags there where these are
-    /// that program's.
+    /// Checks all calls of a program on a page, in blocks and in inline code, and single flags in inline code on
+    /// pages about it.
     ///
     /// # Errors
-    /// A sentence about each that does not exist.
+    /// A sentence about each verb or flag that does not exist.
     pub fn check_page(&self, program: &str, page: &str, text: &str) -> Result<usize, Vec<String>> {
         let mut named: Vec<(String, Vec<String>)> = Vec::new();
         for block in blocks(page, text).map_err(|wrong| vec![wrong])? {
@@ -284,13 +284,14 @@ impl Help {
     }
 }
 
-/// The calls of one program in a script: how each stands there, and its words.
+/// The calls of one program in a script: each as written, and its words.
 fn calls_of(program: &str, script: &str) -> impl Iterator<Item = (String, Vec<String>)> {
     let calls = calls(script).into_iter().filter(move |call| call.program == program);
     calls.map(|call| (format!("{} {}", call.program, call.words.join(" ")), call.words))
 }
 
-/// What blocks are run with: an end at the first failure, nothing left running, and the build that the test has done.
+/// Prelude of every block: it ends at the first failure, leaves nothing running, and uses the build that the test has
+/// made.
 pub const PRELUDE: &str = r#"
 set -euo pipefail
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_found_wherever_they_stand() {
+    fn calls_are_found_anywhere_in_a_script() {
         let script = "a=1 && sudo idlewood x --y  # idlewood no\nz | idlewood b --c; simnet d\n$(idlewood e) \\\n f\ncargo run \
                       --release -- demo\ncargo run --release -p idlewood-simnet -- run --n 1\necho idlewood\n";
         let found: Vec<String> =
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn code_in_lines_is_found() {
+    fn inline_code_is_found() {
         let text = "A `b c` and `d\ne`.\n```sh\n`f`\n```\n`g`\n";
         assert_eq!(inline_code(text), ["b c", "d e", "g"]);
     }

@@ -1,6 +1,6 @@
 //! Tests that need several packages or real processes. The binary `agent` is the real agent, built from its library, so
-//! that the tests have a process to start; `torture` torments such agents for as long as one likes. `guide` finds the
-//! commands that the documents show.
+//! that the tests have a process to start; `torture` torments such agents for any length of time. `guide` finds the
+//! commands in the documents.
 
 pub mod guide;
 pub mod torture;

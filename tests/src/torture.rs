@@ -1,9 +1,9 @@
 //! Real agents under everything that can happen to processes: SIGKILL of agents and workers, SIGSTOP for longer than a
-//! lease, SIGTERM, restarts, pauses by the owner, a full disk. In between bags are submitted. Then all of it stops, and
-//! every bag that was ever acknowledged must end with each of its tasks done once, or failed with a reason.
+//! lease, SIGTERM, restarts, pauses by the owner, a full disk. Meanwhile bags are submitted. In the end all faults
+//! stop, and every bag that was ever acknowledged must end with each of its tasks done once, or failed with a reason.
 //!
-//! What is done, to whom, and after how long, follows from the seed. When the agents are where they are does not: they
-//! are processes. So a seed brings about the same kind of trouble again, not the same interleaving.
+//! The seed decides what is done, to which agent, and when. It does not decide what agents are doing at that moment:
+//! they are processes. So a seed reproduces the same kind of trouble, not the same interleaving.
 //!
 //! Left out: cuts between agents (simnet has them) and power cuts (see the tests of the agent's store).
 
@@ -17,19 +17,19 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// What submitters trust executors for, in seconds; a stop lasts for longer.
+/// Lease of executors, in seconds; a SIGSTOP lasts for longer.
 const LEASE_S: u64 = 2;
-/// Longest wait between two misdeeds.
+/// Longest pause between two faults.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// Longest that nothing may change once nothing more is done to the agents.
+/// Longest time without any change once faults have stopped.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Bags of one agent that are under way at the same time: else the end takes for ever.
+/// Most unfinished bags of one agent: with more the end would take too long.
 const BAGS_OPEN_MAX: usize = 3;
-/// Room that is left on a disk when it is filled: less than the store asks for; with small disks for all, up to this much, and now
-/// and then none.
+/// Free space on a disk that is filled, at most: less than the store asks for; if all disks are small a random amount
+/// up to this, and now and then none.
 const ROOM_BYTES: u64 = 2 << 20;
 const ROOM_BYTES_MAX: u64 = 24 << 20;
-/// The size of the first agent's disk where nothing else is said.
+/// The size of the first agent's disk by default.
 const DISK_BYTES: u64 = 96 << 20;
 
 /// What to do, and for how long.
@@ -39,7 +39,7 @@ pub struct Options {
     pub program: PathBuf,
     /// The module that tasks run: `probe`.
     pub tasks: PathBuf,
-    /// What follows from it is in the module's documentation.
+    /// What the seed decides: see the module.
     pub seed: u64,
     /// How many agents.
     pub agents: usize,
@@ -47,16 +47,16 @@ pub struct Options {
     pub span: Duration,
     /// Every agent has a disk of so many bytes, which is filled now and then; none: the first has one of 96 MiB.
     pub disk_bytes: Option<u64>,
-    /// Where they live; left there when something is wrong.
+    /// Directory of the agents; kept when something is wrong.
     pub dir: PathBuf,
 }
 
-/// What was done, and what came of it.
+/// What was done, and the outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// How often what was done.
+    /// How often each fault was caused.
     pub deeds: BTreeMap<&'static str, u64>,
-    /// Bags that were acknowledged, and those of whose submission nobody heard the end.
+    /// Bags that were acknowledged, and submissions whose outcome is unknown.
     pub bags: (u64, u64),
     /// Tasks that succeeded, and failed.
     pub tasks: (u64, u64),
@@ -103,7 +103,7 @@ impl Dice {
 struct Agent {
     dir: PathBuf,
     process: Option<Child>,
-    /// When it is started again, continued, or its disk emptied.
+    /// When it is started again or continued, or its disk emptied.
     restart_at: Option<Instant>,
     continue_at: Option<Instant>,
     empty_at: Option<Instant>,
@@ -113,14 +113,14 @@ struct Torture<'a> {
     options: &'a Options,
     dice: Dice,
     agents: Vec<Agent>,
-    /// Acknowledged, and by whom.
+    /// Acknowledged bags, each with the agent that it was submitted to.
     bags: Vec<(usize, String)>,
-    /// Workers of agents that were killed, and when each was started.
+    /// Workers of killed agents, and when each was started.
     orphans: Vec<(u32, Option<String>)>,
     report: Report,
 }
 
-/// A file system of its own for an agent, where this user may mount one.
+/// A file system for one agent, if this user may mount one.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -143,10 +143,10 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Torments agents, lets them recover, and checks what became of every bag.
+/// Torments agents, lets them recover, and checks every bag.
 ///
 /// # Errors
-/// What is not as it must be; a sentence.
+/// A sentence: what is wrong.
 pub fn run(options: &Options) -> Result<Report, String> {
     let agent = |number: usize| Agent {
         dir: options.dir.join(format!("agent-{number}")),
@@ -201,7 +201,7 @@ impl Torture<'_> {
             let victim = self.dice.below(self.agents.len() as u64) as usize;
             let (deed, aside) = (self.dice.below(100), self.dice.next());
             match deed {
-                // Mostly back at once; now and then away for longer than a lease.
+                // Mostly restarted at once; now and then away for longer than a lease.
                 0..45 => self.kill(victim, Duration::from_millis(aside % if aside % 8 == 0 { 5000 } else { 500 })),
                 45..53 => self.kill_worker(victim, aside),
                 53..58 => self.stop(victim, Duration::from_millis(aside % (3000 * LEASE_S))),
@@ -234,12 +234,13 @@ impl Torture<'_> {
         let log = File::options().create(true).append(true).open(agent.dir.with_extension("log"));
         let log = log.map_err(|error| error.to_string())?;
         let mut command = Command::new(&self.options.program);
-        // Always the same port, so that those who come back find each other whoever went away meanwhile.
+        // Always the same port, so that agents that come back find each other whichever of them went away meanwhile.
         let port = 20_000 + (self.options.seed % 300) as usize * 100 + number;
         command.arg("run").arg("--listen").arg(format!("/ip4/127.0.0.1/tcp/{port}"));
-        // Its owner is back for long within seconds: what it holds goes to others in the middle of everything.
+        // An owner who is back counts as staying after a second: tasks then move to other machines in the middle of
+        // everything.
         match fs::write(agent.dir.join("config.toml"), "[owner]\nvacate = \"1s\"\n") {
-            // On a full disk that of an earlier start has to do.
+            // On a full disk the file of an earlier start is used.
             Err(error) if error.kind() != std::io::ErrorKind::StorageFull => return Err(error.to_string()),
             Ok(()) | Err(_) => {}
         }
@@ -256,7 +257,7 @@ impl Torture<'_> {
         agent.process = Some(process);
         let address = format!("/ip4/127.0.0.1/tcp/{port}");
         match fs::write(agent.dir.join("address"), address) {
-            // On a full disk the old one, which is the same, has to do.
+            // On a full disk the old program, which is the same, is used.
             Err(error) if error.kind() != std::io::ErrorKind::StorageFull => Err(error.to_string()),
             Ok(()) | Err(_) => Ok(()),
         }
@@ -274,7 +275,7 @@ impl Torture<'_> {
         agent.continue_at = None;
         agent.restart_at = Some(Instant::now() + pause);
         self.orphans.extend(children(process.id()).into_iter().map(|worker| (worker, started(worker))));
-        // Fails where it has ended by itself, which is found out elsewhere.
+        // Fails if it has ended by itself, which is detected elsewhere.
         if process.kill().is_ok() && process.wait().is_ok() {
             self.count("agents killed");
         }
@@ -320,7 +321,7 @@ impl Torture<'_> {
         let zeros = vec![0; 1 << 20];
         for _ in 0..free.saturating_sub(room_bytes) >> 20 {
             if std::io::Write::write_all(&mut &filler, &zeros).is_err() {
-                // The agent needed it meanwhile: full all the same.
+                // The agent has written meanwhile: the disk is full nevertheless.
                 break;
             }
         }
@@ -329,7 +330,7 @@ impl Torture<'_> {
         Ok(())
     }
 
-    /// Undoes what has lasted for long enough, and starts who ended by itself.
+    /// Ends faults that have lasted for long enough, and restarts agents that ended by themselves.
     fn do_what_is_due(&mut self) -> Result<(), String> {
         let now = Instant::now();
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
@@ -344,7 +345,7 @@ impl Torture<'_> {
                 agent.empty_at = None;
                 fs::remove_file(agent.dir.join("filler")).map_err(|error| error.to_string())?;
             }
-            // As a supervisor would, but one that does not hurry.
+            // As a supervisor would, but without hurry.
             if let Some(process) = &mut agent.process
                 && let Ok(Some(_)) = process.try_wait()
             {
@@ -361,13 +362,13 @@ impl Torture<'_> {
 
     // ---- the command line ----
 
-    /// What a command printed, if it succeeded; killed after a while, since its agent may be stopped.
+    /// The output of a command, if it succeeded; killed after a while, since its agent may be stopped.
     fn cli(&self, number: usize, arguments: &[&str]) -> Result<Value, String> {
         let mut command = Command::new(&self.options.program);
         command.arg("--state-dir").arg(&self.agents[number].dir).args(["--output", "json"]).args(arguments);
         let process = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut process = process.map_err(|error| error.to_string())?;
-        // What it prints fits a pipe, but for what is asked for when all is over.
+        // The output fits a pipe, except that of the queries at the end.
         let patience = if self.agents[number].continue_at.is_some() { 1 } else { 60 };
         let deadline = Instant::now() + Duration::from_secs(patience);
         let is_long = arguments.contains(&"export");
@@ -391,7 +392,7 @@ impl Torture<'_> {
     }
 
     fn submit(&mut self, number: usize, aside: u64) {
-        // One that is away or stopped takes no bags.
+        // An agent that is down or stopped takes no bags.
         if self.agents[number].process.is_none() || self.agents[number].continue_at.is_some() {
             return;
         }
@@ -405,14 +406,14 @@ impl Torture<'_> {
         let (millis, work) = ((aside >> 8) % 300, format!("{}", 20 + (aside >> 16) % 300));
         let (millis, checkpointed) = (millis.to_string(), (millis / 10).to_string());
         let run: &[&str] = match (aside >> 24) % 5 {
-            // Every third one fails, for good after two tries.
+            // Every third task fails, for good after two tries.
             0 => &["--max-retries", "1", "--", "exit", "{index}"],
             1 => &["--", "steps", "10", &checkpointed],
             2 => &["--", "write", "result-{index}", "text"],
             _ => &["--", "sleep", &millis],
         };
         let mut arguments = vec!["submit", "--program", &program, "--array", &range];
-        // Else the first task is measured.
+        // Otherwise the first task is measured.
         if !(aside >> 32).is_multiple_of(4) {
             arguments.extend(["--work", &work]);
         }
@@ -444,7 +445,7 @@ impl Torture<'_> {
         Ok(())
     }
 
-    /// Undoes everything, and waits until all bags are over and nobody holds anything.
+    /// Ends all faults, and waits until all bags have ended and no agent holds any task.
     fn recover(&mut self) -> Result<(), String> {
         let now = Instant::now();
         for agent in &mut self.agents {
@@ -477,7 +478,7 @@ impl Torture<'_> {
         }
     }
 
-    /// What an agent has left to do.
+    /// What an agent has yet to do.
     fn unfinished(&self, number: usize) -> Option<String> {
         let ask = |arguments: &[&str]| self.cli(number, arguments).unwrap_or_else(|error| json!([error]));
         let (bags, status) = (ask(&["bag", "list"]), ask(&["status"]));
@@ -503,7 +504,7 @@ impl Torture<'_> {
             self.report.bags.0 += acknowledged.len() as u64;
             self.report.bags.1 += (known.len() - acknowledged.len()) as u64;
             for bag in &bags {
-                // A submission that was refused for want of room is given up, and was never acknowledged.
+                // A submission that was refused for lack of space is given up, and was never acknowledged.
                 let is_given_up =
                     bag["state"] == "cancelled" && !bag["id"].as_str().is_some_and(|id| acknowledged.contains(id));
                 if !is_given_up {
@@ -541,7 +542,7 @@ impl Torture<'_> {
         Ok(())
     }
 
-    /// What is on disk agrees: one record for each task, and nothing of what is over.
+    /// The stores agree: one record for each task, and no remains of ended bags.
     fn judge_stores(&mut self) -> Result<(), String> {
         for number in 0..self.agents.len() {
             let bags = self.cli(number, &["bag", "list"])?;
@@ -567,7 +568,7 @@ impl Torture<'_> {
     /// No worker outlives its agent.
     fn judge_orphans(&self) -> Result<(), String> {
         let deadline = Instant::now() + Duration::from_secs(10);
-        // Its number may be another process's by now.
+        // Its pid may belong to another process by now.
         let is_there = |(worker, began): &&(u32, Option<String>)| began.is_some() && started(*worker) == *began;
         while let Some((worker, _)) = self.orphans.iter().find(is_there) {
             if Instant::now() > deadline {
@@ -590,14 +591,14 @@ impl Torture<'_> {
 }
 
 fn signal(pid: u32, name: &str) {
-    // A process that is gone already is as good.
+    // A process that is gone already is no error.
     let status = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).stderr(Stdio::null()).status();
     if let Err(error) = status {
         eprintln!("no signals can be sent: {error}");
     }
 }
 
-/// When a process was started, in ticks since the start of the machine; `None` where there is none, or it is dead.
+/// When a process was started, in ticks since the boot of the machine; `None` if there is none, or it is dead.
 fn started(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
@@ -611,7 +612,7 @@ fn children(pid: u32) -> Vec<u32> {
     lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
-/// What `df` says is free there.
+/// Free space according to `df`.
 fn free_bytes(dir: &Path) -> Result<u64, String> {
     let output = Command::new("df").args(["-B1", "--output=avail"]).arg(dir).output();
     let text =

@@ -1,21 +1,21 @@
-//! What code and documents cite exists: files, modules, decisions, links and their headings. And nothing cites a place outside
-//! of the repository.
+//! Whatever code and documents cite exists: files, modules, decisions, links and their headings. And nothing cites a
+//! place outside of the repository.
 //!
-//! A citation is a word with a path in it. Left out: names of modules without a path, which are no citations, and citations
-//! of functions.
+//! A citation is a word with a path in it. Left out: names of modules without a path, which are not citations, and
+//! citations of functions.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Directories whose files nobody wrote.
+/// Directories of generated files.
 const BUILT: [&str; 2] = ["target", ".git"];
-/// What is read of the repository: these endings, and scripts without one.
+/// Files that are read: those with these endings, and scripts without one.
 const ENDINGS: [&str; 8] = ["rs", "md", "toml", "service", "sh", "c", "wat", "json"];
 const SCRIPTS: [&str; 5] = ["run", "purity", "simulation", "two-machines", "idle-footprint"];
-/// A test that reads programs and problems that are not ours to publish, where they are there.
+/// A test that reads programs and problems that are not ours to publish, if they are present.
 const READS_ELSEWHERE: &str = "tests/tests/end_to_end/solver.rs";
-/// Where each package keeps what is cited.
+/// Packages whose files are cited.
 const PACKAGES: [&str; 5] = ["agent", "overlay", "scheduler", "simnet", "tests"];
 const PARTS: [&str; 17] = [
     "src",
@@ -41,7 +41,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the repository").to_owned()
 }
 
-/// A text file: where it is from the root, and what it says.
+/// A text file: its path from the root, and its contents.
 struct Text {
     path: PathBuf,
     content: String,
@@ -64,7 +64,7 @@ fn texts(directory: &Path, found: &mut Vec<Text>) {
     }
 }
 
-/// All of them, this one aside.
+/// All text files but this one.
 fn all() -> Vec<Text> {
     let mut found = Vec::new();
     texts(Path::new(""), &mut found);
@@ -85,14 +85,14 @@ fn plain(directory: &Path, path: &str) -> PathBuf {
     plain
 }
 
-/// The words of a text that may be paths. One that goes on from a variable is none.
+/// The words of a text that may be paths. A word that follows a variable is none.
 fn words(content: &str) -> impl Iterator<Item = &str> {
     let is_path = |c: char| c.is_ascii_alphanumeric() || "_./-$".contains(c);
     let words = content.split(move |c| !is_path(c)).filter(|word| !word.contains('$'));
     words.map(|word| word.trim_end_matches(['.', '/', '-']))
 }
 
-/// A text without what links are called, since their targets are cited.
+/// A text without the labels of links, since their targets are checked.
 fn without_labels(content: &str) -> String {
     let mut pieces: Vec<&str> = content.split("](").collect();
     let last = pieces.pop().unwrap_or_default();
@@ -100,7 +100,7 @@ fn without_labels(content: &str) -> String {
     kept.chain([last]).collect::<Vec<_>>().join(" ")
 }
 
-/// Whether a word cites something, and that is missing.
+/// Whether a word is a citation of something missing.
 fn is_missing(word: &str, directory: &Path) -> bool {
     let candidates = [PathBuf::from(word), plain(directory, word)].map(|path| root().join(path));
     let exists = || candidates.iter().any(|path| path.exists());
@@ -122,7 +122,7 @@ fn is_missing(word: &str, directory: &Path) -> bool {
 }
 
 #[test]
-fn what_is_cited_exists() {
+fn all_citations_exist() {
     let mut missing = BTreeSet::new();
     for Text { path, content } in all() {
         let directory = path.parent().unwrap_or(Path::new(""));
@@ -140,7 +140,7 @@ fn nothing_outside_of_the_repository_is_cited() {
     assert!(cite.is_empty(), "{cite:?}");
 }
 
-/// The targets of a page's links, those to other places on the net left out.
+/// The targets of a page's links, without those to other sites.
 fn links(page: &str) -> Vec<&str> {
     let targets = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     targets.filter(|target| !target.contains("://") && !target.contains(' ')).collect()
@@ -191,7 +191,7 @@ fn each_page_of_the_guide_and_the_design_is_linked_from_its_index() {
 }
 
 #[test]
-fn what_is_missing_is_noticed() {
+fn missing_citations_are_found() {
     let here = Path::new("docs/guide");
     for missing in
         ["design.md", "docs/none.md", "docs/adr/9999", "agent/src/none", "../shared/x.md", "tests/src/guide.c"]

@@ -1,8 +1,8 @@
-//! The command line's side of the control API: blocking HTTP over loopback.
+//! The client of the control API, for the command line: blocking HTTP over loopback.
 //!
-//! The agent of a state directory leaves its address and a token there (`control.json`); who can read that file may
-//! command the agent. Every failure is a sentence that says what to do, and tells an agent that does not run from one that
-//! runs and cannot be reached. Commands of people wait for an agent that is starting ([`Client::wait_for`]).
+//! An agent writes its address and a token to `control.json` in its state directory; a user who can read that file may
+//! command the agent. Every failure is a sentence that says what to do, and distinguishes an agent that does not run
+//! from one that runs and cannot be reached. Commands wait for an agent that is starting ([`Client::wait_for`]).
 //!
 //! Left out: retries (a request that may have been carried out is not repeated) and proxies (loopback only).
 
@@ -27,64 +27,65 @@ use crate::{
     RerunRequest, RevokeRequest, RevokedView, Status, SubmitRequest, TaskResult, Ticket,
 };
 
-/// Name of the file in the state directory that says where the agent is.
+/// Name of the file in the state directory with the agent's address.
 pub const ENDPOINT_FILE: &str = "control.json";
 
-/// Where silent connections fill the queue of those to be accepted, the system repeats the attempt after 1, 3 and 7 s.
+/// Longest wait for a connection: if silent connections fill the agent's queue, the system tries again after 1, 3 and 7
+/// s.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// How long nobody may have the state directory before its agent counts as absent: `idlewood run &` takes a moment.
+/// How long a state directory may be unused before its agent counts as absent: `idlewood run &` takes a moment.
 const ABSENT_WAIT: Duration = Duration::from_secs(2);
 /// How long an agent may take to start: reading a large store and measuring the speed at the first start.
 const START_WAIT: Duration = Duration::from_secs(120);
-/// How often it is looked whether it has.
+/// How often to look whether it has started.
 const START_LOOK: Duration = Duration::from_millis(20);
 /// An agent answers at once; one that is stopped (SIGSTOP) or swapped out gets this long.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 /// A submission is answered when it is durable.
 const SUBMIT_WAIT: Duration = Duration::from_secs(600);
-/// Results that are asked for at a time.
+/// Results requested at a time.
 const RESULTS_TOGETHER: u64 = 10_000;
 /// Largest JSON answer: the receipts of a bag of a million tasks.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 /// Largest blob that holds a task's output; its frame takes some bytes too.
 const OUTPUT_BLOB_BYTES_MAX: u64 = OUTPUT_BYTES_MAX + (16 << 20);
 
-/// Why the agent did not do what was asked.
+/// Why the agent did not carry out a command.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens for this state directory.
+    /// No agent runs on this state directory.
     #[error("no agent is running on {}: start one with `idlewood run --state-dir {}`", state_dir.display(), state_dir.display())]
     NoAgent {
-        /// Which state directory.
+        /// The state directory.
         state_dir: PathBuf,
     },
-    /// An agent has the state directory, and takes no commands yet, or not any more.
+    /// An agent has locked the state directory, and does not take commands, not yet or not any more.
     #[error("the agent on {} ({holder}) takes no commands: it is starting, or ending; see its log", state_dir.display())]
     NotReady {
-        /// Which state directory.
+        /// The state directory.
         state_dir: PathBuf,
-        /// Who has it.
+        /// The holder of its lock.
         holder: String,
     },
-    /// Its process runs, and takes no connection.
+    /// The agent's process runs, but accepts no connection.
     #[error("the agent on {} runs (process {pid}) and cannot be reached on {address}: it is stopped, or has too much to do; try again, or end it with `kill {pid}`", state_dir.display())]
     Unreachable {
-        /// Which state directory.
+        /// The state directory.
         state_dir: PathBuf,
         /// Its process.
         pid: u32,
-        /// Where it should answer.
+        /// The address at which it should answer.
         address: String,
     },
     /// The state directory or the file in it cannot be read.
     #[error("cannot read {}: {source}; run this as the user that runs the agent, or name another --state-dir", path.display())]
     StateDir {
-        /// What was read.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The agent said no.
+    /// The agent refused the command.
     #[error("{sentence}")]
     Refused {
         /// HTTP status.
@@ -92,20 +93,20 @@ pub enum ClientError {
         /// Its reason.
         sentence: String,
     },
-    /// What listens there is something else, or another version.
+    /// Another program, or another version, answers there.
     #[error("what answers on {address} is not an idlewood agent of this version ({reason}); restart the agent")]
     Foreign {
-        /// Where.
+        /// The address.
         address: String,
-        /// What is odd.
+        /// The mismatch.
         reason: String,
     },
-    /// The connection broke; whether the request was carried out is not known.
+    /// The connection broke; the command may have been carried out.
     #[error("the agent on {address} stopped answering ({reason}); see whether it still runs")]
     Broken {
-        /// Where.
+        /// The address.
         address: String,
-        /// What happened.
+        /// The failure.
         reason: String,
     },
 }
@@ -117,7 +118,7 @@ impl ClientError {
     }
 }
 
-/// A way to command the agent of one state directory.
+/// The client of one state directory's agent.
 #[derive(Debug)]
 pub struct Client {
     http: Agent,
@@ -126,7 +127,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// As [`Client::open`], once the agent that has `state_dir`, or takes it within two seconds, answers commands.
+    /// As [`Client::open`], once the agent that has locked `state_dir`, or locks it within two seconds, answers
+    /// commands.
     ///
     /// # Errors
     /// When there is none, it does not get ready within two minutes, or the directory cannot be read.
@@ -139,7 +141,7 @@ impl Client {
             match (&found, &holder) {
                 (Ok(client), Some(holder)) if client.is_of(holder) => return found,
                 (Err(ClientError::StateDir { .. }), _) => return found,
-                // What is there is of an agent that has ended.
+                // The file was left by an agent that has ended.
                 (_, None) if had.elapsed() >= ABSENT_WAIT => {
                     return Err(ClientError::NoAgent { state_dir: state_dir.to_owned() });
                 }
@@ -154,12 +156,12 @@ impl Client {
         }
     }
 
-    /// Whether the agent that this client commands is the holder of the state directory.
+    /// Whether this client commands the process that holds the lock.
     fn is_of(&self, holder: &str) -> bool {
         holder == format!("process {}", self.endpoint.pid)
     }
 
-    /// Finds the agent of `state_dir`. Does not speak to it yet, and does not wait for it.
+    /// Finds the agent of `state_dir`, without connecting to it and without waiting.
     ///
     /// # Errors
     /// When there is none, or the directory cannot be read.
@@ -169,7 +171,7 @@ impl Client {
             io::ErrorKind::NotFound => ClientError::NoAgent { state_dir: state_dir.to_owned() },
             _ => ClientError::StateDir { path: path.clone(), source },
         })?;
-        // Written atomically: a file that is no endpoint is none of ours.
+        // The agent writes it atomically: a file that does not parse is not an agent's.
         let endpoint: Endpoint = serde_json::from_str(&text)
             .map_err(|error| ClientError::StateDir { path, source: io::Error::other(error) })?;
         let http = Agent::config_builder()
@@ -199,7 +201,7 @@ impl Client {
         self.get("/v1/peers")
     }
 
-    /// `GET /v1/bags`: those submitted here.
+    /// `GET /v1/bags`: the bags submitted here.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -215,7 +217,7 @@ impl Client {
         self.get(&format!("/v1/bags/{id}"))
     }
 
-    /// `GET /v1/bags/{id}/results`: the tasks that are over.
+    /// `GET /v1/bags/{id}/results`: the finished tasks.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -225,7 +227,7 @@ impl Client {
         Ok(all)
     }
 
-    /// The same of these tasks, one after the other, some of which are asked for at a time.
+    /// The results of these tasks, one after the other; requests them in batches.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -247,7 +249,7 @@ impl Client {
         Ok(())
     }
 
-    /// `GET /v1/bags/{id}/results/{index}/output`: the packed output of a task that is over.
+    /// `GET /v1/bags/{id}/results/{index}/output`: the encoded output of a finished task.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -256,13 +258,13 @@ impl Client {
             return self.download(&result.output);
         }
         match self.bytes(&format!("/v1/bags/{id}/results/{}/output", result.index)) {
-            // Where many waited for their acknowledgement, it was kept as a blob all the same.
+            // A small output is kept as a blob if too many results were waiting for acknowledgement.
             Err(ClientError::Refused { status: 409, .. }) => self.download(&result.output),
             output => output,
         }
     }
 
-    /// `GET /v1/bags/{id}/receipts`: what machines signed of the tasks that are over.
+    /// `GET /v1/bags/{id}/receipts`: the signed statements about finished tasks.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -286,7 +288,7 @@ impl Client {
         self.post(&format!("/v1/bags/{id}/cancel"), &serde_json::json!({}), ANSWER_WAIT)
     }
 
-    /// `POST /v1/bags/{id}/rerun`: these tasks are run again, or those that failed.
+    /// `POST /v1/bags/{id}/rerun`: runs these tasks again, or the failed ones.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -294,7 +296,7 @@ impl Client {
         self.post(&format!("/v1/bags/{id}/rerun"), request, ANSWER_WAIT)
     }
 
-    /// `POST /v1/bags/{id}/remove`: the bag, which is over, as it was.
+    /// `POST /v1/bags/{id}/remove`: removes a finished bag; returns its last state.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -351,7 +353,7 @@ impl Client {
         self.post("/v1/grid/revoke", request, ANSWER_WAIT)
     }
 
-    /// `HEAD /v1/blobs/{hash}`: whether the agent has it already.
+    /// `HEAD /v1/blobs/{hash}`: whether the agent has this blob.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -429,7 +431,7 @@ impl Client {
 
     fn refusal(&self, mut answer: Response<Body>) -> ClientError {
         let status = answer.status().as_u16();
-        // Its token is not ours: it started after the agent that wrote the file had ended.
+        // Its token is another: it started after the agent that wrote the file had ended.
         if status == 401 {
             return self.no_agent();
         }
@@ -449,7 +451,7 @@ impl Client {
         }
     }
 
-    /// Where nothing is known of its process, it is absent.
+    /// If its process cannot be found, the agent counts as absent.
     fn unreachable(&self) -> ClientError {
         if !Path::new("/proc").join(self.endpoint.pid.to_string()).exists() {
             return self.no_agent();
@@ -484,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_agent_is_said_to_be_absent() {
+    fn an_absent_agent_is_reported_as_absent() {
         let directory = tempfile::tempdir().unwrap();
         let expected = format!(
             "no agent is running on {0}: start one with `idlewood run --state-dir {0}`",
@@ -493,14 +495,14 @@ mod tests {
         assert_eq!(Client::open(directory.path()).unwrap_err().to_string(), expected);
         assert!(Client::open(&directory.path().join("missing")).unwrap_err().is_absence());
 
-        // A port that nobody listens on any more.
+        // A port that is closed again.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         endpoint(directory.path(), &address.to_string());
         let client = Client::open(directory.path()).unwrap();
         assert_eq!(client.status().unwrap_err().to_string(), expected);
     }
 
-    /// Also past what an agent that was killed has left.
+    /// Even past the file that a killed agent left.
     #[test]
     fn commands_wait_for_an_agent_that_starts() {
         let directory = tempfile::tempdir().unwrap();
@@ -528,7 +530,7 @@ mod tests {
 
     /// An agent whose queue of connections is full, and that accepts none.
     #[test]
-    fn an_agent_that_cannot_be_reached_is_not_said_to_be_absent() {
+    fn an_unreachable_agent_is_not_reported_as_absent() {
         let directory = tempfile::tempdir().unwrap();
         let (family, kind) = (rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM);
         let socket = rustix::net::socket(family, kind, None).unwrap();
@@ -553,7 +555,7 @@ mod tests {
         assert!(error.starts_with("cannot read ") && error.contains(ENDPOINT_FILE), "{error}");
 
         fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
-        // Root reads everything.
+        // Root can read every file.
         if fs::read(&path).is_err() {
             let error = Client::open(directory.path()).unwrap_err().to_string();
             assert!(error.contains("as the user that runs the agent"), "{error}");
@@ -561,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_agent_is_told_apart() {
+    fn another_program_is_told_from_an_agent() {
         use std::io::{Read as _, Write as _};
         let directory = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

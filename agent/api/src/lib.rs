@@ -1,4 +1,4 @@
-//! The control API's words: what the CLI and an agent say to each other, as JSON over loopback HTTP; and its [`client`].
+//! The control API: JSON types of requests and answers over loopback HTTP, and a [`client`].
 //!
 //! Times are ISO-8601 UTC, durations seconds as numbers, ids lower-case hex.
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, Input};
 use idlewood_trust::{Admissions, Role};
 
-/// Where the agent of a state directory listens, and what opens it: `control.json` in that directory, mode 0600.
+/// Content of `control.json` in the state directory, mode 0600: the agent's address and the token that commands need.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Endpoint {
     /// `127.0.0.1:port`.
@@ -23,7 +23,7 @@ pub struct Endpoint {
     pub pid: u32,
 }
 
-/// Any failure.
+/// The body of every failure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ErrorBody {
     /// One sentence.
@@ -34,11 +34,11 @@ pub struct ErrorBody {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubmitRequest {
-    /// The user's name for it.
+    /// The user's name for the bag.
     pub name: String,
     /// Number of tasks.
     pub tasks: u64,
-    /// The module.
+    /// The program's file.
     pub program: Input,
     /// Arguments with `{}` and `{index}`.
     #[serde(default)]
@@ -49,33 +49,33 @@ pub struct SubmitRequest {
     /// Files shared by all tasks.
     #[serde(default)]
     pub inputs: Vec<Input>,
-    /// The input that is standard input.
+    /// The input that becomes standard input.
     #[serde(default)]
     pub stdin: Option<String>,
     /// Environment.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Memory a task may use.
+    /// Memory that a task may use.
     pub memory_bytes: u64,
     /// Disk space that a task's files may take.
     #[serde(default = "disk_bytes_default")]
     pub disk_bytes: u64,
-    /// Time a task may run.
+    /// Time that a task may run.
     pub time_limit_s: u64,
     /// Exit codes that mean success.
     pub success_codes: Vec<i32>,
-    /// Work of one task in Mop; measured where absent.
+    /// Work of one task in Mop; measured if absent.
     #[serde(default)]
     pub work_mops: Option<f64>,
-    /// Failed tries before a task counts as failed.
+    /// Failed attempts before a task counts as failed.
     pub retries_max: u32,
     /// The same clock and random numbers wherever a task runs; implied by replicas.
     #[serde(default)]
     pub deterministic: bool,
-    /// The program is native: it runs where owners let such programs run.
+    /// The program is native: it runs on machines whose owners allow such programs.
     #[serde(default)]
     pub native: bool,
-    /// How many machines run each task, and how many of them have to say the same.
+    /// How many machines run each task, and how many of them must agree.
     #[serde(default)]
     pub replication: Replication,
 }
@@ -85,7 +85,7 @@ fn disk_bytes_default() -> u64 {
 }
 
 impl SubmitRequest {
-    /// Tasks without files of their own, each with the same arguments, of a size that is to be measured.
+    /// A bag of tasks without files of their own, with equal arguments, whose size is to be measured.
     pub fn plain(name: &str, tasks: u64, program: Input, args: Vec<String>) -> Self {
         Self {
             name: name.to_owned(),
@@ -113,20 +113,20 @@ impl SubmitRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BagState {
-    /// Its first task runs here to see how long one takes.
+    /// Its first task runs here to measure its work.
     Measuring,
-    /// Not all tasks are over.
+    /// Some tasks are unfinished.
     Running,
     /// Every task succeeded.
     Succeeded,
-    /// Every task is over, some failed.
+    /// Every task is finished, some failed.
     Failed,
-    /// Given up by the user.
+    /// Cancelled by the user.
     Cancelled,
 }
 
 impl BagState {
-    /// Whether nothing will happen any more.
+    /// Whether the bag is finished or cancelled.
     pub fn is_closed(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
     }
@@ -139,7 +139,7 @@ pub struct Bag {
     pub id: String,
     /// The user's name for it.
     pub name: String,
-    /// Where it stands.
+    /// Its state.
     pub state: BagState,
     /// Number of tasks.
     pub tasks: u64,
@@ -147,7 +147,7 @@ pub struct Bag {
     pub done: u64,
     /// Tasks that failed for good.
     pub failed: u64,
-    /// Tasks on machines.
+    /// Tasks held by machines.
     pub placed: u64,
     /// Machines that hold tasks now.
     pub machines: u64,
@@ -155,38 +155,38 @@ pub struct Bag {
     pub unplaced: u64,
     /// Tasks that were issued again.
     pub reissued: u64,
-    /// Results that came twice.
+    /// Results received twice.
     pub duplicates: u64,
     /// How many machines run each task.
     #[serde(default)]
     pub replication: Replication,
-    /// Tasks that were decided though not all machines said the same.
+    /// Tasks decided although not all machines agreed.
     #[serde(default)]
     pub disputed: u64,
-    /// Why no task of it, or not all, can be decided as the grid is now; null where they can.
+    /// Why some or all of its tasks cannot be decided in the present grid; null if they can.
     #[serde(default)]
     pub undecidable: Option<String>,
-    /// Tasks that machines did not queue, and why.
+    /// Tasks that machines declined to queue, by reason.
     #[serde(default)]
     pub declined: Vec<Declined>,
-    /// Results that were not taken, since the machine that sent them never had the task.
+    /// Results ignored because their sender never had the task.
     #[serde(default)]
     pub unasked: u64,
-    /// Tasks that went another way than through the tree, since two requests in a row had lost them.
+    /// Tasks sent around the tree, since two requests in a row had lost them.
     #[serde(default)]
     pub astray: u64,
-    /// Routers that were to pass tasks on which nobody then accounted for.
+    /// Routers that received tasks which no machine then reported as held.
     #[serde(default)]
     pub swallowed: Vec<Swallowed>,
     /// Work of one task, in Mop; null until measured.
     pub work_mops: Option<f64>,
-    /// Work of one task by the median of the machines on which tasks succeeded, in Mop; null before the first.
+    /// Median work of one task on the machines where tasks succeeded, in Mop; null before the first.
     #[serde(default)]
     pub measured_mops: Option<f64>,
-    /// Results that claimed more work than their machine can have done since it got the task; nobody counts on that work.
+    /// Results that claimed more work than their machine can have done since it got the task; their work is ignored.
     #[serde(default)]
     pub overstated: u64,
-    /// The identity under which it was submitted, where this machine does not have that any more: the bag was given up then.
+    /// The identity under which it was submitted, if this machine no longer has it: the bag was given up with it.
     #[serde(default)]
     pub given_up_with: Option<String>,
     /// When it was submitted.
@@ -195,7 +195,7 @@ pub struct Bag {
     pub finished: Option<String>,
     /// Seconds since submission, or until the end.
     pub elapsed_s: f64,
-    /// Seconds from submission until its first task ran on this machine; null before that one ended, and after a
+    /// Seconds from submission until its first task started on this machine; null until that task ended, and after a
     /// restart of the agent.
     #[serde(default)]
     pub first_start_s: Option<f64>,
@@ -203,51 +203,51 @@ pub struct Bag {
     pub stretch: Option<f64>,
 }
 
-/// Tasks that machines did not queue for one reason; they are issued again.
+/// Tasks that machines declined to queue for one reason; they are issued again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Declined {
-    /// In words.
+    /// The reason, in words.
     pub reason: String,
-    /// How many, each as often as it was declined.
+    /// Number of tasks, each as often as it was declined.
     pub tasks: u64,
-    /// Peer id of the machine that did last.
+    /// Peer id of the machine that declined last.
     pub machine: String,
 }
 
-/// A router that did not pass on tasks of a bag, as far as its submitter can tell.
+/// A router that lost tasks of a bag, as far as the submitter can tell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Swallowed {
     /// Peer id of its machine.
     pub machine: String,
-    /// How many, each as often as it was lost there.
+    /// Number of tasks, each as often as it was lost there.
     pub tasks: u64,
-    /// Whether this machine's requests go around that router now.
+    /// Whether this machine's requests bypass that router now.
     pub is_left_out: bool,
 }
 
-/// `GET /v1/bags/{id}/ticket`, `?results=true`: what the agent knows of a bag that is not over.
+/// `GET /v1/bags/{id}/ticket`, `?results=true`: the state of an unfinished bag.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ticket {
-    /// Full id, which is the blob of its manifest.
+    /// Full id: the hash of the bag's signed blob.
     pub bag: String,
     /// Its records, lower-case hex.
     pub records: Vec<String>,
-    /// How many of these are results.
+    /// Number of records that are results.
     pub done: u64,
-    /// Blobs with the outputs of those that do not hold them themselves.
+    /// Blobs with outputs that are not part of their records.
     pub results: Vec<String>,
-    /// What all outputs take.
+    /// Bytes of all outputs.
     pub results_bytes: u64,
 }
 
-/// A machine that holds a part of a bag.
+/// A machine that holds tasks of a bag.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Placement {
     /// Peer id.
     pub peer: String,
-    /// How many tasks it accounts for.
+    /// Number of tasks that it holds.
     pub tasks: u64,
-    /// For how many seconds still nothing is fetched from it, since it answers too slowly; null where that is not so.
+    /// For how many more seconds nothing is fetched from it, since it is too slow; null if it is not.
     #[serde(default)]
     pub left_alone_s: Option<u64>,
 }
@@ -262,18 +262,18 @@ pub struct BagDetail {
     pub program: String,
     /// Arguments as submitted.
     pub args: Vec<String>,
-    /// Who holds its tasks.
+    /// The machines that hold its tasks.
     pub placements: Vec<Placement>,
 }
 
-/// One task that is over: `GET /v1/bags/{id}/results`.
+/// One finished task: `GET /v1/bags/{id}/results`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TaskResult {
     /// Index in the bag.
     pub index: u64,
-    /// Its entry.
+    /// Its entry's text.
     pub entry: String,
-    /// 0 for the first try.
+    /// 0 for the first attempt.
     pub attempt: u32,
     /// Whether it succeeded.
     pub success: bool,
@@ -281,7 +281,7 @@ pub struct TaskResult {
     pub machine: String,
     /// When its result was journalled.
     pub finished: String,
-    /// Work it turned out to be, in Mop.
+    /// Measured work, in Mop.
     pub work_mops: f64,
     /// The blob with its [`idlewood_trust::manifest::TaskOutput`].
     pub output: String,
@@ -289,7 +289,7 @@ pub struct TaskResult {
     pub output_bytes: u64,
 }
 
-/// What a machine signed of a task: `GET /v1/bags/{id}/receipts`.
+/// A signed statement about a task: `GET /v1/bags/{id}/receipts`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Receipt {
     /// Index in the bag.
@@ -301,30 +301,30 @@ pub struct Receipt {
 /// A running task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunningTask {
-    /// Which worker, from 0.
+    /// Its worker's number, from 0.
     pub place: u32,
     /// Bag id.
     pub bag: String,
     /// Index in the bag.
     pub index: u64,
-    /// Seconds it has run, frozen time left out.
+    /// Seconds that it has run, without the time that it was frozen.
     pub active_s: f64,
     /// Whether it is frozen.
     pub frozen: bool,
 }
 
-/// A bag's part on this machine.
+/// A bag's tasks held by this machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Held {
     /// Bag id.
     pub bag: String,
-    /// Not started.
+    /// Tasks not started.
     pub waiting: u64,
-    /// Started.
+    /// Tasks started.
     pub running: u64,
-    /// Finished, not acknowledged by the submitter.
+    /// Tasks finished but not acknowledged by the submitter.
     pub unacknowledged: u64,
-    /// How many times their declared work its tasks take here, where that is far more; else 1.
+    /// By what factor its tasks take more work here than declared, if that is large; else 1.
     #[serde(default)]
     pub times_declared: f64,
 }
@@ -338,39 +338,39 @@ pub struct Status {
     pub version: String,
     /// `alone`, `joining`, `member`, `leaving`.
     pub membership: String,
-    /// Why others do not let it in, where it is no member.
+    /// Why other machines refuse this one; null if they do not.
     #[serde(default)]
     pub refused: Option<String>,
-    /// Where it listens.
+    /// Its listen addresses.
     pub listen: Vec<String>,
     /// `working`, `idle`, or `suspended`.
     pub activity: String,
-    /// Why it does not work as it could, in words.
+    /// Why it does not work at full capacity, in words.
     pub reason: Option<String>,
-    /// The same for programs, from the list that `idlewood help status` shows.
+    /// The same as a code, from the list that `idlewood help status` shows.
     pub reason_code: Option<String>,
-    /// Since when the activity is what it is.
+    /// When the activity last changed.
     pub since: String,
     /// What would change it.
     pub until: Option<String>,
-    /// Whether it takes no new tasks and ends when those that run have.
+    /// Whether it takes no new tasks and ends when the running ones have ended.
     pub finishing: bool,
-    /// How much of a processor each task may use now; 0 while suspended.
+    /// Share of a processor that each task may use now; 0 while suspended.
     pub cpu_percent: u32,
-    /// Why the settings as they are in the file do not count.
+    /// Why the present settings file is not used.
     pub settings_error: Option<String>,
     /// How fast the owner got the machine back.
     pub reclaims: Reclaims,
-    /// What programs, inputs and results take.
+    /// Disk space of programs, inputs and results.
     pub disk: Disk,
-    /// Until when it offers nothing to others, since everything fails here that succeeds elsewhere; null otherwise.
+    /// Until when it offers nothing to others, since tasks fail here that succeed elsewhere; null if it offers.
     #[serde(default)]
     pub resting_until: Option<String>,
     /// Tasks that can run at the same time.
     pub slots: u32,
     /// Speed of one slot in Mop/s.
     pub speed_mops: f64,
-    /// Machines of the grid, as the root counts.
+    /// Machines of the grid, by the root's count.
     pub grid_machines: u64,
     /// Height of the tree.
     pub grid_height: u32,
@@ -378,85 +378,86 @@ pub struct Status {
     pub grid_speed_mops: f64,
     /// The largest stretch promised on any machine of the grid, in s/Mop.
     pub grid_maximum_stretch: f64,
-    /// What runs here.
+    /// Tasks running here.
     pub running: Vec<RunningTask>,
-    /// What is held here.
+    /// Bags whose tasks this machine holds.
     pub held: Vec<Held>,
-    /// The grid that this machine belongs to; null where it is alone.
+    /// The machine's grid; null if it has none.
     pub grid: Option<GridView>,
-    /// Who was let in and who was not, since the agent's start.
+    /// Handshakes since the agent's start.
     pub admissions: Admissions,
     /// Bytes sent to other agents.
     pub bytes_sent: u64,
     /// Bytes received from other agents.
     pub bytes_received: u64,
-    /// Requests of other agents that were turned away: too many at once, or this one did not keep up.
+    /// Requests of other agents refused: too many at once, or this one did not keep up.
     pub requests_refused: u64,
-    /// Requests, or parts of them, that did not queue here: not authorised, or over a quota.
+    /// Requests, or parts of them, declined here: not authorised, or over a quota.
     #[serde(default)]
     pub requests_declined: u64,
-    /// Results of this machine's bags that came without a valid signature of the machine that ran them, and were not taken.
+    /// Results for this machine's bags refused for want of a valid signature of the machine that ran them.
     #[serde(default)]
     pub results_unsigned: u64,
-    /// Checkpoints that tasks came with and that their submitters had not signed for them: these tasks began anew.
+    /// Tasks that began anew because their submitter had not signed their checkpoint for them.
     #[serde(default)]
     pub checkpoints_unsigned: u64,
-    /// Tasks that went back unbegun, since the submitter of their bag did not answer: it was not fresh, and may be over.
+    /// Tasks handed back unstarted, since their bag was not fresh and its submitter did not answer: the bag may be
+    /// finished.
     #[serde(default)]
     pub tasks_unspoken: u64,
-    /// Machines that get nothing from this one, since they said other things than others too often.
+    /// Machines that get no tasks from this one, since they dissented too often.
     #[serde(default)]
     pub distrusted: Vec<String>,
-    /// Blobs that are being fetched, and machines that are left alone since they answer too slowly.
+    /// Downloads of blobs, and machines left alone for slowness.
     #[serde(default)]
     pub downloads: Downloads,
-    /// What other agents sent and made no sense.
+    /// Malformed data from other agents.
     pub protocol_errors: u64,
-    /// What other agents said that made sense and was not believed.
+    /// Well-formed messages of other agents that were ignored.
     #[serde(default)]
     pub disbelieved: Disbelieved,
     /// Seconds since the agent started.
     pub uptime_s: f64,
 }
 
-/// Programs, inputs and results on their way here.
+/// Downloads of programs, inputs and results.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Downloads {
-    /// How many are under way.
+    /// Downloads under way.
     pub under_way: u64,
-    /// How many wait for a place among these.
+    /// Downloads waiting for a place.
     pub waiting: u64,
-    /// Blobs of which a part is here, and that are not under way.
+    /// Blobs whose download broke off, with their beginning kept.
     pub partial: u64,
-    /// Machines of which nothing is fetched just now, since they answer too slowly.
+    /// Machines from which nothing is fetched for a while, since they are too slow.
     pub left_alone: Vec<LeftAlone>,
-    /// How often a machine was found too slow, since the agent's start.
+    /// How many times a machine was found too slow since the agent's start.
     pub found_slow: u64,
 }
 
-/// A machine that answers too slowly.
+/// A machine left alone for slowness.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftAlone {
     /// Its peer id.
     pub machine: String,
-    /// For how many seconds still.
+    /// For how many more seconds.
     pub seconds: u64,
 }
 
-/// Messages that were passed over, since the agent's start.
+/// Ignored messages, since the agent's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disbelieved {
-    /// In which a machine spoke in this one's name.
+    /// Messages whose sender claimed to be this machine.
     pub forged_sender: u64,
-    /// About the tree, with values or of a length that no agent sends.
+    /// Messages of the tree that are malformed or too long.
     pub malformed: u64,
-    /// Of a life of a machine that is over.
+    /// Messages of an earlier incarnation of a machine.
     pub stale_life: u64,
-    /// Reports of machines that have no place below this one.
+    /// Reports of machines that do not belong below this one.
     pub links_refused: u64,
-    /// Changes of a report that do not fit the report.
+    /// Differences of summaries that do not fit the summary before.
     pub differences_refused: u64,
-    /// Word that this machine, or a later life of it, is dead: it begins a newer life each time.
+    /// Claims that this machine, or a later incarnation of it, is dead: it begins a newer incarnation each time.
     #[serde(default)]
     pub said_dead: u64,
 }
@@ -464,13 +465,13 @@ pub struct Disbelieved {
 /// A machine's grid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GridView {
-    /// What people call it.
+    /// The grid's name.
     pub name: String,
     /// Its id, in hex.
     pub id: String,
-    /// What this machine may do in it.
+    /// This machine's role.
     pub role: Role,
-    /// Until when its certificate is valid; it is renewed before.
+    /// When its certificate expires; it is renewed before.
     pub certificate_expires: String,
 }
 
@@ -478,26 +479,26 @@ pub struct GridView {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InviteRequest {
-    /// What whoever joins may do.
+    /// Role of the machines that join.
     pub role: Role,
-    /// How many seconds the invitation is good for.
+    /// For how many seconds the invitation is valid.
     pub valid_s: f64,
     /// How many machines may join with it.
     pub uses: u32,
-    /// How many seconds their certificates are valid; they are renewed on the way.
+    /// For how many seconds their certificates are valid; renewals extend that.
     pub lifetime_s: f64,
-    /// What opens the grid's key, where administrators are invited and it is sealed.
+    /// Passphrase of a sealed grid key, needed to invite administrators.
     pub passphrase: Option<String>,
 }
 
 /// An invitation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InvitationView {
-    /// The line to pass on.
+    /// The text to pass on.
     pub token: String,
-    /// What whoever joins may do.
+    /// Role of the machines that join.
     pub role: Role,
-    /// Until when it is good.
+    /// When it expires.
     pub expires: String,
     /// How many machines may join with it.
     pub uses: u32,
@@ -509,7 +510,7 @@ pub struct InvitationView {
 pub struct RevokeRequest {
     /// The machine: its id, or the end of it if it is connected.
     pub peer: String,
-    /// What opens the grid's key, where an administrator is revoked and it is sealed.
+    /// Passphrase of a sealed grid key, needed to revoke administrators.
     pub passphrase: Option<String>,
 }
 
@@ -520,25 +521,25 @@ pub struct RevokedView {
     pub peer: String,
 }
 
-/// What programs, inputs and results take on disk.
+/// Disk space of programs, inputs and results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disk {
-    /// All of them.
+    /// All bytes in use.
     pub used_bytes: u64,
-    /// Those that are needed: by bags and by tasks here, and results that nobody has taken yet. The others make room.
+    /// Bytes that cannot be evicted: needed by bags and by tasks here, and results not yet delivered.
     pub kept_bytes: u64,
     /// `limits.disk`.
     pub limit_bytes: u64,
-    /// What is free on the disk itself; null where the system does not say.
+    /// Free bytes of the disk; null if the system does not tell.
     pub free_bytes: Option<u64>,
 }
 
-/// How long it took from the owner's return until no task used a processor any more, since the agent's start.
+/// Time from the owner's return until no task used a processor any more, since the agent's start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reclaims {
     /// How often the owner returned while tasks ran.
     pub count: u64,
-    /// Median of the latest thousand, in seconds; null without any. Likewise below.
+    /// Median of the latest thousand, in seconds; null without any.
     pub p50_s: Option<f64>,
     /// 99th percentile.
     pub p99_s: Option<f64>,
@@ -553,7 +554,7 @@ pub struct Reclaims {
 pub struct Bucket {
     /// Upper bound, in seconds.
     pub at_most_s: f64,
-    /// How many took at most that.
+    /// Number of reclaims that took at most that.
     pub count: u64,
 }
 
@@ -569,7 +570,7 @@ pub struct PeerView {
 /// A child of this machine's router.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChildView {
-    /// Which machine.
+    /// The machine.
     #[serde(flatten)]
     pub peer: PeerView,
     /// `leaf` or `router`.
@@ -585,19 +586,19 @@ pub struct ChildView {
 pub struct Peers {
     /// This machine.
     pub me: PeerView,
-    /// Its position key, lower-case hex: the place on the line, and with those of all others the shape of the tree.
+    /// Its position key, lower-case hex: its place on the line. The keys of all machines determine the tree.
     pub position: String,
     /// Whether its router is the root.
     pub is_root: bool,
     /// The root's machine, as last heard.
     pub root: Option<PeerView>,
-    /// Levels of its router below the root; of its leaf where it has no router, as the last on the line. Null until
+    /// Levels of its router below the root; of its leaf if it is the last on the line and so has no router. Null until
     /// known.
     pub depth: Option<u32>,
     /// Parent of its router; null for the root, without a router, or while the router is not attached.
     pub router_parent: Option<PeerView>,
-    /// Parent of its leaf: this machine itself where the leaf hangs below the own router. Null when alone, or while
-    /// the leaf is not attached.
+    /// Parent of its leaf: this machine itself if the leaf hangs below the own router. Null when alone, or while the
+    /// leaf is not attached.
     pub leaf_parent: Option<PeerView>,
     /// Children of its router, left and right.
     pub children: Vec<ChildView>,
@@ -605,7 +606,7 @@ pub struct Peers {
     pub predecessor: Option<PeerView>,
     /// Next above on the line.
     pub successor: Option<PeerView>,
-    /// All neighbours that it keeps, in the order of the line.
+    /// All neighbours that it knows, in the order of the line.
     pub neighbours: Vec<PeerView>,
 }
 
@@ -622,12 +623,12 @@ pub struct PauseRequest {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RerunRequest {
-    /// The tasks, those that are over; null: those that failed.
+    /// Finished tasks to run again; null: the failed ones.
     #[serde(default)]
     pub tasks: Option<Vec<u64>>,
 }
 
-/// `POST /v1/blobs`: what was uploaded.
+/// `POST /v1/blobs`: the uploaded blob.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BlobBody {
     /// BLAKE3, lower-case hex.

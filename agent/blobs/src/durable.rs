@@ -1,7 +1,8 @@
-//! Blobs on their way to the disk: many at a time with as few syncs as one.
+//! Group sync of blobs: many blobs become durable with few syncs.
 //!
-//! Whoever wants a blob durable while others are being synced waits, and goes with all others that wait. Of a small group
-//! each file is synced, and then each directory that names some of them, once; of a large one the whole file system is.
+//! A caller that wants a blob durable while a group is being synced joins the next group and waits. Of a small group
+//! each file is synced, and then, once, each directory that names one of them; a large group syncs the whole file
+//! system.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -10,21 +11,21 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use super::{BlobError, failed};
 
-/// From so many files on the file system is synced as a whole. Our choice: what else is being written there costs time then.
+/// Groups of so many files sync the whole file system. Our choice: syncing it also waits for unrelated writes.
 const MANY: usize = 8;
 
 #[derive(Debug, Default)]
 struct State {
-    /// The group that is gathered now, and its files.
+    /// Number of the group that is being gathered, and its files.
     gathering: u64,
     files: Vec<PathBuf>,
     /// Whether a group is being synced.
     is_busy: bool,
-    /// Groups that are over, by number: whether they are durable, and how many have yet to hear of it.
+    /// Finished groups, by number: whether they are durable, and how many callers have yet to be told.
     over: Vec<(u64, bool, usize)>,
 }
 
-/// Who waits, and for what.
+/// Files waiting for a sync, by group.
 #[derive(Debug, Default)]
 pub(super) struct Syncs {
     state: Mutex<State>,
@@ -32,17 +33,17 @@ pub(super) struct Syncs {
 }
 
 impl Syncs {
-    /// Brings this file and its name below `dir` to the disk. Blocks.
+    /// Makes this file and its name below `dir` durable. Blocks.
     ///
     /// # Errors
-    /// The disk refuses.
+    /// When the disk refuses.
     pub(super) fn sync(&self, dir: &Path, file: PathBuf) -> Result<(), BlobError> {
         let own = file.clone();
-        // Where a group fails, each of its files tells for itself.
+        // If a group fails, each caller syncs its own file and returns its own error.
         if self.join(dir, file) { Ok(()) } else { sync_each(dir, &[own]) }
     }
 
-    /// Waits until a group with this file was synced: whether it is durable.
+    /// Waits until a group with this file was synced; returns whether it is durable.
     fn join(&self, dir: &Path, file: PathBuf) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let group = state.gathering;
@@ -93,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_at_once_are_synced_and_what_is_missing_is_told_to_its_own() {
+    fn a_group_is_synced_and_a_missing_file_fails_only_its_own_caller() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let file = |number: u32| dir.path().join("ab").join(number.to_string());
         std::fs::create_dir(dir.path().join("ab")).expect("our directory");
@@ -101,8 +102,8 @@ mod tests {
             std::fs::write(file(number), [1; 100]).expect("our directory");
         });
         let syncs = Syncs::default();
-        // Two of a group at least, one of which is missing: it tells, and the other is durable.
-        let told: Vec<bool> = std::thread::scope(|scope| {
+        // Two of a group at least, one of which is missing: its caller gets an error, and the other file is durable.
+        let results: Vec<bool> = std::thread::scope(|scope| {
             let sync = |number| {
                 scope.spawn({
                     let (syncs, path, dir) = (&syncs, file(number), dir.path());
@@ -115,8 +116,8 @@ mod tests {
         let state = syncs.state.lock().expect("nobody has panicked");
         assert!(state.over.is_empty() && state.files.is_empty() && !state.is_busy, "{state:?}");
         drop(state);
-        for (number, is_durable) in (0..).zip(told) {
-            // Of a large group no single file is looked at.
+        for (number, is_durable) in (0..).zip(results) {
+            // A large group is synced without looking at single files.
             assert!(is_durable || number % 7 == 0, "{number}");
         }
         assert!(syncs.sync(dir.path(), file(0)).is_err(), "alone");

@@ -1,15 +1,16 @@
 //! Programs, inputs and results: files named by the BLAKE3 hash of their content.
 //!
-//! A blob lives under `<dir>/ab/cdef…` and never changes once it is there. Writers fill a file under `<dir>/tmp`
-//! while they hash and rename it at the end, so a name never stands for half a file. Blobs that an earlier run left
-//! are hashed once, when they are first used: what a power cut tore or a disk flipped is dropped instead of served, and
-//! what cannot be read just now stays.
-//! The quota counts finished blobs, those being written, and small outputs in records of the store; what nobody pins goes, least
-//! recently used first, and before it what has come of blobs whose download broke off (`partial`).
+//! A blob lives under `<dir>/ab/cdef…` and never changes. Writers fill a file under `<dir>/tmp`, hash it meanwhile and
+//! rename it at the end, so a name never stands for half a file. Blobs of an earlier process are hashed again at their
+//! first use: one that was torn by a power cut or changed by the disk is dropped instead of served; one that cannot be
+//! read at the moment stays.
+//! The quota counts finished blobs, unfinished ones, and small outputs in records of the store. Unpinned blobs are
+//! evicted, least recently used first; before any of them, the beginnings of interrupted downloads (`partial`).
 //!
-//! Pins are counts in memory; whoever needs a blob across restarts pins it again when it restores its own records.
-//! Left out: the database (200 blobs of 1 MiB cost sled 594 MB of disk and 262 MB of memory), deduplication of parts
-//! of blobs, and compression. All calls touch the disk: async callers go through `spawn_blocking`.
+//! Pins are counts in memory; an owner that needs a blob across restarts pins it again when it restores its records.
+//! Left out: storing blobs in the database (200 blobs of 1 MiB cost sled 594 MB of disk and 262 MB of memory),
+//! deduplication of parts of blobs, and compression. All calls touch the disk: async callers go through
+//! `spawn_blocking`.
 
 mod durable;
 mod partial;
@@ -39,20 +40,20 @@ pub use blake3::Hash;
 /// Where unfinished blobs live, beside the two-letter directories.
 const TMP_DIR: &str = "tmp";
 
-/// What blobs leave free of the disk: records are more important. Our choice: twice what the store leaves.
+/// Disk space that blobs leave free: records are more important. Our choice: twice what the store leaves.
 const DISK_FREE_MIN: u64 = 16 << 20;
 
-/// Why a blob could not be stored or read. An insert that failed left nothing behind.
+/// Why a blob could not be stored or read. A failed insert leaves nothing behind.
 #[derive(Debug, thiserror::Error)]
 pub enum BlobError {
     /// The file system refused.
     #[error("cannot {action} {}: {source}; check the disk and the permissions of the state directory", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// On which file or directory.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The quota is used up by blobs that are needed.
@@ -61,50 +62,50 @@ pub enum BlobError {
          running work; raise the disk quota or wait until tasks finish"
     )]
     Full {
-        /// What was asked for.
+        /// The size requested.
         needed_bytes: u64,
-        /// What cannot be evicted: pinned and unfinished blobs.
+        /// Bytes that cannot be evicted: pinned and unfinished blobs.
         kept_bytes: u64,
-        /// The limit.
+        /// The quota.
         quota_bytes: u64,
     },
-    /// The disk has not that much room, and what has to stay free for records.
+    /// The disk has less free space than the blob and the space reserved for records need.
     #[error(
         "no room for {needed_bytes} more bytes of blobs: the disk has {free_bytes} bytes free, of which {DISK_FREE_MIN} stay free; \
          free some space"
     )]
     DiskFull {
-        /// What was asked for.
+        /// The size requested.
         needed_bytes: u64,
-        /// What is free; all that may go would not be enough beside it.
+        /// Free space; evicting everything possible would not suffice.
         free_bytes: u64,
     },
-    /// A download grew beyond what was agreed.
+    /// A download exceeded its size limit.
     #[error("blob {hash} is larger than the {size_max} bytes that were allowed for it")]
     TooLarge {
-        /// Which blob.
+        /// The blob.
         hash: Hash,
-        /// The cap.
+        /// The limit.
         size_max: u64,
     },
-    /// What arrived is not what was asked for.
+    /// The content received has another hash.
     #[error("blob {expected} was sent with other content (its hash is {got}); try another source")]
     Mismatch {
-        /// What was asked for.
+        /// The hash requested.
         expected: Hash,
-        /// What arrived.
+        /// The hash of the content.
         got: Hash,
     },
-    /// There is no such blob.
+    /// The blob is not stored here.
     #[error("blob {hash} is not here; fetch it first")]
     Missing {
-        /// Which blob.
+        /// The blob.
         hash: Hash,
     },
 }
 
 impl BlobError {
-    /// Whether it would have gone well with more room.
+    /// Whether the operation failed for lack of space.
     pub fn is_for_want_of_room(&self) -> bool {
         match self {
             Self::Full { .. } | Self::DiskFull { .. } => true,
@@ -125,7 +126,7 @@ pub struct Chunk {
     pub bytes: Vec<u8>,
 }
 
-/// The blobs of one machine. Cloning gives another handle to the same ones; all methods may be called from any thread.
+/// The blobs of one machine. Clones share them; all methods may be called from any thread.
 #[derive(Clone, Debug)]
 pub struct Blobs(Arc<Inner>);
 
@@ -146,16 +147,16 @@ struct Index {
     idle: BTreeMap<u64, Hash>,
     pins: HashMap<Hash, u32>,
     total_bytes: u64,
-    /// Of these, bytes of small outputs, which are in records of the store.
+    /// Of `total_bytes`, those of small outputs in records of the store.
     record_bytes: u64,
     /// Bytes of blobs that are being written.
     reserved_bytes: u64,
-    /// What has come of blobs whose download broke off.
+    /// Beginnings of interrupted downloads.
     partials: HashMap<Hash, Partial>,
     partial_bytes: u64,
     /// Bytes of the blobs in `idle`.
     idle_bytes: u64,
-    /// What was kept, and the quota, when there was no room last for what was made here.
+    /// Bytes that could not be evicted, and the quota, when a blob made here last found no room.
     refused: Option<(u64, u64)>,
     clock: u64,
 }
@@ -163,7 +164,7 @@ struct Index {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     len: u64,
-    /// Key in `idle` while nobody pins it.
+    /// Key in `idle` while it is unpinned.
     used: u64,
     /// Whether this process has hashed the content.
     verified: bool,
@@ -187,7 +188,7 @@ impl Index {
         }
     }
 
-    /// What may go when room is needed.
+    /// Bytes that eviction can free.
     fn evictable_bytes(&self) -> u64 {
         self.idle_bytes + self.partial_bytes
     }
@@ -214,8 +215,8 @@ impl Index {
 }
 
 impl Blobs {
-    /// Opens the blobs under `dir` (created if missing, 0700), of at most `quota_bytes` together. Removes what an
-    /// interrupted run left unfinished, and evicts if the quota has become smaller.
+    /// Opens the blobs under `dir` (created if missing, 0700), of at most `quota_bytes` together. Removes unfinished
+    /// files of an interrupted process, and evicts if the quota has become smaller.
     ///
     /// The caller holds the lock of the state directory.
     ///
@@ -227,7 +228,7 @@ impl Blobs {
             fs::remove_dir_all(&tmp).map_err(failed("remove unfinished blobs in", &tmp))?;
         }
         DirBuilder::new().recursive(true).mode(0o700).create(&tmp).map_err(failed("create", &tmp))?;
-        // Else a power cut could take the directory itself, with all that was synced inside it.
+        // Else a power cut could remove the directory itself, with everything synced inside it.
         if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             File::open(parent).and_then(|file| file.sync_all()).map_err(failed("sync", parent))?;
         }
@@ -261,7 +262,7 @@ impl Blobs {
             syncs: durable::Syncs::default(),
             readers: readers::Readers::default(),
         }));
-        // Nothing is pinned yet, so this cannot fail for want of room.
+        // Nothing is pinned yet, so there is always something to evict.
         blobs.make_room(&mut blobs.index(), 0)?;
         Ok(blobs)
     }
@@ -290,8 +291,8 @@ impl Blobs {
         Ok(hash)
     }
 
-    /// Makes a stored blob survive a power cut: syncs the file and the directories that name it, together with those of
-    /// others that are wanted durable at the same time.
+    /// Makes a stored blob survive a power cut: syncs the file and the directories that name it, in a group with other
+    /// blobs that are being made durable.
     ///
     /// # Errors
     /// When there is no such blob, or the disk refuses.
@@ -307,17 +308,17 @@ impl Blobs {
         Ok(())
     }
 
-    /// Whether the blob is here and known to survive a power cut, without asking the disk.
+    /// Whether the blob is known to survive a power cut, without asking the disk.
     pub fn is_durable(&self, hash: Hash) -> bool {
         self.index().blobs.get(&hash).is_some_and(|entry| entry.durable)
     }
 
-    /// Where the blob is, if it is here. It stays there as long as it is pinned; an unpinned one may go at any time.
+    /// The path of a blob, if it is here. A pinned one stays there; an unpinned one may be evicted at any time.
     ///
     /// The first use after a restart hashes the file.
     ///
     /// # Errors
-    /// When the file is there and cannot be read: the blob stays, for that may pass.
+    /// When the file exists and cannot be read: the blob stays, since the failure may pass.
     pub fn path(&self, hash: Hash) -> Result<Option<PathBuf>, BlobError> {
         let path = self.file_of(hash);
         let Some(Entry { verified, .. }) = self.index().blobs.get(&hash).copied() else { return Ok(None) };
@@ -345,7 +346,7 @@ impl Blobs {
         Ok(Some(path))
     }
 
-    /// The file may have changed since this process has looked at it: the next use hashes it again.
+    /// The file may have changed: its next use hashes it again.
     pub fn doubt(&self, hash: Hash) {
         if let Some(entry) = self.index().blobs.get_mut(&hash) {
             (entry.verified, entry.durable) = (false, false);
@@ -360,7 +361,7 @@ impl Blobs {
         let Some(path) = self.path(hash)? else { return Ok(None) };
         let file = match File::open(&path) {
             Ok(file) => file,
-            // Evicted since, or removed by hand.
+            // Evicted meanwhile, or removed by hand.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.forget_if_gone(hash);
                 return Ok(None);
@@ -374,7 +375,7 @@ impl Blobs {
         Ok(Some(Chunk { total, bytes }))
     }
 
-    /// Makes room for a small output that is to be kept in a record of the store.
+    /// Makes room for a small output that a record of the store will hold.
     ///
     /// # Errors
     /// [`BlobError::Full`].
@@ -387,7 +388,7 @@ impl Blobs {
         })
     }
 
-    /// So many bytes of outputs in records of the store count from now on, instead of so many that did.
+    /// Replaces `before` bytes of outputs in records of the store by `now` bytes.
     pub fn count_in_records(&self, before: u64, now: u64) {
         let mut index = self.index();
         index.total_bytes = (index.total_bytes + now).saturating_sub(before);
@@ -399,7 +400,7 @@ impl Blobs {
         self.index().record_bytes
     }
 
-    /// Changes the quota. What is over a smaller one goes when room is needed next.
+    /// Changes the quota. Blobs beyond a smaller one are evicted when room is needed next.
     pub fn set_quota(&self, quota_bytes: u64) {
         self.0.quota_bytes.store(quota_bytes, Relaxed);
     }
@@ -409,8 +410,8 @@ impl Blobs {
         self.index().blobs.get(&hash).map(|entry| entry.len)
     }
 
-    /// Keeps the blob from eviction until [`Blobs::unpin`] has been called as often. One that is yet to come can be
-    /// pinned in advance.
+    /// Protects the blob from eviction until [`Blobs::unpin`] has been called as often. A blob can be pinned before it
+    /// is stored.
     pub fn pin(&self, hash: Hash) {
         let mut index = self.index();
         let index = &mut *index;
@@ -422,7 +423,7 @@ impl Blobs {
         }
     }
 
-    /// Takes one pin back.
+    /// Undoes one [`Blobs::pin`].
     pub fn unpin(&self, hash: Hash) {
         let mut index = self.index();
         let index = &mut *index;
@@ -447,7 +448,7 @@ impl Blobs {
         (index.total_bytes - index.idle_bytes + index.reserved_bytes, self.0.quota_bytes.load(Relaxed))
     }
 
-    /// The quota, or what the disk would hold of blobs if that is less.
+    /// The quota, or the space that blobs can have on the disk if that is less.
     pub fn limit_bytes(&self) -> u64 {
         let (kept_bytes, quota_bytes) = self.kept_bytes();
         let evictable_bytes = self.index().evictable_bytes();
@@ -462,8 +463,8 @@ impl Blobs {
         }
     }
 
-    /// Bytes that are left of the quota; 0 after something that was made here found no room, until a twentieth of the
-    /// quota more is free.
+    /// Bytes free within the quota; 0 after a blob made here found no room, until a further twentieth of the quota is
+    /// free.
     pub fn room_bytes(&self) -> u64 {
         let (kept_bytes, quota_bytes) = self.kept_bytes();
         let mut index = self.index();
@@ -476,10 +477,10 @@ impl Blobs {
         quota_bytes.saturating_sub(kept_bytes)
     }
 
-    /// Bytes that are free on the disk itself.
+    /// Free bytes of the disk.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// When the system cannot tell.
     pub fn disk_free_bytes(&self) -> io::Result<u64> {
         let disk = rustix::fs::statvfs(&self.0.dir)?;
         Ok(disk.f_bavail * disk.f_frsize)
@@ -513,7 +514,7 @@ impl Blobs {
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
-        // The index is consistent between any two statements that can panic.
+        // The index is consistent wherever a panic can occur.
         self.0.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -524,7 +525,8 @@ impl Blobs {
         verified
     }
 
-    /// Evicts until `needed` more bytes fit; evicts nothing for the quota, nor for the disk, where that would not be enough.
+    /// Evicts until `needed_bytes` more fit the quota and the disk; evicts nothing for one of these if that would not
+    /// suffice.
     fn make_room(&self, index: &mut Index, needed_bytes: u64) -> Result<(), BlobError> {
         let kept_bytes = index.total_bytes - index.idle_bytes + index.reserved_bytes;
         let quota_bytes = self.0.quota_bytes.load(Relaxed);
@@ -539,12 +541,13 @@ impl Blobs {
         self.make_room_on_disk(index, needed_bytes)
     }
 
-    /// Evicts until the disk has room for `needed` more bytes, beside what stays free; changes nothing if that cannot be.
+    /// Evicts until the disk has `needed_bytes` beside the space that stays free; changes nothing if that is
+    /// impossible.
     fn make_room_on_disk(&self, index: &mut Index, needed_bytes: u64) -> Result<(), BlobError> {
         if needed_bytes == 0 {
             return Ok(());
         }
-        // Where it is not known, the write will tell.
+        // If the free space is unknown, the write will show.
         let free_bytes = || self.disk_free_bytes().unwrap_or(u64::MAX);
         let lacks = |free_bytes: u64| (needed_bytes + DISK_FREE_MIN).saturating_sub(free_bytes);
         let lacking_bytes = lacks(free_bytes());
@@ -556,12 +559,12 @@ impl Blobs {
         }
         let in_use = |index: &Index| index.total_bytes + index.partial_bytes;
         let before = in_use(index);
-        // What went is counted, since some systems give its space back a little later.
+        // Counts evicted bytes, since some systems free the space a little later.
         while before - in_use(index) < lacking_bytes && self.evict(index) {}
         Ok(())
     }
 
-    /// Removes what is needed least. Whether there was something.
+    /// Evicts a partial blob, else the least recently used one. False if there is none.
     fn evict(&self, index: &mut Index) -> bool {
         if index.evict_partial() {
             return true;
@@ -582,7 +585,7 @@ impl Blobs {
 
     fn forget(&self, hash: Hash) {
         let mut index = self.index();
-        // Somebody may have stored it anew since it was found damaged.
+        // It may have been stored anew since it was found damaged.
         if index.blobs.get(&hash).is_some_and(|entry| !entry.verified) {
             self.unlink(&mut index, hash);
         }
@@ -616,7 +619,7 @@ fn hash_of(path: &Path) -> Option<Hash> {
     let shard = path.parent()?.file_name()?.to_str()?;
     let rest = path.file_name()?.to_str()?;
     let hash = Hash::from_hex(format!("{shard}{rest}")).ok()?;
-    // Only the one spelling that `file_of` produces.
+    // Accepts only the spelling that `file_of` produces.
     (shard.len() == 2 && hash.to_hex().as_str() == format!("{shard}{rest}")).then_some(hash)
 }
 

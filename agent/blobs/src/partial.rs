@@ -1,7 +1,7 @@
-//! What has come of a blob whose download broke off: kept for the next try, until room is needed or nobody wants it.
+//! Beginnings of interrupted downloads: kept for the next attempt until room is needed or their bag is gone.
 //!
-//! In memory and an open file each, so that a restart begins anew. Their bytes count as used, and not as kept: they go
-//! before anything else does.
+//! Each is an open file and lives in memory, so a restart forgets it. Their bytes count as used but not as needed: they
+//! are evicted before all else.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use super::{BlobError, BlobWriter, Blobs, Hash, Index};
 
-/// Partial blobs that are kept, each with an open file. Our choice: several times the downloads at a time.
+/// Most partial blobs kept, each with an open file. Our choice: several times the parallel downloads.
 const PARTIALS_MAX: usize = 64;
 
-/// What nobody asked for in so long a time goes.
+/// A partial blob that is not resumed for so long is dropped.
 const PARTIAL_LIFE: Duration = Duration::from_secs(600);
 
 /// The beginning of a blob.
@@ -29,38 +29,38 @@ pub(super) struct Partial {
     since: Instant,
 }
 
-/// A blob on its way in from other machines. Dropping it unfinished keeps what has come.
+/// A blob that is being downloaded. Dropping it unfinished keeps its beginning.
 #[derive(Debug)]
 pub struct Incoming {
     /// `None` once finished or dropped.
     writer: Option<BlobWriter>,
     hash: Hash,
-    /// Who gave what is there, in the order in which they came.
+    /// The machines that sent parts, in order.
     from: Vec<PeerId>,
-    /// For which bag it is fetched.
+    /// The bag that needs it.
     of: BagId,
 }
 
 impl Incoming {
-    /// Bytes that have come so far.
+    /// Bytes received so far.
     pub fn written(&self) -> u64 {
         self.writer.as_ref().map_or(0, BlobWriter::written)
     }
 
-    /// Whether others than this machine gave a part of it.
+    /// Whether a machine other than `source` sent a part of it.
     pub fn is_mixed(&self, source: PeerId) -> bool {
         self.from.iter().any(|peer| *peer != source)
     }
 
-    /// Who gave what is there.
+    /// The machines that sent parts.
     pub fn from(&self) -> &[PeerId] {
         &self.from
     }
 
-    /// Appends what this machine gave.
+    /// Appends bytes received from `source`.
     ///
     /// # Errors
-    /// As [`BlobWriter::write`]; nothing is kept then.
+    /// As [`BlobWriter::write`]; the beginning is then dropped.
     pub fn write(&mut self, source: PeerId, bytes: &[u8]) -> Result<(), BlobError> {
         if !bytes.is_empty() && !self.from.contains(&source) {
             self.from.push(source);
@@ -76,13 +76,13 @@ impl Incoming {
     /// As [`BlobWriter::finish`].
     ///
     /// # Errors
-    /// As there; nothing is kept then.
+    /// As there; the beginning is then dropped.
     pub fn finish(mut self) -> Result<Hash, BlobError> {
         let hash = self.hash;
         self.writer.take().map_or(Err(BlobError::Missing { hash }), BlobWriter::finish)
     }
 
-    /// Forgets what has come.
+    /// Drops it without keeping the beginning.
     pub fn discard(mut self) {
         self.writer = None;
     }
@@ -93,7 +93,7 @@ impl Drop for Incoming {
         let Some(mut writer) = self.writer.take().filter(|writer| writer.written > 0) else { return };
         let Some(file) = writer.file.take() else { return };
         let (hasher, written, blobs) = (writer.hasher.clone(), writer.written, writer.blobs.clone());
-        // Its bytes are reserved no more.
+        // Ends the reservation of its bytes.
         drop(writer);
         let (from, of) = (std::mem::take(&mut self.from), self.of);
         let partial = Partial { file, hasher, written, from, of, since: Instant::now() };
@@ -112,7 +112,7 @@ impl Index {
         self.partials.insert(hash, partial);
     }
 
-    /// The oldest goes. Whether there was one.
+    /// Drops the oldest one. False if there is none.
     pub(super) fn evict_partial(&mut self) -> bool {
         let oldest = self.partials.iter().min_by_key(|(hash, partial)| (partial.since, *hash.as_bytes()));
         let Some(hash) = oldest.map(|(hash, _)| *hash) else { return false };
@@ -128,7 +128,7 @@ impl Index {
 }
 
 impl Blobs {
-    /// Goes on with a blob for a bag where its last download broke off, or begins it; of at most `size_max` bytes.
+    /// Continues an interrupted download of a blob for a bag, or begins one; of at most `size_max` bytes.
     ///
     /// # Errors
     /// When the disk refuses.
@@ -146,7 +146,7 @@ impl Blobs {
         Ok(Incoming { writer: Some(self.receive(hash, size_max)?), hash, from: Vec::new(), of })
     }
 
-    /// Removes what has come of blobs that nobody asked for in a while, or of bags that are not wanted any more.
+    /// Drops partial blobs that were not resumed for a while, or whose bags are not wanted any more.
     pub fn tidy_partials(&self, now: Instant, is_wanted: impl Fn(BagId) -> bool) {
         let mut index = self.index();
         let gone =
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_come_is_gone_on_with_and_counts_once() {
+    fn an_interrupted_download_continues_and_counts_once() {
         let (_dir, blobs) = blobs(1000);
         let content = [7; 600];
         let hash = blake3::hash(&content);
@@ -202,7 +202,7 @@ mod tests {
         second.write(other, &content[400..]).expect("there is room");
         assert_eq!(second.finish().expect("it is whole"), hash);
         assert_eq!((blobs.used_bytes(), blobs.partials(), blobs.len(hash)), (600, (0, 0), Some(600)));
-        // Nothing is kept of what was given up, nor of what never began.
+        // Nothing remains of a discarded download, nor of one that never received a byte.
         drop(blobs.resume(blake3::hash(b"none"), 10, BAG).expect("our directory"));
         let mut third = blobs.resume(blake3::hash(b"some"), 10, BAG).expect("our directory");
         third.write(PEER, b"12345").expect("there is room");

@@ -1,10 +1,11 @@
-//! Which blobs of this machine others may read: none, but those that are lent to them.
+//! Loans: which blobs of this machine other machines may read. By default none.
 //!
-//! A blob is lent for a bag, to everybody (what a submitter signed of the bag, by which machines judge whether it may queue), to
-//! who proves with the bag's key that it holds tasks of it (its manifest, program, inputs and checkpoints), or to the bag's
-//! submitter (results). To know a blob's hash opens nothing.
+//! A blob is lent for a bag, to all machines (the bag's signed blob, by which they judge whether the bag may queue), to
+//! machines that prove with the bag's key that they hold tasks of it (manifest, program, inputs, checkpoints), or to
+//! the bag's submitter (results). Knowing a blob's hash gives no right.
 //!
-//! Left out: taking the key back from who had tasks of the bag. It could read then what it may have read before.
+//! Left out: withdrawing the key from former holders of the bag's tasks. They can read only what they could read
+//! before.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,18 +15,18 @@ use blake3::Hash;
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BagId, BagKey};
 
-/// To whom a blob is lent.
+/// The machines to which a blob is lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
     /// All machines of the grid.
     Everybody,
-    /// Who has the bag's key; nobody, where this machine does not know it.
+    /// Machines with the bag's key; none while this machine does not know it.
     Holders(Option<BagKey>),
     /// The bag's submitter.
     Submitter(PeerId),
 }
 
-/// The same without the names.
+/// `To` without key and submitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Group {
     Everybody,
@@ -43,23 +44,23 @@ impl From<To> for Group {
     }
 }
 
-/// That a blob is lent, so often as this was made and not taken back.
+/// One loan of a blob; [`Blobs::take_back`](super::Blobs::take_back) ends it.
 #[derive(Debug)]
 pub struct Loan {
     bag: BagId,
     group: Group,
 }
 
-/// For which bag somebody asks for a blob, and the proof of having the bag's key, if it has it ([`BagKey::proof`]).
+/// The bag for which a machine asks for a blob, and, if it has the bag's key, the proof of that ([`BagKey::proof`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Which bag.
+    /// The bag.
     pub bag: BagId,
     /// The proof.
     pub proof: Option<[u8; 32]>,
 }
 
-/// How often a blob is lent to whom.
+/// Number of loans of a blob, by group.
 #[derive(Debug, Default)]
 struct Times {
     everybody: u32,
@@ -67,7 +68,7 @@ struct Times {
     submitter: u32,
 }
 
-/// What is lent for a bag.
+/// The loans for one bag.
 #[derive(Debug, Default)]
 struct OfBag {
     key: Option<BagKey>,
@@ -75,7 +76,7 @@ struct OfBag {
     blobs: HashMap<Hash, Times>,
 }
 
-/// All that is lent.
+/// All loans.
 #[derive(Debug, Default)]
 pub(super) struct Readers(Mutex<HashMap<BagId, OfBag>>);
 
@@ -134,18 +135,19 @@ impl Readers {
 }
 
 impl super::Blobs {
-    /// Lets others read a blob for a bag, whether it is here already or yet to come, until [`Blobs::take_back`](super::Blobs::take_back).
+    /// Lets other machines read a blob for a bag, now or once it is stored, until
+    /// [`Blobs::take_back`](super::Blobs::take_back).
     pub fn lend(&self, bag: BagId, hash: Hash, to: To) -> Loan {
         self.0.readers.lend(bag, hash, to);
         Loan { bag, group: to.into() }
     }
 
-    /// The blob is not lent any more by this loan of it.
+    /// Ends one loan of the blob.
     pub fn take_back(&self, hash: Hash, loan: &Loan) {
         self.0.readers.take_back(hash, loan);
     }
 
-    /// Whether `reader` may read this blob of `me`, this machine.
+    /// Whether `reader` may read this blob of this machine, `me`.
     pub fn may_read(&self, me: PeerId, reader: PeerId, hash: Hash, claim: Claim) -> bool {
         self.0.readers.may_read(me, reader, hash, claim)
     }
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_for_the_submitter_and_what_it_signed_is_for_all() {
+    fn results_are_for_the_submitter_and_its_signed_blob_is_for_all() {
         let (_directory, blobs) = blobs();
         let (result, envelope) = (blake3::hash(b"result"), blake3::hash(b"envelope"));
         let key = BagKey::from([7; 32]);

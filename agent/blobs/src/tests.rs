@@ -41,7 +41,7 @@ fn a_blob_is_found_under_its_hash_and_read_in_pieces() {
 }
 
 #[test]
-fn what_found_no_room_shows_that_there_is_none() {
+fn a_blob_that_found_no_room_makes_room_bytes_zero() {
     let dir = tempfile::tempdir().unwrap();
     let blobs = open(dir.path(), 1000);
     let first = blobs.put_bytes(&[1; 700]).unwrap();
@@ -87,9 +87,9 @@ fn a_restart_keeps_the_whole_and_drops_the_rest() {
     assert!(blobs.path(flipped).unwrap().is_some());
 }
 
-/// A directory in its place stands for whatever keeps a file from being read: root reads what nobody else may.
+/// A directory at its path stands for any read error: root may read every file.
 #[test]
-fn what_cannot_be_read_just_now_is_not_dropped() {
+fn a_blob_that_cannot_be_read_at_the_moment_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let blobs = open(dir.path(), 1 << 20);
     let (hash, gone) = (blobs.put_durable(b"kept").unwrap(), blobs.put_durable(b"gone").unwrap());
@@ -113,7 +113,7 @@ fn what_cannot_be_read_just_now_is_not_dropped() {
 }
 
 #[test]
-fn what_is_in_doubt_is_looked_at_again() {
+fn a_doubted_blob_is_hashed_again() {
     let dir = tempfile::tempdir().unwrap();
     let blobs = open(dir.path(), 1 << 20);
     let hashes = [&b"sound"[..], b"changed", b"gone"].map(|content| blobs.put_durable(content).unwrap());
@@ -151,7 +151,7 @@ fn the_least_recently_used_goes_and_the_pinned_stays() {
     blobs.unpin(a);
     blobs.put_bytes(&[6; 600]).unwrap();
     assert_eq!([a, c, e].map(|hash| blobs.path(hash).unwrap().is_some()), [false, true, false]);
-    // Pinned before it comes.
+    // Pinned before it is stored.
     let late = blake3::hash(&[7; 100]);
     blobs.pin(late);
     blobs.put_bytes(&[7; 100]).unwrap();
@@ -195,7 +195,7 @@ fn a_download_is_checked_and_bounded() {
 }
 
 #[test]
-fn many_threads_agree_on_what_is_there() {
+fn many_threads_agree_on_the_stored_blobs() {
     let dir = tempfile::tempdir().unwrap();
     let blobs = open(dir.path(), 4000);
     std::thread::scope(|scope| {
@@ -219,9 +219,9 @@ fn many_threads_agree_on_what_is_there() {
     assert_eq!(files(&dir.path().join("blobs")) as u64 * 400, blobs.used_bytes());
 }
 
-/// What nobody needs goes where the disk is full, however large the quota is; what is needed stays.
+/// On a full disk unneeded blobs are evicted however large the quota is; pinned ones stay.
 #[test]
-fn room_is_made_by_what_the_disk_has() {
+fn eviction_follows_the_free_space_of_the_disk() {
     let Some(disk) = idlewood_testing::SmallDisk::mount("64m") else {
         return;
     };
@@ -235,7 +235,7 @@ fn room_is_made_by_what_the_disk_has() {
     assert!((8..12).contains(&here), "{here}: the disk has room for 11 beside what stays free");
     assert!(blobs.len(kept).is_some() && blobs.len(copies[29]).is_some(), "the oldest of those that nobody needs went");
     assert!((44 << 20..=48 << 20).contains(&blobs.limit_bytes()), "{}", blobs.limit_bytes());
-    // Somebody else takes the disk.
+    // Other programs fill the disk.
     let filler = disk.fill(2 << 20);
     put(40).expect("copies make room");
     copies.iter().for_each(|copy| blobs.pin(*copy));

@@ -1,4 +1,4 @@
-//! A blob on its way in: hashed while it is written under another name, and renamed when it is whole.
+//! Writing a blob: hashed while it is written to a temporary file, and renamed when it is complete.
 
 use std::fs::{DirBuilder, Permissions};
 use std::io::Write as _;
@@ -8,7 +8,7 @@ use tempfile::NamedTempFile;
 
 use super::{BlobError, Blobs, Hash, failed};
 
-/// A blob on its way in. Dropping it unfinished leaves nothing behind.
+/// A blob that is being written. Dropping it unfinished leaves nothing behind.
 #[derive(Debug)]
 pub struct BlobWriter {
     pub(super) blobs: Blobs,
@@ -24,7 +24,7 @@ impl BlobWriter {
     /// Appends `bytes`, making room for them first.
     ///
     /// # Errors
-    /// When the cap or the quota is passed, or the disk refuses; the writer is of no use afterwards.
+    /// When the limit or the quota is exceeded, or the disk refuses; the writer cannot be used afterwards.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), BlobError> {
         let count = bytes.len() as u64;
         if let Some(hash) = self.expected
@@ -35,7 +35,7 @@ impl BlobWriter {
         {
             let mut index = self.blobs.index();
             if let Err(error) = self.blobs.make_room(&mut index, count) {
-                // What others offer may be larger than anything that is made here.
+                // A download may be larger than anything made here, so its failure says nothing about room for those.
                 if let (BlobError::Full { kept_bytes, quota_bytes, .. }, None) = (&error, self.expected) {
                     index.refused = Some((kept_bytes - self.written, *quota_bytes));
                 }
@@ -59,7 +59,7 @@ impl BlobWriter {
     /// Checks the hash and gives the blob its name.
     ///
     /// # Errors
-    /// When the content is not what was expected, or the disk refuses; nothing is kept then.
+    /// When the content has another hash than expected, or the disk refuses; nothing is stored then.
     pub fn finish(mut self) -> Result<Hash, BlobError> {
         let got = self.hasher.finalize();
         if let Some(expected) = self.expected
@@ -85,7 +85,7 @@ impl BlobWriter {
 
 impl Drop for BlobWriter {
     fn drop(&mut self) {
-        // The file removes itself.
+        // Dropping the temporary file removes it.
         self.blobs.index().reserved_bytes -= self.written;
     }
 }

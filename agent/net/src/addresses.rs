@@ -1,8 +1,8 @@
-//! Where peers say they listen, as identify tells: what is dialled where the address of a contact does not answer.
+//! Listen addresses that peers announce by identify: dialled when a contact's address does not answer.
 //!
-//! A contact may be older than its peer's last restart, and the port another since. What a peer says of itself over an
-//! encrypted connection is newer than what others remember of it. It costs nothing to be lied to: a dial that ends at
-//! another peer fails, as it does with the address of a contact.
+//! A contact may be older than its peer's last restart, and the port another since. What a peer announces over an
+//! encrypted connection is newer. A false announcement does no harm: a dial that reaches another peer fails, as with a
+//! contact's address.
 
 use std::collections::HashMap;
 
@@ -14,15 +14,15 @@ use super::reach::{self, Reach};
 /// Peers that are remembered. Our choice: more than a machine's neighbours and a large bag's executors.
 const PEERS_MAX: usize = 4096;
 
-/// Addresses that are remembered of one peer.
+/// Addresses remembered of one peer.
 const ADDRESSES_PER_PEER_MAX: usize = 4;
 
-/// What peers said last.
+/// The latest announcement of each peer.
 #[derive(Debug)]
 pub(super) struct Addresses {
     reach: Reach,
     peers: HashMap<PeerId, Listens>,
-    /// Grows with everything that is learnt.
+    /// Grows with every announcement.
     age: u64,
 }
 
@@ -37,8 +37,8 @@ impl Addresses {
         Self { reach, peers: HashMap::new(), age: 0 }
     }
 
-    /// Replaces what is known of `peer`; addresses that cannot be dialled are left out, and loopback ones of a peer that
-    /// has others: those are its own machine's. Of too many peers the one that was silent longest is forgotten.
+    /// Replaces the addresses of `peer`, without those that cannot be dialled, and without loopback ones if the peer
+    /// has others: those are of its own machine. Beyond the limit forgets the peer whose announcement is oldest.
     pub(super) fn learn(&mut self, peer: PeerId, listens: &[Multiaddr]) {
         let usable = listens.iter().filter_map(|address| self.reach.check(address).ok());
         let usable = usable.map(|(socket, _)| socket).filter(|socket| socket.port() != 0);
@@ -60,12 +60,12 @@ impl Addresses {
         }
     }
 
-    /// Where the peer said that it listens.
+    /// The addresses that the peer announced.
     pub(super) fn of(&self, peer: PeerId) -> &[Multiaddr] {
         self.peers.get(&peer).map_or(&[], |listens| &listens.addresses)
     }
 
-    /// They did not answer: what the peer says next is worth more.
+    /// Forgets addresses that did not answer.
     pub(super) fn forget(&mut self, peer: PeerId) {
         self.peers.remove(&peer);
     }
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_of_a_peer_counts() {
+    fn the_latest_announcement_of_a_peer_counts() {
         let mut addresses = Addresses::new(Reach::Machine);
         let (peer, other) = (PeerId([1; 32]), PeerId([2; 32]));
         assert!(addresses.of(peer).is_empty());
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_dialled_is_left_out_and_the_rest_is_bounded() {
+    fn undialable_addresses_are_ignored_and_the_rest_is_bounded() {
         let mut addresses = Addresses::new(Reach::Machine);
         let peer = PeerId([1; 32]);
         addresses.learn(peer, &["/ip4/192.0.2.1/tcp/1".parse().unwrap(), address(0), address(5)]);

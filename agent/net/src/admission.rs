@@ -1,17 +1,17 @@
 //! The handshake that opens every connection: Noise, then certificates both ways, and only then streams.
 //!
-//! It is part of the upgrade of the transport, so that there is nothing else to a connection before it is admitted: no
-//! behaviour of the swarm sees it, no stream can be opened, no other byte is read. Its protocol's name carries the grid;
-//! agents of other grids part before anybody has shown a key.
+//! It is part of the transport's upgrade, so that a connection is nothing else before it is admitted: no behaviour of
+//! the swarm sees it, no stream can be opened, no other byte is read. Its protocol's name carries the grid: agents of
+//! different grids part before either has shown a key.
 //!
-//! | step | who dials | who listens |
+//! | step | dialler | listener |
 //! |---|---|---|
 //! | 1 | shows its certificate, or an invitation's secret | |
 //! | 2 | | refuses, or shows its own; to a guest, the guest's new certificate, and closes |
-//! | 3 | refuses, or says that it is content | |
+//! | 3 | refuses, or confirms | |
 //!
-//! Whoever listens shows its certificate to machines of the grid alone. The key of the other side is known from Noise,
-//! so that a certificate is of no use to anybody but its machine.
+//! The listener shows its certificate only to machines of the grid. Noise proves the key of the other side, so that a
+//! certificate is of no use to any other machine.
 
 use std::future::Future;
 use std::io;
@@ -36,25 +36,25 @@ use super::bounds::CONNECT_TIMEOUT;
 use super::causes::{find, innermost};
 use super::{identity, reach};
 
-/// Why a connection did not come about.
+/// Why a connection was not established.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdmissionError {
     /// Encryption failed.
     #[error("{0}")]
     Noise(noise::Error),
-    /// It broke.
+    /// The connection broke.
     #[error("{0}")]
     Io(io::Error),
-    /// The other side is of another grid, or speaks another version. Whoever dials notices at the first answer.
+    /// The other side is of another grid, or speaks another version. The dialler notices at the first answer.
     #[error("it is of another grid")]
     WrongGrid,
-    /// We do not let the other side in.
+    /// This machine refuses the other side.
     #[error("refused: {0}")]
     Refused(Refused),
-    /// It does not let us in.
+    /// The other side refuses this machine.
     #[error("it does not let this machine in: {0}")]
     RefusedByOther(Refused),
-    /// All is said: this connection was for joining only.
+    /// Not an error: the connection served for joining only.
     #[error("a machine joined; the connection has served its purpose")]
     Joined,
 }
@@ -77,7 +77,7 @@ impl From<noise::Error> for AdmissionError {
     }
 }
 
-/// Noise and the certificates, by what this machine's gate knows.
+/// The upgrade: Noise, then certificates, judged by this machine's gate.
 #[derive(Clone)]
 pub(super) struct Admission {
     noise: noise::Config,
@@ -86,7 +86,7 @@ pub(super) struct Admission {
 
 type Protocol = String;
 
-/// The name of the handshake in a grid.
+/// Name of the handshake's protocol in a grid.
 fn protocol(grid: GridId) -> Protocol {
     format!("/idlewood/{}/admission/1", hex::encode(grid.0))
 }
@@ -120,7 +120,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> InboundConnectionUpgrad
             let answered = listen(&self.gate, peer, &mut io).await;
             if let Err(error) = &answered {
                 count(&self.gate, error);
-                // What was said is delivered before the connection goes.
+                // Let the answer be delivered before the connection closes.
                 close(&mut io).await;
             }
             answered.map(|()| (peer, io))
@@ -157,7 +157,7 @@ fn count(gate: &Gate, error: &AdmissionError) {
         AdmissionError::Refused(refused) => gate.count(Outcome::Refused(*refused)),
         AdmissionError::RefusedByOther(refused) => gate.count(Outcome::RefusedByOther(*refused)),
         AdmissionError::Joined => gate.count(Outcome::Joined),
-        // What breaks off is counted with what never came so far.
+        // The throttle counts broken-off handshakes together with silent ones.
         AdmissionError::Noise(_) | AdmissionError::Io(_) | AdmissionError::WrongGrid => {}
     }
 }
@@ -276,7 +276,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> InboundConnectionUpgrad
     type Error = AdmissionError;
     type Future = Upgrading<T>;
 
-    /// Nobody is listened to while joining.
+    /// A guest accepts no connections.
     fn upgrade_inbound(self, _: T, _: Protocol) -> Upgrading<T> {
         Box::pin(async { Err(AdmissionError::Refused(Refused::CannotIssue)) })
     }
@@ -288,23 +288,23 @@ pub enum JoinError {
     /// The key cannot be used.
     #[error("the machine's key cannot be used for encryption: {0}")]
     Key(String),
-    /// The issuer answered, and said no.
+    /// The issuer refused.
     #[error("the machine that issued the invitation refuses: {0}")]
     Refused(Refused),
-    /// Nobody answered.
+    /// No agent answered.
     #[error("no agent of the grid answers at {address}: {reason}")]
     Unreachable {
-        /// Which address.
+        /// The address.
         address: Multiaddr,
-        /// What happened.
+        /// The failure.
         reason: String,
     },
 }
 
-/// Shows an invitation at one of its addresses; the issuer's answer, unverified.
+/// Shows an invitation to its issuer at one address; returns the unverified answer.
 ///
 /// # Errors
-/// When nobody answers there, or the issuer refuses.
+/// When no agent answers there, or the issuer refuses.
 pub(crate) async fn ask_to_join(
     key: &Keypair,
     invitation: &Invitation,

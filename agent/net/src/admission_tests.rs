@@ -1,4 +1,4 @@
-//! Who gets a connection and who does not, over real sockets on loopback.
+//! Which machines get a connection, over real sockets on loopback.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -28,7 +28,7 @@ fn address(node: &Node) -> Multiaddr {
     node.contact.address.parse().unwrap()
 }
 
-/// Waits until what `node` counts is like this.
+/// Waits until the counters of `node` satisfy a condition.
 async fn counted(node: &Node, is_so: impl Fn(&Admissions) -> bool) {
     let gate = node.gate.clone();
     until("the counter", || is_so(&gate.admissions())).await;
@@ -46,7 +46,7 @@ async fn members_are_admitted_and_counted_on_both_sides() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_has_no_valid_certificate_is_told_why_and_says_nothing() {
+async fn a_machine_without_a_valid_certificate_learns_why_and_cannot_send() {
     let node = Node::start().await;
     let mut others = Vec::new();
     let expired = certified(|terms| Terms { issued_s: 1, expires_s: now_s() - 1, ..terms }).await;
@@ -57,7 +57,7 @@ async fn whoever_has_no_valid_certificate_is_told_why_and_says_nothing() {
     node.gate.revoke(revoked.contact.peer, None).unwrap();
     others.push((revoked, Refused::Revoked));
     let (key, dir) = (Keypair::generate_ed25519(), tempfile::tempdir().unwrap());
-    // Says that it is of this grid, and has signed that itself.
+    // Claims this grid with a certificate that it signed itself.
     let own = key.clone().try_into_ed25519().unwrap();
     let forged = Arc::new(Gate::certified(&key, terms(GRID, &key), &own, None, dir.path()));
     others.push((Node::start_behind(Limits::default(), key, forged, dir, LOOPBACK).await, Refused::Forged));
@@ -70,7 +70,7 @@ async fn whoever_has_no_valid_certificate_is_told_why_and_says_nothing() {
         );
         other.net.send(&node.contact, b"let me in".to_vec());
         assert_eq!(other.unreachable().await, node.contact.peer);
-        // As the one who listens it shows its certificate second.
+        // As the listener it shows its certificate second.
         let error = node.net.dial(address(&other)).await.unwrap_err();
         assert!(error.to_string().contains(&refused.to_string()), "{error}");
         counted(&other, |admissions| admissions.refused_by_others >= 2).await;
@@ -93,7 +93,7 @@ async fn another_grid_is_told_apart_before_any_key_is_shown() {
     assert_ne!(alone.grid(), node.gate.grid());
 }
 
-/// libp2p as it is: Noise alone, no certificates.
+/// Plain libp2p: Noise alone, no certificates.
 fn stranger() -> Swarm<ping::Behaviour> {
     let key = Keypair::generate_ed25519();
     let transport = tcp::tokio::Transport::default()
@@ -129,7 +129,7 @@ async fn plain_libp2p_and_plain_nonsense_get_nowhere() {
         stream.write_all(&b"GET / HTTP/1.1\r\n\r\n".repeat(10)).unwrap();
         stream.set_read_timeout(Some(WAIT)).unwrap();
         let mut answer = Vec::new();
-        // Reset or closed, it ends.
+        // Reset or closed.
         stream.read_to_end(&mut answer).map_or_else(|error| error.kind() == io::ErrorKind::ConnectionReset, |_| true)
     });
     assert!(closed.await.unwrap(), "it is not waited for");
@@ -153,7 +153,7 @@ async fn an_address_that_only_fails_is_held_off() {
         }
     }
     assert!(held_off, "{:?}", node.gate.admissions());
-    // Own dials go on, to the same address.
+    // Dials from here to that address still work.
     let mut friend = Node::start().await;
     node.net.send(&friend.contact, b"still able to dial".to_vec());
     assert_eq!(friend.message().await.0, node.contact.peer);
@@ -178,7 +178,7 @@ async fn a_machine_joins_by_an_invitation_and_is_a_member_then() {
     let error = super::join(dir.path(), &key, &invitation).await.unwrap_err();
     assert!(error.to_string().contains("used up"), "{error}");
     counted(&issuer, |admissions| admissions.uninvited == 1).await;
-    // Nor is there another grid that it lets in to.
+    // Nor does it admit a machine of another grid.
     let other_grid = Node::start_with(Keypair::generate_ed25519(), GRID + 1, LOOPBACK).await;
     let offer = Offer { role: Role::Submitter, valid: span, uses: 1, lifetime: span };
     let elsewhere = other_grid.gate.invite(offer, None).unwrap();
@@ -199,7 +199,7 @@ async fn a_machine_joins_by_an_invitation_and_is_a_member_then() {
 async fn a_revoked_machine_is_cut_off_everywhere() {
     let (mut a, b, c) = (Node::start().await, Node::start().await, Node::start().await);
     let mut bad = certified(|terms| Terms { role: Role::Submitter, ..terms }).await;
-    // A line: the one who revokes is not connected with the last.
+    // A chain: the revoking machine is not connected with the last.
     a.net.send(&b.contact, vec![1]);
     b.net.send(&c.contact, vec![1]);
     for node in [&b, &c] {
@@ -233,7 +233,8 @@ async fn a_certificate_is_renewed_while_connections_stay() {
     let gate = Arc::new(Gate::open(&key, Some(membership)).unwrap());
     let first_s = gate.expires_s();
     let mut guest = Node::start_behind(Limits::default(), key, gate, dir, LOOPBACK).await;
-    // It dials the issuer by itself, as its certificate nears its end; twice over, so that the first has expired.
+    // It dials the issuer by itself when its certificate nears its end; twice, so that the first certificate has
+    // expired.
     until("two renewals", || guest.gate.expires_s() > first_s + 6).await;
     assert_eq!(issuer.gate.admissions(), Admissions { admitted: 1, joined: 1, ..Admissions::default() });
     assert_eq!(
@@ -247,9 +248,9 @@ async fn a_certificate_is_renewed_while_connections_stay() {
     );
 }
 
-/// A machine that has heard too much of an administrator lately hears of a revocation all the same, some seconds later.
+/// A machine that has used up its allowance of gossip hears of a revocation some seconds later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_revocation_that_is_not_taken_is_said_again() {
+async fn a_refused_revocation_is_sent_again() {
     let (admin, mut member) = (Node::start().await, certified(|terms| Terms { role: Role::Member, ..terms }).await);
     admin.net.send(&member.contact, vec![1]);
     member.message().await;
@@ -265,8 +266,8 @@ async fn a_revocation_that_is_not_taken_is_said_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_not_renewed_is_cut_off_when_the_certificate_ends() {
-    // No administrator is near.
+async fn a_machine_that_is_not_renewed_is_cut_off_at_expiry() {
+    // No administrator is reachable.
     let mut node = certified(|terms| Terms { role: Role::Member, ..terms }).await;
     let short = certified(|terms| Terms { role: Role::Member, expires_s: now_s() + 3, ..terms }).await;
     short.net.send(&node.contact, vec![1]);
@@ -284,10 +285,10 @@ async fn frames_of_the_handshake_have_a_size_and_an_order() {
     let hello = idlewood_trust::message::First::Hello(gate.hello()).encode();
     let framed = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
     let welcome = framed(&idlewood_trust::message::encode_answer(&Ok(())));
-    let speak = async |words: Vec<u8>| {
-        let mut io = libp2p::futures::io::Cursor::new(words);
-        // What is answered goes to the same place; enough is left of what was said to be read first.
-        listen(&gate, peer, &mut Duplex { says: &mut io }).await
+    let speak = async |frame: Vec<u8>| {
+        let mut io = libp2p::futures::io::Cursor::new(frame);
+        // Answers go to the same buffer; enough of the input comes first.
+        listen(&gate, peer, &mut Duplex { bytes: &mut io }).await
     };
     assert!(speak([framed(&hello), welcome.clone()].concat()).await.is_ok());
     let long = speak(vec![0xff, 0xff, 0]).await;
@@ -302,9 +303,9 @@ async fn frames_of_the_handshake_have_a_size_and_an_order() {
     }
 }
 
-/// Says what it was given, and takes everything.
+/// Reads given bytes, and discards what is written.
 struct Duplex<'a> {
-    says: &'a mut libp2p::futures::io::Cursor<Vec<u8>>,
+    bytes: &'a mut libp2p::futures::io::Cursor<Vec<u8>>,
 }
 
 impl libp2p::futures::AsyncRead for Duplex<'_> {
@@ -313,7 +314,7 @@ impl libp2p::futures::AsyncRead for Duplex<'_> {
         context: &mut std::task::Context<'_>,
         buffer: &mut [u8],
     ) -> std::task::Poll<io::Result<usize>> {
-        std::pin::Pin::new(&mut *self.says).poll_read(context, buffer)
+        std::pin::Pin::new(&mut *self.bytes).poll_read(context, buffer)
     }
 }
 

@@ -1,7 +1,7 @@
-//! Answers to messages, which take along what is to be said to whoever waits for them.
+//! Answers to messages, which carry messages for the waiting sender.
 //!
-//! A message is a request, and what the tree says to it would be one more, the other way, with a stream of its own. That is a fifth of
-//! what an agent with nothing to do costs, so an answer waits a moment for something to take along.
+//! A message is a request, and the tree's reaction would be another request in the other direction, with a stream of
+//! its own. That is a fifth of the cost of an idle agent, so an answer waits a moment for a message to carry.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -11,24 +11,24 @@ use libp2p::request_response::{InboundRequestId, ResponseChannel};
 use tokio::time::Instant;
 use tracing::debug;
 
+use super::event_loop::EventLoop;
 use super::room::Share;
-use super::task::Task;
 use super::wire::Reply;
 use super::{Counters, Outbound};
 
-/// How long an answer waits. Our choice: an agent says what it has to say to a message within a millisecond or two, and who sends
-/// many messages in a row must not wait for long.
+/// How long an answer waits. Our choice: an agent reacts to a message within a millisecond or two, and a sender of many
+/// messages in a row must not wait for long.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-/// A message that left with an answer is written, and not known to be there. Nobody leaves sooner than so long after the last.
+/// A message carried by an answer is not acknowledged. A shutdown waits so long after the last one was written.
 const UNDERWAY: Duration = Duration::from_millis(100);
 
-/// Answers that wait, altogether and to one peer; the oldest leaves alone where there are more. Our choice: who gets many messages in
-/// a row has nothing to say to most of them.
+/// Answers that wait, in all and for one peer; beyond that the oldest is sent without a message. Our choice: most of
+/// many messages in a row cause no reaction.
 const WAITING_MAX: usize = 64;
 const WAITING_PER_PEER_MAX: usize = 4;
 
-/// An answer that somebody waits for.
+/// An answer for which a peer waits.
 pub(super) struct Owed {
     to: PeerId,
     due: Instant,
@@ -36,39 +36,39 @@ pub(super) struct Owed {
     channel: ResponseChannel<Reply>,
 }
 
-/// What is owed to others for their messages.
+/// The answers owed to other peers.
 #[derive(Default)]
 pub(super) struct Answers {
     /// The oldest first.
     owed: VecDeque<Owed>,
-    /// Messages that leave with an answer: their shares of the room.
+    /// Messages carried by answers under way: their shares of the room.
     leaving: HashMap<InboundRequestId, Share>,
     /// When the last of them was written.
     left: Option<Instant>,
-    /// This agent leaves: answers wait no more.
+    /// The agent is shutting down: answers are sent at once.
     is_draining: bool,
 }
 
 impl Answers {
-    /// When the next one leaves alone.
+    /// When the next answer is to be sent without a message.
     pub(super) fn due(&self) -> Option<Instant> {
         self.owed.front().map(|owed| owed.due)
     }
 
-    /// Until when messages may be on their way that nobody acknowledges.
+    /// Until when unacknowledged messages may be under way.
     pub(super) fn underway_until(&self, now: Instant) -> Instant {
         let is_leaving = !self.leaving.is_empty();
         let left = if is_leaving { Some(now) } else { self.left };
         left.map_or(now, |left| left + UNDERWAY)
     }
 
-    /// The oldest to this peer.
+    /// The oldest answer owed to this peer.
     fn take(&mut self, to: PeerId) -> Option<Owed> {
         let place = self.owed.iter().position(|owed| owed.to == to)?;
         self.owed.remove(place)
     }
 
-    /// One more waits; the one that has to leave for it.
+    /// Adds an answer; returns the one displaced by it.
     fn push(&mut self, owed: Owed) -> Option<Owed> {
         let to = owed.to;
         self.owed.push_back(owed);
@@ -82,8 +82,8 @@ impl Answers {
     }
 }
 
-impl Task {
-    /// A message of this peer was taken: it is answered with the next message to it, or in a moment.
+impl EventLoop {
+    /// Owes this peer an answer, which is sent with the next message to it, or in a moment.
     pub(super) fn owe(&mut self, to: PeerId, id: InboundRequestId, channel: ResponseChannel<Reply>) {
         if self.answers.is_draining {
             return self.respond(channel, Reply::Ack);
@@ -95,7 +95,7 @@ impl Task {
         self.pump(to);
     }
 
-    /// Answers what has waited long enough.
+    /// Sends the answers that have waited long enough.
     pub(super) fn answer_due(&mut self, now: Instant) {
         while self.answers.due().is_some_and(|due| due <= now)
             && let Some(owed) = self.answers.owed.pop_front()
@@ -104,7 +104,7 @@ impl Task {
         }
     }
 
-    /// Answers everything that waits, and from now on at once.
+    /// Sends all answers, and from now on each at once.
     pub(super) fn answer_all(&mut self) {
         self.answers.is_draining = true;
         for owed in std::mem::take(&mut self.answers.owed) {
@@ -112,7 +112,7 @@ impl Task {
         }
     }
 
-    /// Sends messages of the tree that wait for `to` with the answers that it waits for.
+    /// Sends the tree's messages that wait for `to` with the answers owed to it.
     pub(super) fn answer_with_messages(&mut self, to: PeerId) {
         let Some(link) = self.links.get_mut(&to) else { return };
         while link.waiting.has_of_tree()
@@ -123,7 +123,7 @@ impl Task {
                 Ok(()) => {
                     self.answers.leaving.insert(owed.id, share);
                 }
-                // Whoever asked has gone away since.
+                // The peer no longer waits for the answer.
                 Err(Reply::Message(bytes)) => link.waiting.put_back(Outbound { bytes, share }),
                 Err(_) => {
                     debug!("an answer comes back as another");
@@ -133,7 +133,7 @@ impl Task {
         }
     }
 
-    /// An answer has left.
+    /// An answer was written.
     pub(super) fn answered(&mut self, id: InboundRequestId) {
         if self.answers.leaving.remove(&id).is_some() {
             self.answers.left = Some(Instant::now());
@@ -141,7 +141,7 @@ impl Task {
         }
     }
 
-    /// An answer did not get through, and with it what it took along.
+    /// An answer was lost, with the message that it carried.
     pub(super) fn not_answered(&mut self, to: PeerId, id: InboundRequestId) {
         if self.answers.leaving.remove(&id).is_some() {
             Counters::add(&self.counters.dropped);

@@ -1,8 +1,8 @@
-//! Errors of libp2p, which come in chains: what happened, below the layers that it went through.
+//! Finding the cause in libp2p's chains of errors.
 
 use std::io;
 
-/// The end of the chain of causes says what happened; the rest says through which layers it went.
+/// The text of the innermost cause; the errors around it only name layers.
 pub(super) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -11,7 +11,7 @@ pub(super) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     error.to_string()
 }
 
-/// The first error of type `E` in the chain of causes. I/O errors that wrap another one do not name it as their cause.
+/// The first error of type `E` in the chain. I/O errors that wrap another one do not report it as their source.
 pub(super) fn find<'a, E: std::error::Error + 'static>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a E> {
     if let Some(found) = error.downcast_ref() {
         return Some(found);

@@ -1,15 +1,16 @@
-//! Getting a blob from whoever has it.
+//! Fetching blobs from other machines.
 //!
-//! Asks one source after the other for the blob in bounded pieces and keeps it only if the hash fits. Whoever wants a
-//! blob that is already on its way waits for that download. A few run at a time, of each source and each bag fewer (`places`), so
-//! that a machine that gets many tasks at once does not fill its link with one submitter's inputs, and nobody who answers
-//! slowly holds others up. A source that brings less than a least rate is left alone for a while (`sources`).
+//! Asks one source after the other for bounded pieces of the blob, and keeps it only if the hash is right. A caller
+//! whose blob is being downloaded already waits for that download. A few downloads run at a time, fewer for each source
+//! and each bag (`places`), so that a machine that gets many tasks does not fill its connection with one submitter's
+//! inputs, and a slow source delays no other. A source slower than a minimum rate is left alone for a while
+//! (`sources`).
 //!
-//! What has come is kept where a download breaks off or its source is busy, and gone on with at the next try, also from
-//! another source. Where such a blob turns out to be another than its name says, nobody knows whose piece it was: it is begun
-//! again from one source alone.
+//! When a download breaks off or its source is busy, its beginning is kept, and a later attempt continues it, also from
+//! another source. If such a blob then has the wrong hash, the culprit is unknown: it is fetched again from one source
+//! alone.
 //!
-//! Left out: asking several sources at once. The hash is known for the whole only.
+//! Left out: asking several sources in parallel. There is only a hash of the whole.
 
 mod places;
 mod sources;
@@ -30,34 +31,34 @@ pub(crate) use self::sources::Patience;
 use self::sources::Sources;
 use crate::{ChunkReply, NetHandle};
 
-/// Between two tries where all sources are busy: the first pause. It doubles each time nothing comes.
+/// First pause while all sources are busy. It doubles each time no piece comes.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a download waits where others have booked the owner's cap for seconds.
+/// How long a download waits when earlier ones have used up the owner's cap for seconds.
 const CAP_PAUSE: Duration = Duration::from_secs(1);
 
-/// Why a blob could not be got. What has come of it may be gone on with.
+/// Why a blob could not be fetched. Its beginning may be continued later.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum FetchError {
-    /// Nobody gave it; the reasons, source by source.
+    /// No source gave it; with each source's reason.
     #[error("blob {hash} could not be fetched from any of {} sources: {}", reasons.len(), reasons.join("; "))]
     NoSource {
-        /// Which blob.
+        /// The blob.
         hash: Hash,
-        /// What each source did.
+        /// Each source's failure.
         reasons: Vec<String>,
     },
-    /// The blob is here and larger than the caller allows.
+    /// The blob is stored here and larger than the caller allows.
     #[error("blob {hash} has {len} bytes, more than the {size_max} that were allowed for it")]
     TooLarge {
-        /// Which blob.
+        /// The blob.
         hash: Hash,
         /// Its length.
         len: u64,
-        /// The cap.
+        /// The limit.
         size_max: u64,
     },
-    /// This machine cannot keep it: no room, or the disk refuses.
+    /// This machine cannot store it: no room, or the disk refuses.
     #[error(transparent)]
     Local(Arc<BlobError>),
     /// A blocking thread was lost; only while the process ends.
@@ -65,7 +66,7 @@ pub enum FetchError {
     ShuttingDown,
 }
 
-/// Fetches blobs. Cloning gives another handle to the same downloads.
+/// Fetches blobs. Clones share their downloads.
 #[derive(Clone, Debug)]
 pub struct Fetcher(Arc<Inner>);
 
@@ -84,7 +85,7 @@ struct Download {
     turn: tokio::sync::Mutex<Option<(Instant, FetchError)>>,
 }
 
-/// A caller's share in a download, given back also when the caller is dropped on the way.
+/// A caller's share in a download, returned also when the caller is dropped.
 #[derive(Debug)]
 struct Share<'a> {
     inner: &'a Inner,
@@ -95,31 +96,31 @@ struct Share<'a> {
 impl Drop for Share<'_> {
     fn drop(&mut self) {
         let mut downloads = self.inner.downloads();
-        // The map's and this one: nobody else waits. Others are made under the same lock.
+        // Held by the map and this share: no other caller waits. New shares are made under the same lock.
         if Arc::strong_count(&self.download) == 2 {
             downloads.remove(&self.hash);
         }
     }
 }
 
-/// What went wrong with one source.
+/// The failure of one source.
 enum SourceError {
-    /// Try the next one.
+    /// Try the next source.
     Source(String),
-    /// It has too much to do; whether it gave a piece before that.
+    /// The source is busy; `came`: it gave a piece before that.
     Busy { came: bool },
-    /// No source would help.
+    /// No other source would help.
     Final(FetchError),
 }
 
-/// What downloads are at.
+/// The state of all downloads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Downloads {
     /// How many are under way.
     pub under_way: usize,
     /// How many wait for a place.
     pub waiting: usize,
-    /// Sources that are left alone, since they answer too slowly, and for how long still.
+    /// Sources left alone for slowness, and for how much longer.
     pub left_alone: Vec<(PeerId, Duration)>,
     /// How often a source was found too slow.
     pub found_slow: u64,
@@ -131,12 +132,12 @@ impl Fetcher {
         Self::patient(blobs, net, Patience::default())
     }
 
-    /// The same, as patient as told.
+    /// A fetcher with this patience.
     pub(crate) fn patient(blobs: Arc<Blobs>, net: NetHandle, patience: Patience) -> Self {
         Self::with(blobs, net, Arc::new(Sources::new(patience)))
     }
 
-    /// One more with places of its own, which leaves the same sources alone.
+    /// Another fetcher with places of its own, sharing what is known of sources.
     pub fn another(&self) -> Self {
         Self::with(self.0.blobs.clone(), self.0.net.clone(), self.0.sources.clone())
     }
@@ -145,20 +146,20 @@ impl Fetcher {
         Self(Arc::new(Inner { blobs, net, places: Arc::default(), sources, downloads: Mutex::default() }))
     }
 
-    /// What downloads are at.
+    /// The state of all downloads.
     pub fn downloads(&self) -> Downloads {
         let (under_way, waiting) = self.0.places.count();
         let (left_alone, found_slow) = self.0.sources.all_alone(Instant::now());
         Downloads { under_way, waiting, left_alone, found_slow }
     }
 
-    /// Gets the blob `hash` of at most `size_max` bytes, from here or from the first machine of its origin that gives it, and
-    /// returns where it is. Pin it first if it must stay.
+    /// Fetches the blob `hash` of at most `size_max` bytes, from this machine's store or from the first source of its
+    /// origin that gives it; returns its path. Pin it first if it must stay.
     ///
-    /// Dropping the future ends the download, unless somebody else waits for it too: then theirs goes on.
+    /// Dropping the future ends the download unless another caller waits for it.
     ///
     /// # Errors
-    /// When no source gives it, it is too large, or this machine cannot keep it.
+    /// When no source gives it, it is too large, or this machine cannot store it.
     pub async fn fetch(&self, hash: Hash, size_max: u64, origin: &Origin) -> Result<PathBuf, FetchError> {
         let asked = Instant::now();
         if let Some(path) = self.0.here(hash, size_max).await? {
@@ -170,18 +171,18 @@ impl Fetcher {
     }
 }
 
-/// Where blobs of a bag come from.
+/// The bag of a blob, and where to ask for it.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// Which bag.
+    /// The bag.
     pub bag: BagId,
-    /// Its key, where this machine has it: others show its blobs to who has.
+    /// Its key, if this machine has it: sources show its blobs only to holders of the key.
     pub key: Option<BagKey>,
-    /// Who may have them, in the order in which they are asked.
+    /// Machines that may have the blob, in the order in which they are asked.
     pub sources: Vec<Contact>,
 }
 
-/// What is fetched.
+/// The blob to fetch.
 #[derive(Clone, Copy)]
 struct Wanted {
     hash: Hash,
@@ -208,7 +209,7 @@ impl Inner {
         let blobs = self.blobs.clone();
         let found =
             tokio::task::spawn_blocking(move || blobs.path(hash)).await.map_err(|_| FetchError::ShuttingDown)?;
-        // What cannot be read is got anew, in its place.
+        // A stored blob that cannot be read is fetched anew and replaced.
         Ok(found.unwrap_or_else(|error| {
             warn!(%error, "a blob that is here is fetched again");
             None
@@ -226,7 +227,7 @@ impl Inner {
         if let Some(path) = self.here(wanted.hash, wanted.size_max).await? {
             return Ok(path);
         }
-        // Whoever waited while the download failed shares its failure, instead of trying one after the other.
+        // A caller that waited while the download failed shares the failure.
         if let Some((when, error)) = &*failed
             && *when >= asked
         {
@@ -239,7 +240,7 @@ impl Inner {
         result
     }
 
-    /// Asks one source after the other, and those that are busy again, without a place meanwhile.
+    /// Asks one source after the other, and busy ones again; holds no place during pauses.
     async fn download(&self, wanted: Wanted, sources: &[Contact]) -> Result<PathBuf, FetchError> {
         let hash = wanted.hash;
         let mut reasons = Vec::new();
@@ -253,7 +254,7 @@ impl Inner {
                         if let Some(path) = self.here(hash, wanted.size_max).await? {
                             return Ok(path);
                         }
-                        // Evicted between two steps: others needed the room more.
+                        // Evicted at once: other blobs needed the room more.
                         reasons.push(format!("{:?} gave it, but it was evicted at once", source.peer));
                     }
                     Err(SourceError::Busy { came }) => {
@@ -279,7 +280,7 @@ impl Inner {
         }
     }
 
-    /// Goes on with a blob from one source for as long as that gives pieces of it.
+    /// Continues a blob from one source for as long as that gives pieces.
     async fn download_from(&self, source: &Contact, wanted: Wanted) -> Result<(), SourceError> {
         let Wanted { hash, size_max, of, .. } = wanted;
         let peer = source.peer;
@@ -324,7 +325,7 @@ impl Inner {
         blocking(move || blobs.resume(hash, size_max, of)).await
     }
 
-    /// The next piece; `None` where the source has too much to do.
+    /// The next piece; `None` if the source is busy.
     async fn piece(
         &self,
         source: &Contact,
@@ -346,7 +347,7 @@ impl Inner {
         match reply {
             // The network has checked that a piece is of full length, or the end.
             Ok(ChunkReply::Chunk { total, bytes }) => {
-                // Before the next piece is asked for: so the cap holds over time.
+                // Before the next request, so that the cap holds over time.
                 let download = &self.net.rates().download;
                 loop {
                     match download.book(bytes.len()) {
@@ -371,7 +372,7 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, SourceError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(value)) => Ok(value),
-        // The source's doing.
+        // The source's fault.
         Ok(Err(error @ (BlobError::Mismatch { .. } | BlobError::TooLarge { .. }))) => {
             Err(SourceError::Source(error.to_string()))
         }

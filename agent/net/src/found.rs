@@ -1,12 +1,12 @@
-//! Machines that say on the local network that they are there. Anybody there can say so of anybody: what is invented, or
-//! dead, must not keep the agent from those that are there.
+//! Machines announced on the local network by mDNS. Anybody there can announce anything: invented or dead machines must
+//! not keep the agent from real ones.
 
 use std::collections::HashMap;
 
 use idlewood_overlay::PeerId;
 use libp2p::Multiaddr;
 
-/// Machines that are remembered, and addresses of one of them.
+/// Machines remembered, and addresses of one machine.
 const MACHINES_MAX: usize = 1024;
 const ADDRESSES_MAX: usize = 4;
 
@@ -14,21 +14,21 @@ const ADDRESSES_MAX: usize = 4;
 struct Machine {
     /// The newest last.
     addresses: Vec<Multiaddr>,
-    /// Its place in the queue: when it was dialled last, or came.
+    /// Its place in the queue: when it was last dialled, or first announced.
     queued: u64,
     dialled: bool,
 }
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     machines: HashMap<PeerId, Machine>,
-    /// Of the last place in the queue.
+    /// The latest place in the queue.
     last: u64,
 }
 
 impl Found {
-    /// It says that it is there. A new one takes the place of the one that was dialled last, which others had to wait for.
+    /// Adds an announced machine. If there are too many, a new one replaces the one dialled most recently.
     pub(super) fn add(&mut self, peer: PeerId, address: Multiaddr) {
         if self.machines.len() >= MACHINES_MAX && !self.machines.contains_key(&peer) {
             let last = self.machines.iter().filter(|(_, it)| it.dialled).max_by_key(|(_, it)| it.queued);
@@ -43,12 +43,12 @@ impl Found {
         if machine.addresses.contains(&address) {
             return;
         }
-        // What was said first may be the truth.
+        // Keep the first addresses: they may be the true ones.
         machine.addresses.truncate(ADDRESSES_MAX - 1);
         machine.addresses.push(address);
     }
 
-    /// It has not said so of this address for a while.
+    /// The announcement of this address has expired.
     pub(super) fn remove(&mut self, peer: PeerId, address: &Multiaddr) {
         let Some(machine) = self.machines.get_mut(&peer) else { return };
         machine.addresses.retain(|known| known != address);
@@ -57,7 +57,7 @@ impl Found {
         }
     }
 
-    /// Those to dial now, the ones that were least recently.
+    /// The machines to dial now, least recently dialled first.
     pub(super) fn next(
         &mut self,
         most: usize,
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn inventions_keep_nobody_out() {
+    fn invented_machines_displace_no_real_one() {
         let mut found = Found::default();
         (0..2000).for_each(|number| found.add(peer(number), address(number)));
         assert_eq!(found.machines.len(), MACHINES_MAX);
@@ -114,7 +114,7 @@ mod tests {
         found.add(peer(9_999), address(1));
         assert_eq!(found.machines.len(), MACHINES_MAX);
         assert_eq!(found.next(MACHINES_MAX, |_| true).iter().filter(|(it, _)| *it == peer(9_999)).count(), 1);
-        // False addresses of a machine neither.
+        // Nor do false addresses of one machine.
         (0..10).for_each(|port| found.add(peer(9_999), address(port)));
         found.add(peer(9_999), address(5));
         let known = &found.machines[&peer(9_999)].addresses;
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_later_waits_for_those_that_are_there() {
+    fn a_machine_announced_later_waits_its_turn() {
         let mut found = Found::default();
         found.add(peer(u32::MAX), address(1));
         for number in 0..100 {

@@ -1,5 +1,5 @@
-//! Joining a grid by an invitation: the issuer is asked at each of its addresses, and what it answers is verified before
-//! anything is kept.
+//! Joining a grid by an invitation: asks the issuer at each of its addresses, and verifies the answer before writing
+//! anything.
 
 use std::path::Path;
 
@@ -9,30 +9,30 @@ use libp2p::identity::Keypair;
 
 use super::admission::{JoinError, ask_to_join};
 
-/// Why a machine did not join. It belongs to no grid then.
+/// Why a machine did not join. It then belongs to no grid.
 #[derive(Debug, thiserror::Error)]
 pub enum JoiningError {
-    /// It is too late.
+    /// The invitation has expired.
     #[error("the invitation has expired: ask for a new one")]
     Expired,
-    /// There is nowhere to go.
+    /// The invitation has no address.
     #[error("the invitation holds no address: its issuer listened nowhere")]
     NoAddress,
     /// The issuer was not reached, or refused.
     #[error(transparent)]
     Asking(#[from] JoinError),
-    /// What it answered is not taken up.
+    /// The issuer's answer was not accepted.
     #[error(transparent)]
     Welcome(#[from] WelcomeError),
-    /// The machine has a grid, or that is not known.
+    /// The machine has a grid already, or its state cannot be read.
     #[error(transparent)]
     Membership(#[from] MembershipError),
 }
 
-/// Joins the grid of `invitation` with this machine's key, and keeps the certificate in `state_dir`.
+/// Joins the grid of `invitation` with this machine's key, and writes the certificate to `state_dir`.
 ///
 /// # Errors
-/// When the machine has a grid, nobody answers, or the invitation is not good.
+/// When the machine has a grid, no agent answers, or the invitation is not valid.
 pub async fn join(state_dir: &Path, machine: &Keypair, invitation: &Invitation) -> Result<Membership, JoiningError> {
     if let Some(membership) = Membership::load(state_dir, machine)? {
         return Err(MembershipError::Already(membership.name().to_owned()).into());

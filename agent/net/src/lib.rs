@@ -1,34 +1,34 @@
-//! The network: one task that owns the libp2p swarm, and the handle the rest of the agent holds.
+//! The network: one async task with a loop that owns the libp2p swarm (`event_loop`), and the handle for the rest of
+//! the agent.
 //!
 //! TCP with Noise, certificates (`admission`) and yamux; on loopback only for an agent without a grid, and for one that
-//! does not listen on the network (`reach`). The protocols' names carry the grid. Strangers get little of an agent's time
-//! (`throttle`). Delivery is best effort: a message may be lost, and a
-//! peer that cannot be reached is reported once per attempt; order between two messages to one peer is usual, not
-//! promised. Everything that waits has a bound, and what exceeds it is dropped and counted; so have connections, with
-//! room left for those that this agent dials. A peer is dialled at its contact's address, and where that does not answer,
-//! where the peer said last that it listens (identify).
+//! does not listen on the network (`reach`). The protocols' names carry the grid. Strangers get little of an agent's
+//! time (`throttle`). Delivery is best effort: a message may be lost, and an unreachable peer is reported once per
+//! attempt; two messages to one peer usually arrive in order, without guarantee. Every queue is bounded, and counts
+//! what it drops; so are connections, with room reserved for those that this agent dials. A peer is dialled at its
+//! contact's address, and if that does not answer, at the addresses that it announced last (identify).
 //!
-//! Agents that listen on the network find each other by mDNS. Blobs are got by [`fetch`].
+//! Agents that listen on the network find each other by mDNS. [`fetch`] downloads blobs.
 //!
-//! Left out: discovery beyond the local network (the overlay keeps its own neighbours; Kademlia cost 2.2 MB and much CPU
-//! per swarm), QUIC and NAT traversal, and what the bytes mean.
+//! Left out: discovery beyond the local network (the overlay keeps its own neighbours; Kademlia cost 2.2 MB and much
+//! CPU per swarm), QUIC and NAT traversal, and the meaning of messages.
 
 mod addresses;
 mod admission;
 mod answers;
 mod bounds;
 mod causes;
+mod event_loop;
 pub mod fetch;
 mod found;
 mod joining;
-mod outwards;
+mod outbound;
 mod rate;
 mod reach;
 mod room;
 mod serving;
 mod shares;
 mod swarm;
-mod task;
 mod throttle;
 mod waiting;
 mod wire;
@@ -66,10 +66,10 @@ pub use rate::{Rate, Rates};
 pub use reach::{AddressError, Reach, loopback_address};
 pub use wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
 
-/// Commands that wait for the task: more than there is room for messages ([`room`]), so that it never turns one away.
+/// Commands queued for the loop: more than there is room for messages ([`room`]), so that it never refuses one.
 const COMMANDS_MAX: usize = 12 * 1024;
 
-/// Events that wait for the agent in the channel; the task holds some more.
+/// Events queued in the channel to the agent; the loop holds some more.
 const EVENTS_MAX: usize = 64;
 
 /// Longest time for [`NetHandle::dial`] and [`NetHandle::chunk`].
@@ -78,28 +78,28 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest time for a shutdown: a second to deliver, and some to close.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the network task needs to know.
+/// Configuration of the network.
 #[derive(Debug)]
 pub struct NetConfig {
     /// The machine's key, from [`identity::load_or_create`].
     pub keypair: Keypair,
-    /// Who is let in. The grid's id is in the protocols' names.
+    /// Decides admission. The grid's id is in the protocols' names.
     pub gate: Arc<Gate>,
-    /// Where to listen: loopback only without a grid; port 0 lets the system choose. Empty: dial only, on loopback.
+    /// Listen addresses: loopback only without a grid; port 0 lets the system choose. Empty: dial only, on loopback.
     pub listen: Vec<Multiaddr>,
 }
 
-/// What happened on the network.
+/// An event of the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetEvent {
-    /// This agent can be reached here (the real port).
+    /// This agent can be reached here (with the real port).
     Listening(Multiaddr),
-    /// A peer of the same grid is connected; comes once until it is lost again, and not necessarily before the first
-    /// message from it.
+    /// A peer of the same grid is connected; reported once until it is lost again, and not necessarily before its first
+    /// message.
     Connected {
-        /// Who.
+        /// The peer.
         peer: PeerId,
-        /// Where it can be dialled: the address that was, or one on which it says it listens.
+        /// An address at which it can be dialled: the one dialled, or one that it announces.
         address: Option<Multiaddr>,
     },
     /// A machine of the grid was found on the local network, and is connected.
@@ -111,26 +111,26 @@ pub enum NetEvent {
         /// At most [`MESSAGE_BYTES_MAX`].
         bytes: Vec<u8>,
     },
-    /// A message could not be delivered, a dial failed or the last connection closed. Comes once for what failed
-    /// together; a connection that this agent closed because it was idle is not reported.
+    /// A message could not be delivered, a dial failed or the last connection closed. Reported once for simultaneous
+    /// failures; not for a connection that this agent closed because it was idle.
     Unreachable(PeerId),
 }
 
-/// Why the network could not be started. Nothing is left open.
+/// Why the network could not be started. Nothing remains open.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     /// An address cannot be listened on.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// Somebody else listens there.
+    /// Another program listens there.
     #[error("{0} is in use by another program; stop it, or listen on another port (port 0 picks a free one)")]
     Busy(Multiaddr),
     /// The system refuses the address.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// Which address.
+        /// The address.
         address: Multiaddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The key is not usable.
@@ -144,41 +144,41 @@ pub enum NetError {
 /// Why a peer could not be dialled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DialError {
-    /// The address is out of reach or not understood.
+    /// The address is beyond this agent's reach, or malformed.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// Nobody answered, or not in the way an agent does.
+    /// No agent answered.
     #[error("no agent answers at {address}: {reason}")]
     Failed {
-        /// Which address.
+        /// The address.
         address: Multiaddr,
-        /// What happened.
+        /// The failure.
         reason: String,
     },
-    /// It answered and is of another grid (or speaks another major version).
+    /// The agent is of another grid, or speaks another major version.
     #[error("the agent at {0} belongs to another grid or speaks another version; check the grid id")]
     OtherGrid(Multiaddr),
-    /// It answered, and does not let this machine in.
+    /// The agent refuses this machine.
     #[error("the agent at {0} does not let this machine in: {1}")]
     Refused(Multiaddr, Refused),
     /// The address is this agent's own.
     #[error("{0} is this agent's own address; give the address of another one")]
     Oneself(Multiaddr),
-    /// The network task has ended.
+    /// The network has shut down.
     #[error("the network is shut down")]
     Closed,
 }
 
-/// Why a piece of a blob did not come.
+/// Why a piece of a blob was not received.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChunkError {
     /// The peer cannot be reached, or the connection broke.
     #[error("{0:?} cannot be reached")]
     Unreachable(PeerId),
-    /// The peer answered with something else.
+    /// The peer's answer does not fit the request.
     #[error("{0:?} sent an answer that does not fit the request")]
     Protocol(PeerId),
-    /// The network task has ended.
+    /// The network has shut down.
     #[error("the network is shut down")]
     Closed,
 }
@@ -195,27 +195,27 @@ pub enum ChunkReply {
     },
     /// The peer does not have the blob.
     Missing,
-    /// The peer serves too many just now; ask again later.
+    /// The peer is busy; ask again later.
     Busy,
 }
 
 /// Totals since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetCounters {
-    /// Bytes of frames sent: messages, chunks and answers, without what encryption and TCP add.
+    /// Bytes of frames sent: messages, chunks and answers, before encryption and TCP.
     pub bytes_sent: u64,
-    /// Bytes of frames received, counted alike.
+    /// Bytes of frames received, counted in the same way.
     pub bytes_received: u64,
-    /// Messages that the receiver has acknowledged, and those that were written with an answer to one of its own.
+    /// Messages that the receiver acknowledged, and those written with an answer to one of its own.
     pub messages_sent: u64,
     /// Messages handed to the agent.
     pub messages_received: u64,
-    /// Messages lost on the way out: too long, peer unreachable or busy, or of the tree and no room for them.
+    /// Outgoing messages lost: too long, peer unreachable or busy, or a message of the tree without room.
     pub messages_dropped: u64,
-    /// Requests turned away on the way in: the agent did not keep up, or the peer sent too many.
+    /// Incoming requests refused: the agent did not keep up, or the peer sent too many.
     pub messages_refused: u64,
-    /// Frames that were too long, not understood or broke off, answers that do not fit their request, and blobs that are others than
-    /// their names say.
+    /// Frames that were too long, malformed or incomplete, answers that do not fit their request, and blobs with a
+    /// wrong hash.
     pub protocol_errors: u64,
 }
 
@@ -235,23 +235,23 @@ impl Counters {
     }
 }
 
-/// A message on its way out, with its share of the room for messages.
+/// An outgoing message, with its share of the room.
 #[derive(Debug)]
 struct Outbound {
     bytes: Vec<u8>,
     share: Share,
 }
 
-/// A piece of a blob of a bag.
+/// A request for a piece of a bag's blob.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Which blob.
+    /// The blob.
     pub hash: Hash,
-    /// From which byte on.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Of which bag.
+    /// The bag.
     pub bag: BagId,
-    /// That bag's key, where this machine has it.
+    /// The bag's key, if this machine has it.
     pub key: Option<BagKey>,
 }
 
@@ -269,8 +269,8 @@ enum Command {
     Shutdown,
 }
 
-/// The way to the network task. The task ends when it is told to, when the last handle is dropped, or when nobody
-/// receives its events any more.
+/// The handle to the network. Its loop ends on shutdown, when the last handle is dropped, or when the receiver of
+/// events is dropped.
 #[derive(Clone, Debug)]
 pub struct NetHandle {
     commands: mpsc::Sender<Command>,
@@ -281,14 +281,14 @@ pub struct NetHandle {
     task: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
-/// The peer that `address` names with `/p2p/<peer>` at its end, reached there; its life is not known.
+/// A contact for the peer that `address` names with `/p2p/<peer>` at its end; its incarnation is unknown.
 pub fn named_contact(address: &Multiaddr) -> Option<Contact> {
     let (socket, peer) = address::parse(address).ok()?;
     let peer = identity::from_libp2p(&peer?)?;
     Some(Contact { peer, incarnation: 0, address: reach::multiaddr(socket).to_string().into(), nonce: None })
 }
 
-/// Binds the listen addresses and starts the network task.
+/// Binds the listen addresses and starts the network's loop.
 ///
 /// # Errors
 /// When an address is out of reach, in use or refused; nothing runs then.
@@ -315,7 +315,7 @@ fn start_within(
     let (events, event_receiver) = mpsc::channel(EVENTS_MAX);
     let rates = Arc::new(Rates::default());
     let serving = serving::Serving::new(rates.clone());
-    let task = task::Task::new(&config, limits, blobs, counters.clone(), serving, command_receiver, events)?;
+    let task = event_loop::EventLoop::new(&config, limits, blobs, counters.clone(), serving, command_receiver, events)?;
     let handle = NetHandle {
         commands,
         room: Room::new(),
@@ -327,8 +327,8 @@ fn start_within(
     Ok((handle, event_receiver))
 }
 
-/// libp2p shares its ports (SO_REUSEPORT): a second agent on the same one would start and silently take half the
-/// connections. A plain bind finds out.
+/// libp2p shares its ports (SO_REUSEPORT): a second agent on the same port would silently take half the connections. A
+/// plain bind detects that.
 fn probe(address: &Multiaddr, socket: SocketAddr) -> Result<(), NetError> {
     if socket.port() == 0 {
         return Ok(());
@@ -341,20 +341,20 @@ fn probe(address: &Multiaddr, socket: SocketAddr) -> Result<(), NetError> {
 }
 
 impl NetHandle {
-    /// The caps on what blobs may take of the line; none at first.
+    /// The owner's caps on blob transfers; none at first.
     pub fn rates(&self) -> &Rates {
         &self.rates
     }
 
-    /// Sends a message about a bag if there is room for it, and never waits. What cannot be delivered is dropped and counted, and
-    /// reported as [`NetEvent::Unreachable`] if the peer is the reason.
+    /// Sends a message about a bag if there is room for it, and never waits. An undeliverable one is dropped and
+    /// counted, and reported as [`NetEvent::Unreachable`] if the peer is the reason.
     ///
-    /// False: there is no room, and nothing was sent; [`NetHandle::freed`] names the peer when there is.
+    /// False: there is no room, and nothing was sent; [`NetHandle::freed`] reports the peer once there is.
     pub fn send(&self, to: &Contact, bytes: Vec<u8>) -> bool {
         self.send_of(Kind::Bag, to, bytes)
     }
 
-    /// The same of a message of the tree. Where there is no room for it, it is lost.
+    /// Sends a message of the tree. Without room it is lost.
     pub fn send_of_tree(&self, to: &Contact, bytes: Vec<u8>) {
         if !self.send_of(Kind::Tree, to, bytes) {
             debug!(peer = ?to.peer, "too much of the tree waits to be sent; message dropped");
@@ -377,15 +377,15 @@ impl NetHandle {
         true
     }
 
-    /// Waits for peers to which a message did not leave, and for which there is room again. May be dropped at any time.
+    /// Waits for peers that have room again after a message to them was refused. Cancel-safe.
     pub async fn freed(&self) -> BTreeSet<PeerId> {
         self.room.freed().await
     }
 
-    /// Connects to an agent whose name may be unknown (`--bootstrap`), with or without `/p2p/<peer>` at the end.
+    /// Connects to an agent whose peer id may be unknown (`--bootstrap`), with or without `/p2p/<peer>` at the end.
     ///
     /// # Errors
-    /// When the address is refused, nobody answers, or the agent is of another grid.
+    /// When the address is refused, no agent answers, or the agent is of another grid.
     pub async fn dial(&self, address: Multiaddr) -> Result<PeerId, DialError> {
         self.reach.check(&address)?;
         let (reply, answer) = oneshot::channel();
@@ -402,7 +402,7 @@ impl NetHandle {
     /// Asks a peer for the piece of a blob at `offset`.
     ///
     /// # Errors
-    /// When the peer cannot be reached or answers nonsense.
+    /// When the peer cannot be reached or its answer is malformed.
     pub async fn chunk(&self, from: &Contact, wanted: Wanted) -> Result<ChunkReply, ChunkError> {
         let (reply, answer) = oneshot::channel();
         let call = async {
@@ -429,15 +429,15 @@ impl NetHandle {
         }
     }
 
-    /// Counts what the layers above found that a peer sent and makes no sense.
+    /// Counts a peer's fault that a layer above detected.
     pub(crate) fn count_protocol_error(&self) {
         Counters::add(&self.counters.errors);
     }
 
-    /// Delivers what is queued for at most about a second, then closes all connections. Events still have to be
-    /// received meanwhile, or be dropped with their receiver. Other handles are of no use afterwards.
+    /// Delivers queued messages for at most about a second, then closes all connections. Events must be received
+    /// meanwhile, or their receiver dropped. Other handles cannot be used afterwards.
     pub async fn shutdown(self) {
-        // Refused only by a task that has ended already.
+        // Fails only if the loop has ended already.
         if self.commands.send(Command::Shutdown).await.is_err() {
             debug!("the network was shut down before");
         }

@@ -1,16 +1,16 @@
-//! The owner's caps on what blobs may take of the line, up and down. Messages are small and do not wait; how many one peer
-//! may send is bounded too.
+//! The owner's caps on the bandwidth of blobs, up and down. Messages are small and do not wait; a peer's rate of
+//! requests is bounded, too.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Whoever would have to wait for longer before it is their turn is turned away: the other side gives a request ten
-/// seconds, and a piece of 256 KiB takes four at the smallest cap.
+/// Longest wait for a turn; a longer one is refused: the other side allows a request ten seconds, and a piece of 256
+/// KiB takes four at the smallest cap.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Bytes per second that may pass, one after the other.
+/// A rate limit in bytes per second.
 #[derive(Debug, Default)]
 pub struct Rate {
     state: Mutex<State>,
@@ -18,29 +18,29 @@ pub struct Rate {
 
 #[derive(Debug, Default)]
 struct State {
-    /// `None`: any number.
+    /// `None`: unlimited.
     bytes_per_s: Option<u64>,
-    /// When all that is booked has passed.
+    /// When all booked bytes have passed.
     free_at: Option<Instant>,
 }
 
-/// Both ways.
+/// The limits in both directions.
 #[derive(Debug, Default)]
 pub struct Rates {
-    /// What others get.
+    /// Blobs sent to others.
     pub upload: Rate,
-    /// What is fetched.
+    /// Blobs fetched.
     pub download: Rate,
 }
 
 impl Rate {
-    /// Changes the cap; what is booked stays.
+    /// Changes the limit; bookings stay.
     pub fn set(&self, bytes_per_s: Option<u64>) {
         self.state().bytes_per_s = bytes_per_s;
     }
 
-    /// Books the way for so many bytes, and says how long they take, behind those before them. `None`, and nothing
-    /// is booked, when that is too long.
+    /// Books so many bytes; returns when they will have passed, after earlier bookings. `None`, and no booking, if that
+    /// is too long.
     pub fn book(&self, bytes: usize) -> Option<Duration> {
         self.state().book(bytes, Instant::now())
     }
@@ -64,12 +64,12 @@ impl State {
     }
 }
 
-/// Requests that one peer may send at once, and per second in the long run. Our choice: several times what a submitter
-/// gets from an executor of the smallest tasks.
+/// Requests that one peer may send at once, and per second in the long run. Our choice: several times a submitter's
+/// load from an executor of the smallest tasks.
 const REQUESTS_BURST: f64 = 16_000.0;
 const REQUESTS_PER_S: f64 = 4_000.0;
 
-/// What one peer may still send.
+/// Requests that one peer may still send.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowance {
     left: f64,
@@ -81,7 +81,7 @@ impl Allowance {
         Self { left: REQUESTS_BURST, at: now }
     }
 
-    /// Takes one request off; whether there was one left.
+    /// Uses up one request; false if none remained.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let passed_s = now.saturating_duration_since(self.at).as_secs_f64();
         self.left = (self.left + passed_s * REQUESTS_PER_S).min(REQUESTS_BURST);
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_pass_one_after_the_other_and_nobody_waits_too_long() {
+    fn bookings_queue_and_long_waits_are_refused() {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         let mut state = State::default();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn one_peer_sends_so_many_requests_and_no_more() {
+    fn the_requests_of_one_peer_are_limited() {
         let start = Instant::now();
         let mut allowance = Allowance::new(start);
         let taken = |allowance: &mut Allowance, now| (0..100_000).take_while(|_| allowance.take(now)).count() as f64;

@@ -1,8 +1,8 @@
 //! How far an agent reaches: this machine, or the network.
 //!
-//! Without a grid, agents listen on and dial loopback only. With one they may listen on the network, and then dial it too:
-//! every connection begins with certificates (`admission`). The guard wraps the transport itself, so that no behaviour, no
-//! address that a remote peer announces and no forgotten path can go further.
+//! Without a grid, agents listen on and dial loopback only. With one they may listen on the network, and may then dial
+//! it, too: every connection begins with certificates (`admission`). The guard wraps the transport itself, so that no
+//! behaviour, no address announced by a peer and no forgotten path can go further.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use libp2p::core::transport::{DialOpts, ListenerId, TransportError, TransportEve
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, Transport};
 
-/// How far.
+/// How far an agent reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Loopback addresses.
@@ -37,13 +37,13 @@ pub enum AddressError {
          --listen /ip4/0.0.0.0/tcp/4001"
     )]
     NotReachable(Multiaddr),
-    /// It is no address of the kind in use.
+    /// It is not an IP address with a TCP port.
     #[error(transparent)]
     Unusable(#[from] Unusable),
 }
 
 impl Reach {
-    /// That of an agent which listens on these addresses: whoever cannot be reached from the network does not dial it.
+    /// The reach of an agent that listens on these addresses: an agent that the network cannot reach does not dial it.
     ///
     /// # Errors
     /// When an address cannot be used.
@@ -80,7 +80,7 @@ pub(super) fn multiaddr(address: SocketAddr) -> Multiaddr {
     Multiaddr::from(address.ip()).with(Protocol::Tcp(address.port()))
 }
 
-/// A transport that goes no further than its reach.
+/// A transport restricted to a reach.
 pub(super) struct Within<T>(pub(super) Reach, pub(super) T);
 
 impl<T: Transport + Unpin> Transport for Within<T> {

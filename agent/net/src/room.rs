@@ -1,7 +1,7 @@
-//! How much may be on its way out. What has no room comes back to whoever says it, who is told when there is room again.
+//! Room for outgoing messages. A message without room is refused, and its sender told when there is room again.
 //!
-//! Messages of the tree and messages about bags have room of their own: a submitter that is slow to take results must not
-//! make the tree fall apart. Each peer may have as much as is still free beside it, so that no peer takes all ([`Held`]).
+//! Messages of the tree and messages about bags have separate room: a submitter that is slow to accept results must not
+//! break the tree. A peer may use as much as is still free beside it, so that none uses all ([`Occupancy`]).
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,20 +9,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use idlewood_overlay::PeerId;
 use tokio::sync::Notify;
 
-use super::shares::Held;
+use super::shares::Occupancy;
 
-/// Messages of each kind that may be on their way out, over all peers, and their bytes. Our choice: one peer alone may have 2,048
-/// messages about bags, or 12 MiB, which is some two hundred of the longest that are usual.
+/// Outgoing messages of each kind, over all peers, and their bytes. Our choice: one peer alone may have 2,048 messages
+/// about bags, or 12 MiB, some two hundred of the longest usual ones.
 const MESSAGES_MAX: usize = 4096;
 const BAG_BYTES_MAX: usize = 24 << 20;
 const TREE_BYTES_MAX: usize = 8 << 20;
-/// What a message takes at least: what is small still takes a place.
+/// The least that a message counts.
 const LEAST_BYTES: usize = 64;
 
-/// What a message is about.
+/// The subject of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The tree: said again by itself, and of no use when it is late.
+    /// The tree: repeated by the overlay, and of no use when late.
     Tree,
     /// Bags and their tasks.
     Bag,
@@ -37,16 +37,16 @@ pub(super) struct Room {
 
 #[derive(Debug)]
 struct State {
-    tree: Held,
-    bags: Held,
-    /// Peers of which a message about bags came back.
+    tree: Occupancy,
+    bags: Occupancy,
+    /// Peers for which a message about a bag was refused.
     refused: BTreeSet<PeerId>,
-    /// Those of them for which there is room again, and nobody knows yet.
+    /// Peers of `refused` that have room again, not yet reported.
     freed: BTreeSet<PeerId>,
 }
 
 impl State {
-    fn of(&mut self, kind: Kind) -> &mut Held {
+    fn of(&mut self, kind: Kind) -> &mut Occupancy {
         match kind {
             Kind::Tree => &mut self.tree,
             Kind::Bag => &mut self.bags,
@@ -54,7 +54,7 @@ impl State {
     }
 }
 
-/// A message's part of the room; it is free again when this is dropped.
+/// A message's share of the room, released when dropped.
 #[derive(Debug)]
 pub(super) struct Share {
     room: Arc<Room>,
@@ -66,8 +66,8 @@ pub(super) struct Share {
 impl Room {
     pub(super) fn new() -> Arc<Self> {
         let state = State {
-            tree: Held::new(MESSAGES_MAX, TREE_BYTES_MAX),
-            bags: Held::new(MESSAGES_MAX, BAG_BYTES_MAX),
+            tree: Occupancy::new(MESSAGES_MAX, TREE_BYTES_MAX),
+            bags: Occupancy::new(MESSAGES_MAX, BAG_BYTES_MAX),
             refused: BTreeSet::new(),
             freed: BTreeSet::new(),
         };
@@ -78,7 +78,7 @@ impl Room {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room for a message of this length. Where there is none for a message about a bag, [`Room::freed`] tells when there is.
+    /// Room for a message of this length. Without room for one about a bag, [`Room::freed`] reports when there is.
     pub(super) fn take(self: &Arc<Self>, peer: PeerId, kind: Kind, bytes: usize) -> Option<Share> {
         let bytes = bytes.max(LEAST_BYTES);
         let mut state = self.state();
@@ -92,8 +92,8 @@ impl Room {
         None
     }
 
-    /// Waits until there is room again for a peer of which a message came back: all that it had on the way has gone, and others
-    /// leave room for the longest message.
+    /// Waits for peers that have room again after a refusal: all of their messages have gone, and others leave room for
+    /// the longest message.
     pub(super) async fn freed(&self) -> BTreeSet<PeerId> {
         loop {
             let freed = std::mem::take(&mut self.state().freed);
@@ -134,7 +134,7 @@ mod tests {
         std::iter::from_fn(|| room.take(peer(number), kind, bytes)).collect()
     }
 
-    /// Who has room again and was not told of yet.
+    /// The peers reported as having room again.
     fn freed(room: &Room) -> Vec<PeerId> {
         let mut waiting = Box::pin(room.freed());
         match waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_refused_is_told_when_what_it_had_has_left() {
+    fn a_refused_peer_is_reported_once_its_messages_have_gone() {
         let room = Room::new();
         let mut slow = fill(&room, 1, Kind::Bag, 1);
         assert_eq!(slow.len(), MESSAGES_MAX / 2);
@@ -162,9 +162,9 @@ mod tests {
         assert_eq!(freed(&room), [peer(2)]);
     }
 
-    /// One that has nothing on its way is refused since others have all the room, and is told when they do not.
+    /// A peer without messages is refused while others use all room, and reported when they do not.
     #[test]
-    fn who_is_refused_for_others_is_told_when_these_leave_room() {
+    fn a_peer_refused_for_others_is_reported_once_they_leave_room() {
         let room = Room::new();
         let mut others: Vec<Vec<Share>> = (1..8).map(|number| fill(&room, number, Kind::Bag, 200_000)).collect();
         assert!(room.take(peer(9), Kind::Bag, 250_000).is_none());

@@ -1,4 +1,4 @@
-//! What this agent answers to others: messages are queued, pieces of blobs are read on blocking threads, a few at a
+//! Answering requests of other agents: messages are queued, pieces of blobs are read on blocking threads, a few at a
 //! time.
 
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::bounds::IN_FLIGHT_MAX;
+use super::event_loop::EventLoop;
 use super::rate::Allowance;
 use super::shares::Turns;
-use super::task::Task;
 use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
 use super::{Counters, NetEvent, Rates};
 
 /// Chunks read from disk at one time.
 const READING_MAX: usize = 4;
 
-/// Requests for chunks of one peer that wait for their turn, as many as one may have under way, and of how many peers.
+/// Requests for chunks that wait: of one peer, as many as it may have under way; and of how many peers.
 const WAITING_PER_PEER_MAX: usize = IN_FLIGHT_MAX;
 const WAITING_PEERS_MAX: usize = 64;
 
-/// Who has waited for its turn for so long hears that there is too much to do, and asks again: the other side gives a request
-/// ten seconds, and what is sent after that would take the owner's cap for nothing.
+/// A request that has waited so long is answered as busy, and the peer asks again: the other side allows a request ten
+/// seconds, and a later piece would waste the owner's cap.
 const TURN_MAX: Duration = Duration::from_secs(4);
 
 /// A request for a piece of a blob.
@@ -40,9 +40,9 @@ struct Wanted {
     channel: ResponseChannel<Reply>,
 }
 
-/// Pieces of blobs that others asked for.
+/// Requests for pieces of blobs.
 pub(super) struct Serving {
-    /// Under way; each ends in an answer and where it goes.
+    /// Under way; each ends with an answer and its channel.
     pub(super) reading: JoinSet<(ResponseChannel<Reply>, Reply)>,
     waiting: Turns<Wanted>,
     rates: Arc<Rates>,
@@ -54,7 +54,7 @@ impl Serving {
     }
 }
 
-impl Task {
+impl EventLoop {
     pub(super) fn on_request(
         &mut self,
         from: PeerId,
@@ -94,7 +94,7 @@ impl Task {
         }
     }
 
-    /// Takes a message if there is room for it.
+    /// Accepts a message if there is room for it.
     pub(super) fn take_message(&mut self, from: PeerId, bytes: Vec<u8>) -> bool {
         let has_room = self.has_room_for(from, bytes.len());
         if has_room {
@@ -106,7 +106,7 @@ impl Task {
         has_room
     }
 
-    /// What is said about the grid may have to be written down before it is answered.
+    /// Gossip may have to be written down before it is answered.
     fn hear(&mut self, from: PeerId, bytes: Vec<u8>, channel: ResponseChannel<Reply>) {
         if self.serving.reading.len() >= 2 * READING_MAX {
             return self.respond(channel, Reply::Busy);
@@ -152,7 +152,7 @@ impl Task {
                 Ok(Some(chunk)) => Reply::Chunk { total: chunk.total, bytes: chunk.bytes },
                 Ok(None) => Reply::Missing,
                 Err(error) => {
-                    // It is here, and may be read the next time.
+                    // The blob is here, and may be readable the next time.
                     warn!(%error, "a blob could not be served");
                     Reply::Busy
                 }
@@ -182,7 +182,7 @@ impl Task {
     }
 }
 
-/// Holds a piece back until the owner's cap lets it pass; where that would take too long, the other side asks again.
+/// Delays a piece until the owner's cap lets it pass; if that would take too long, the peer is told to ask again.
 async fn within_cap(rates: &Rates, reply: Reply) -> Reply {
     let Reply::Chunk { bytes, .. } = &reply else { return reply };
     let Some(wait) = rates.upload.book(bytes.len()) else { return Reply::Busy };

@@ -1,13 +1,13 @@
-//! Shares of what all peers use together, so that none of them uses it up alone.
+//! Fair shares of resources that all peers use, so that none of them uses one up.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use idlewood_overlay::PeerId;
 
-/// What waits for its turn: peers come one after the other, whoever has more waiting comes no sooner.
+/// A queue in which peers take turns: a peer with more items waiting is served no sooner.
 #[derive(Debug)]
 pub(super) struct Turns<T> {
-    /// Peers with something that waits, the next one first.
+    /// Peers with waiting items, the next one first.
     waiting: VecDeque<(PeerId, VecDeque<T>)>,
     per_peer_max: usize,
     peers_max: usize,
@@ -18,10 +18,10 @@ impl<T> Turns<T> {
         Self { waiting: VecDeque::new(), per_peer_max, peers_max }
     }
 
-    /// Lets something of a peer wait.
+    /// Queues an item of a peer.
     ///
     /// # Errors
-    /// It comes back where too much of that peer waits, or of too many peers.
+    /// The item, if too many of that peer, or of too many peers, wait.
     pub(super) fn push(&mut self, peer: PeerId, item: T) -> Result<(), T> {
         match self.waiting.iter().position(|(other, _)| *other == peer) {
             Some(place) if self.waiting[place].1.len() < self.per_peer_max => self.waiting[place].1.push_back(item),
@@ -31,7 +31,7 @@ impl<T> Turns<T> {
         Ok(())
     }
 
-    /// The first of the peer whose turn it is.
+    /// The first item of the peer whose turn it is.
     pub(super) fn pop(&mut self) -> Option<T> {
         let (peer, mut items) = self.waiting.pop_front()?;
         let item = items.pop_front();
@@ -42,10 +42,10 @@ impl<T> Turns<T> {
     }
 }
 
-/// Messages that were taken and wait, by peer. Each peer may have as much as is still free beside it: one alone has half, two
-/// have two thirds, and the seventh still has room for a large message.
+/// Queued messages by peer. A peer may use as much as is still free beside it: one alone has half, two have two thirds,
+/// and the seventh still has room for a large message.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct Occupancy {
     of: BTreeMap<PeerId, (usize, usize)>,
     messages: usize,
     bytes: usize,
@@ -53,23 +53,23 @@ pub(super) struct Held {
     bytes_max: usize,
 }
 
-impl Held {
+impl Occupancy {
     pub(super) fn new(messages_max: usize, bytes_max: usize) -> Self {
         Self { of: BTreeMap::new(), messages: 0, bytes: 0, messages_max, bytes_max }
     }
 
-    /// Whether a message of this length from this peer may wait.
+    /// Whether a message of this length from this peer may be queued.
     pub(super) fn has_room_for(&self, peer: PeerId, bytes: usize) -> bool {
         let (messages, of_peer) = self.of.get(&peer).copied().unwrap_or_default();
         messages + self.messages < self.messages_max && of_peer + self.bytes + bytes <= self.bytes_max
     }
 
-    /// Whether messages of this peer wait.
+    /// Whether messages of this peer are queued.
     pub(super) fn has(&self, peer: PeerId) -> bool {
         self.of.contains_key(&peer)
     }
 
-    /// It waits.
+    /// Counts a queued message.
     pub(super) fn add(&mut self, peer: PeerId, bytes: usize) {
         let of_peer = self.of.entry(peer).or_default();
         *of_peer = (of_peer.0 + 1, of_peer.1 + bytes);
@@ -77,7 +77,7 @@ impl Held {
         self.bytes += bytes;
     }
 
-    /// It does not any more.
+    /// Counts a message that is no longer queued.
     pub(super) fn remove(&mut self, peer: PeerId, bytes: usize) {
         if let Some(of_peer) = self.of.get_mut(&peer) {
             *of_peer = (of_peer.0 - 1, of_peer.1 - bytes);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_asks_for_much_keeps_no_other_waiting() {
+    fn a_peer_with_many_requests_delays_no_other() {
         let mut turns = Turns::new(16, 3);
         let taken = (0..1000).take_while(|&number| turns.push(peer(1), (1, number)).is_ok()).count();
         assert_eq!(taken, 16);
@@ -115,13 +115,13 @@ mod tests {
 
     #[test]
     fn a_peer_that_sends_much_leaves_room_for_all_others() {
-        let mut held = Held::new(100, 10_000);
+        let mut occupancy = Occupancy::new(100, 10_000);
         let mut fill = |number: u8, bytes: usize| {
             (0..)
                 .take_while(|_| {
-                    let has_room = held.has_room_for(peer(number), bytes);
+                    let has_room = occupancy.has_room_for(peer(number), bytes);
                     if has_room {
-                        held.add(peer(number), bytes);
+                        occupancy.add(peer(number), bytes);
                     }
                     has_room
                 })
@@ -133,8 +133,8 @@ mod tests {
         assert_eq!(fill(3, 4000), 1, "bytes count, too");
         assert_eq!(fill(4, 1), 12);
         for _ in 0..50 {
-            held.remove(peer(1), 1);
+            occupancy.remove(peer(1), 1);
         }
-        assert!(held.has_room_for(peer(1), 1) && !held.has_room_for(peer(3), 4000));
+        assert!(occupancy.has_room_for(peer(1), 1) && !occupancy.has_room_for(peer(3), 4000));
     }
 }

@@ -1,4 +1,4 @@
-//! The swarm of an agent: transport, behaviours, and how many connections it takes.
+//! The agent's swarm: transport, behaviours, and limits of connections.
 
 use std::io;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ use super::{NetConfig, NetError};
 /// An idle connection is kept this long. libp2p's 10 s would close the links of a quiet tree between two reports.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often each connection is tried. The tree asks for itself who lives; this closes what nobody answers on any more, and
-/// libp2p's 15 s would be a third of what a quiet grid does.
+/// How often each connection is pinged. The tree itself checks which peers live; this closes connections that are dead,
+/// and libp2p's 15 s would be a third of a quiet grid's traffic.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Longest time for one request and its answer.
@@ -38,21 +38,21 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Streams of one connection: ours and the peer's, and some for chunks.
 const STREAMS_MAX: usize = 3 * IN_FLIGHT_MAX;
 
-/// Streams of one connection that may be open, whatever they are for: yamux keeps a window of 256 KiB for each that nobody reads.
+/// Streams of one connection that may be open, whatever they are for: yamux buffers 256 KiB for each that is not read.
 /// Honest machines have [`IN_FLIGHT_MAX`] each way, and a few. Our choice; yamux's 512 would be 128 MiB.
 const OPEN_STREAMS_MAX: usize = STREAMS_MAX + IN_FLIGHT_MAX;
 
-/// How many connections there may be. What is over a limit is closed at once.
+/// Limits of connections. Excess ones are closed at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Altogether. A peer of the tree keeps a few dozen.
+    /// In all. A peer of the tree keeps a few dozen.
     pub(super) established: u32,
-    /// That others opened: fewer than altogether, so that strangers who come in numbers leave room for those that this
-    /// agent dials, which are its neighbours.
+    /// Opened by others: fewer than in all, so that many strangers leave room for connections that this agent dials, to
+    /// its neighbours.
     pub(super) incoming: u32,
-    /// To one peer: two when both dial at once, one for a bootstrap dial, one that is going away.
+    /// To one peer: two if both dial at once, one for a bootstrap dial, one that is closing.
     pub(super) per_peer: u32,
-    /// Handshakes under way, either way each.
+    /// Handshakes under way, in each direction.
     pub(super) pending: u32,
 }
 
@@ -65,7 +65,7 @@ impl Default for Limits {
 
 #[derive(NetworkBehaviour)]
 pub(super) struct Behaviour {
-    // First, so that what is over the limit is refused before anybody else sees it.
+    // First, so that excess connections are refused before any other behaviour sees them.
     throttle: throttle::Behaviour,
     limits: connection_limits::Behaviour,
     pub(super) mdns: Toggle<mdns::tokio::Behaviour>,
@@ -74,7 +74,7 @@ pub(super) struct Behaviour {
     pub(super) requests: request_response::Behaviour<Codec>,
 }
 
-/// A swarm that listens.
+/// Builds a swarm that listens.
 pub(super) fn build(
     NetConfig { keypair: key, gate, listen }: &NetConfig,
     reach: Reach,
@@ -126,7 +126,7 @@ pub(super) fn build(
     Ok(swarm)
 }
 
-/// Finds agents on the local network, for one that listens there. Whoever is found still has to be admitted.
+/// Finds agents on the local network, for an agent that listens there. Found agents still have to be admitted.
 fn neighbourhood(key: &Keypair, reach: Reach) -> Option<mdns::tokio::Behaviour> {
     if reach == Reach::Machine {
         return None;

@@ -25,10 +25,10 @@ use tokio::time::timeout;
 use super::*;
 use crate::fetch::{FetchError, Fetcher, Origin};
 
-/// Which key a grid has.
+/// Number of the grid, which determines its key.
 pub(super) const GRID: u8 = 7;
 pub(super) const WAIT: Duration = Duration::from_secs(10);
-/// For which bag blobs are fetched.
+/// The bag for which blobs are fetched.
 pub(super) const BAG: BagId = BagId([6; 32]);
 
 pub(super) struct Node {
@@ -40,7 +40,7 @@ pub(super) struct Node {
     _dir: TempDir,
 }
 
-/// Where a blob of the bag comes from.
+/// The origin of the bag's blobs.
 pub(super) fn origin(sources: Vec<Contact>) -> Origin {
     Origin { bag: BAG, key: None, sources }
 }
@@ -54,7 +54,7 @@ pub(super) fn grid_key(grid: u8) -> ed25519::Keypair {
     ed25519::SecretKey::try_from_bytes([grid; 32]).unwrap().into()
 }
 
-/// What makes `key` an administrator of a grid.
+/// Terms that make `key` an administrator of a grid.
 pub(super) fn terms(grid: u8, key: &Keypair) -> Terms {
     let grid = grid_id(&grid_key(grid).public().to_bytes());
     let peer = identity::peer_id(key).unwrap();
@@ -104,7 +104,7 @@ impl Node {
         Self { net, events, contact, gate, blobs, _dir: dir }
     }
 
-    /// The next event that `wanted` picks; others are skipped.
+    /// The next event that `wanted` picks; skips others.
     pub(super) async fn next<T>(&mut self, mut wanted: impl FnMut(NetEvent) -> Option<T>) -> T {
         let search = async {
             loop {
@@ -234,7 +234,7 @@ async fn a_blob_travels_in_pieces_and_is_downloaded_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_blob_is_for_who_has_its_bags_key_and_a_result_for_the_submitter() {
+async fn a_blob_needs_its_bags_key_and_a_result_its_submitter() {
     let (source, other) = (Node::start().await, Node::start().await);
     let key = BagKey::from([3; 32]);
     let (input, result) = (source.blobs.put_bytes(b"an input").unwrap(), source.blobs.put_bytes(b"a result").unwrap());
@@ -257,7 +257,7 @@ async fn a_blob_is_for_who_has_its_bags_key_and_a_result_for_the_submitter() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn blobs_take_no_more_of_the_line_than_the_owner_gives() {
+async fn blobs_keep_to_the_owners_bandwidth_cap() {
     let (source, target) = (Node::start().await, Node::start().await);
     let fetcher = Fetcher::new(target.blobs.clone(), target.net.clone());
     let caps = [(&source.net.rates().upload, 1), (&target.net.rates().download, 2)];
@@ -295,11 +295,11 @@ async fn a_source_that_lies_or_is_gone_is_passed_over() {
     assert_eq!(std::fs::read(path).unwrap(), content);
 }
 
-/// Writes and reads whatever it is given.
+/// A codec that writes and reads raw bytes.
 #[derive(Clone, Default)]
 struct Raw;
 
-/// The beginning of a request that does not go on.
+/// The beginning of a request that never continues.
 const NEVER_ENDING: &[u8] = b"\xa1\x67Mess";
 
 impl request_response::Codec for Raw {
@@ -349,7 +349,7 @@ impl request_response::Codec for Raw {
     }
 }
 
-/// A member that says what it wants.
+/// A member that sends arbitrary bytes.
 fn raw_swarm() -> (Swarm<request_response::Behaviour<Raw>>, PeerId) {
     let key = Keypair::generate_ed25519();
     let gate = gate(GRID, &key, tempfile::tempdir().unwrap().path());
@@ -367,7 +367,7 @@ fn raw_swarm() -> (Swarm<request_response::Behaviour<Raw>>, PeerId) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_does_not_kill_the_task() {
+async fn garbage_does_not_end_the_loop() {
     let (mut node, friend) = (Node::start().await, Node::start().await);
     let address: Multiaddr = node.contact.address.parse().unwrap();
     let (socket, _) = idlewood_trust::address::parse(&address).unwrap();
@@ -460,7 +460,7 @@ async fn garbage_answers_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_fails_together_is_reported_once() {
+async fn simultaneous_failures_are_reported_once() {
     let mut node = Node::start().await;
     let (mut mute, peer) = raw_swarm();
     mute.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
@@ -473,7 +473,7 @@ async fn what_fails_together_is_reported_once() {
     for _ in 0..20 {
         node.net.send(&contact, vec![1]);
     }
-    // Takes requests and leaves them unanswered, then is gone.
+    // Accepts requests and leaves them unanswered, then is gone.
     let mut unanswered = Vec::new();
     while unanswered.len() < 20 {
         if let SwarmEvent::Behaviour(request_response::Event::Message {
@@ -505,7 +505,7 @@ async fn a_busy_port_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_grid_nothing_but_loopback_is_listened_on_or_dialled() {
+async fn an_agent_without_a_grid_uses_loopback_only() {
     let dir = tempfile::tempdir().unwrap();
     let blobs = Arc::new(Blobs::open(dir.path(), 1 << 20).unwrap());
     for far in ["/ip4/0.0.0.0/tcp/0", "/ip4/192.0.2.1/tcp/4001", "/ip6/::/tcp/0", "/dns4/localhost/tcp/0"] {
@@ -591,7 +591,7 @@ async fn a_peer_that_is_gone_is_reported_once_and_found_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_listens_elsewhere_by_now_is_found_where_it_says() {
+async fn a_peer_that_moved_is_found_at_its_announced_address() {
     let key = Keypair::generate_ed25519();
     let mut a = Node::start().await;
     let b = Node::start_with(key.clone(), GRID, "/ip4/127.0.0.1/tcp/0").await;
@@ -607,7 +607,7 @@ async fn a_peer_that_listens_elsewhere_by_now_is_found_where_it_says() {
     assert_ne!(there, stale.address);
     b.net.send(&a.contact, b"here I am".to_vec());
     a.next(|event| matches!(event, NetEvent::Connected { peer, .. } if peer == stale.peer).then_some(())).await;
-    // The connection goes; what others remember of the peer is still the old address, or none.
+    // The connection closes; others remember an old address of the peer, or none.
     let mut last = b;
     for remembered in [stale.address.clone(), "".into()] {
         last.net.shutdown().await;
@@ -617,7 +617,7 @@ async fn a_peer_that_listens_elsewhere_by_now_is_found_where_it_says() {
         a.net.send(&contact, b"found".to_vec());
         assert_eq!(last.message().await, (a.contact.peer, b"found".to_vec()));
     }
-    // Nobody answers there any more either: it is forgotten, and one failure is reported.
+    // No agent answers there any more either: it is forgotten, and one failure is reported.
     last.net.shutdown().await;
     assert_eq!(a.unreachable().await, stale.peer);
     tokio::time::sleep(2 * Duration::from_millis(500)).await;
@@ -648,7 +648,7 @@ async fn a_shutdown_delivers_what_is_queued() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_does_not_keep_up_refuses_and_recovers() {
     let (a, mut b) = (Node::start().await, Node::start().await);
-    // `b` takes no event meanwhile. What is sent comes back where there is no room for it, and only then.
+    // `b` receives no event meanwhile. A message is refused if there is no room for it, and only then.
     let (from, to) = (a.net.clone(), b.net.clone());
     let (mut taken, mut came_back) = (0, 0);
     until("the receiver to be full", || {

@@ -1,7 +1,8 @@
-//! How much of this agent's time strangers get: connections whose handshake is not over are bounded by address, and an
-//! address from which too many failed is not heard for a while. What ends before it is admitted is counted here.
+//! Limits for strangers: unfinished handshakes are bounded by address, and connections from an address with too many
+//! failures are refused for a while. Counts connections that end before they are admitted.
 //!
-//! Only incoming connections are held off. Whoever shares an address with an attacker (a NAT) is still dialled from here.
+//! Only incoming connections are refused. A machine that shares an address with an attacker (a NAT) is still dialled
+//! from here.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -30,21 +31,21 @@ use super::causes::find;
 /// Handshakes of one address under way: a quarter of all. Our choice: more than a room behind one NAT begins at once.
 const PENDING_PER_ADDRESS_MAX: usize = 32;
 
-/// Failures of one address in a row, and how soon one of them is forgiven.
+/// Failures of one address in a row, and the time after which one of them is forgiven.
 const FAILURES_MAX: u32 = 32;
 const FORGIVEN_AFTER: Duration = Duration::from_millis(500);
 
-/// Addresses that are remembered. One that is not can begin anew.
+/// Addresses remembered. A forgotten one starts over.
 const ADDRESSES_MAX: usize = 4096;
 
-/// See the module.
+/// See the module's documentation.
 pub(super) struct Behaviour {
     gate: Arc<Gate>,
     pending: HashMap<ConnectionId, IpAddr>,
     failures: Failures,
 }
 
-/// A connection that is not heard.
+/// A connection refused for its address.
 #[derive(Debug)]
 struct HeldOff;
 
@@ -61,7 +62,7 @@ impl std::error::Error for HeldOff {}
 struct Failures(HashMap<IpAddr, (u32, Instant)>);
 
 impl Failures {
-    /// How many count at `now`.
+    /// How many failures count at `now`.
     fn of(&self, address: IpAddr, now: Instant) -> u32 {
         let Some((failures, last)) = self.0.get(&address) else { return 0 };
         let forgiven = now.saturating_duration_since(*last).as_millis() / FORGIVEN_AFTER.as_millis();
@@ -90,12 +91,12 @@ impl Behaviour {
 
     fn on_failure(&mut self, failure: &ListenFailure<'_>) {
         self.pending.remove(&failure.connection_id);
-        // Ours, or those of the limits: said before anything was heard.
+        // Our own errors, or limits: the peer has sent nothing.
         let ListenError::Transport(error) = failure.error else { return };
         let error: &(dyn std::error::Error + 'static) = error;
         match find::<AdmissionError>(error) {
             Some(AdmissionError::Joined) => return,
-            // Counted where it was found.
+            // Counted where it was detected.
             Some(AdmissionError::Refused(_) | AdmissionError::RefusedByOther(_)) => {}
             Some(AdmissionError::WrongGrid) => self.gate.count(Outcome::WrongGrid),
             None if find(error).is_some_and(speaks_otherwise) => self.gate.count(Outcome::WrongGrid),
@@ -108,8 +109,8 @@ impl Behaviour {
     }
 }
 
-/// Whether this is the failure of one that wants another protocol. Whoever is of another grid goes on speaking before it
-/// hears that, so that its next words make no sense here.
+/// Whether a handshake failed because the peer wants another protocol. A peer of another grid continues sending before
+/// it learns that, so that its next bytes make no sense here.
 fn speaks_otherwise(error: &NegotiationError) -> bool {
     match error {
         NegotiationError::Failed => true,
@@ -118,7 +119,7 @@ fn speaks_otherwise(error: &NegotiationError) -> bool {
     }
 }
 
-/// Who is held to account for a connection: an IPv4 address, or the /64 of an IPv6 one, which is one site's.
+/// The source held responsible for a connection: an IPv4 address, or the /64 of an IPv6 one, which is one site's.
 fn source(address: &Multiaddr) -> Option<IpAddr> {
     match address::parse(address).ok()?.0.ip() {
         IpAddr::V6(ip) => match ip.to_ipv4_mapped() {

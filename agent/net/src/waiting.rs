@@ -1,8 +1,8 @@
-//! What waits until it can leave to one peer: words about the grid, the tree, bags and requests for pieces of blobs, each in
-//! order, in a queue of its own. None of them waits behind another kind: results that a submitter is slow to take hold up neither the
-//! tree nor the outputs that it asks for.
+//! Outgoing items for one peer: gossip, messages of the tree, messages about bags, and requests for pieces of blobs,
+//! each in a queue of its own. None waits behind another kind: results that a submitter is slow to accept delay neither
+//! the tree nor the outputs that it asks for.
 //!
-//! A message about a bag for which the peer has no room waits here once more, and others behind it, and is said again soon.
+//! A message about a bag for which the peer has no room returns to its queue, ahead of others, and is sent again soon.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,22 +13,23 @@ use super::bounds::IN_FLIGHT_MAX;
 use super::room::Kind;
 use super::{Item, Outbound};
 
-/// Words about the grid, and requests for pieces, that wait for one peer. Messages have their bound in [`super::room`].
+/// Gossip, and requests for pieces, that wait for one peer. Messages have their bound in [`super::room`].
 const GRID_MAX: usize = 256;
 const PIECES_MAX: usize = 64;
 
-/// Messages about bags, and pieces, that may be under way to one peer: the rest of [`IN_FLIGHT_MAX`] is for the tree and the grid.
+/// Messages about bags, and pieces, that may be under way to one peer: the rest of [`IN_FLIGHT_MAX`] is for the tree
+/// and gossip.
 const BAGS_IN_FLIGHT_MAX: usize = 20;
 const PIECES_IN_FLIGHT_MAX: usize = 8;
 
-/// Between an answer that there is no room and the next try: as long as that has gone on, within these bounds.
+/// Pause after the peer had no room: as long as that has lasted, within these bounds.
 const REST_MIN: Duration = Duration::from_millis(50);
 const REST_MAX: Duration = Duration::from_secs(1);
-/// How long a peer may have no room before messages to it are lost. Our choice: longer than a disk that is slow, and as long as half a
-/// lease.
+/// How long a peer may have no room before messages to it are lost. Our choice: longer than a slow disk takes, and half
+/// a lease.
 const BUSY_MAX: Duration = Duration::from_secs(30);
 
-/// In which queue something waits.
+/// The kinds of items, each with a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queue {
     Grid,
@@ -38,7 +39,7 @@ pub(super) enum Queue {
 }
 
 impl Queue {
-    /// What leaves first is first.
+    /// In order of precedence.
     const ALL: [Self; 4] = [Self::Grid, Self::Tree, Self::Bags, Self::Pieces];
 
     pub(super) fn of(item: &Item) -> Self {
@@ -73,12 +74,12 @@ impl Queue {
     }
 }
 
-/// What waits for one peer, and how much of it is under way.
+/// Items waiting for one peer, and numbers of those under way.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     queues: [VecDeque<Item>; 4],
     in_flight: [usize; 4],
-    /// Since when the peer has no room, as far as is known, and until when it is not tried again.
+    /// Since when the peer has had no room, and until when it is not tried again.
     busy_since: Option<Instant>,
     rests_until: Option<Instant>,
 }
@@ -93,10 +94,10 @@ impl Waiting {
         self.in_flight.iter().all(|&count| count == 0)
     }
 
-    /// Lets something wait.
+    /// Queues an item.
     ///
     /// # Errors
-    /// It comes back where there is no room for it.
+    /// The item, if there is no room for it.
     pub(super) fn push(&mut self, item: Item) -> Result<(), Item> {
         let queue = Queue::of(&item);
         let waiting = &mut self.queues[queue as usize];
@@ -107,7 +108,7 @@ impl Waiting {
         Ok(())
     }
 
-    /// The next that may leave now; it counts as under way until [`Waiting::landed`].
+    /// The next item that may be sent now; it counts as under way until [`Waiting::landed`].
     pub(super) fn next(&mut self, now: Instant) -> Option<Item> {
         let rests = self.rests_until.is_some_and(|until| until > now);
         for queue in Queue::ALL.into_iter().filter(|queue| !(rests && *queue == Queue::Bags)) {
@@ -121,32 +122,33 @@ impl Waiting {
         None
     }
 
-    /// One of this kind is under way no more.
+    /// An item of this kind is no longer under way.
     pub(super) fn landed(&mut self, queue: Queue) {
         self.in_flight[queue as usize] -= 1;
     }
 
-    /// The peer has taken a message about a bag.
+    /// The peer accepted a message about a bag.
     pub(super) fn taken(&mut self) {
         self.busy_since = None;
     }
 
-    /// The peer had no room for this message about a bag. When it is tried again; nothing: not any more, and it is lost.
+    /// The peer had no room for this message about a bag. Returns when to try again; `None`: never, the message is
+    /// lost.
     pub(super) fn put_off(&mut self, message: Outbound, now: Instant) -> Option<Instant> {
         let busy_for = now - *self.busy_since.get_or_insert(now);
         if busy_for > BUSY_MAX {
             return None;
         }
         self.queues[Queue::Bags as usize].push_front(Item::Message(message));
-        // Many are under way when it has no room.
+        // Several may be under way when it has no room.
         let until = self.rests_until.filter(|until| *until > now);
         let until = until.unwrap_or_else(|| now + busy_for.clamp(REST_MIN, REST_MAX));
         self.rests_until = Some(until);
         Some(until)
     }
 
-    /// The next message of the tree, for an answer to take along. One about a bag never does: the peer could not say that it has no
-    /// room for it.
+    /// The next message of the tree, for an answer to carry. An answer never carries one about a bag: the peer could
+    /// not refuse it for lack of room.
     pub(super) fn next_of_tree(&mut self) -> Option<Outbound> {
         match self.queues[Queue::Tree as usize].pop_front()? {
             Item::Message(message) => Some(message),
@@ -154,17 +156,17 @@ impl Waiting {
         }
     }
 
-    /// Whether there is one.
+    /// Whether a message of the tree waits.
     pub(super) fn has_of_tree(&self) -> bool {
         !self.queues[Queue::Tree as usize].is_empty()
     }
 
-    /// It did not leave after all.
+    /// Returns a message that was not sent.
     pub(super) fn put_back(&mut self, message: Outbound) {
         self.queues[Queue::Tree as usize].push_front(Item::Message(message));
     }
 
-    /// Everything that waits.
+    /// Removes all waiting items.
     pub(super) fn take(&mut self) -> Vec<Item> {
         self.queues.iter_mut().flat_map(std::mem::take).collect()
     }
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_waits_behind_another_kind() {
+    fn no_kind_waits_behind_another() {
         let (mut waiting, now) = (Waiting::default(), Instant::now());
         (0..5000).for_each(|_| waiting.push(message(Kind::Bag)).expect("its bound is elsewhere"));
         assert_eq!((0..100).filter(|_| waiting.push(piece()).is_ok()).count(), PIECES_MAX);
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_has_no_room_for_is_said_again_soon_and_not_for_ever() {
+    fn a_message_refused_for_room_is_sent_again_soon_and_not_for_ever() {
         let (mut waiting, start) = (Waiting::default(), Instant::now());
         (0..40).for_each(|_| waiting.push(message(Kind::Bag)).expect("its bound is elsewhere"));
         let under_way = |waiting: &mut Waiting, now| -> Vec<Outbound> {

@@ -1,7 +1,7 @@
-//! What two agents say to each other: one CBOR value each way per stream, capped in size before it is decoded.
+//! Requests and answers between agents: one CBOR value each way per stream, with a size limit before decoding.
 //!
 //! The scheduler's and the overlay's messages are opaque bytes here. A request is answered when it has been *queued*,
-//! not when it has been acted on: the layers above tolerate loss and repeat what matters.
+//! not when it has been processed: the layers above tolerate loss and repeat what matters.
 
 use std::io;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use tracing::debug;
 /// Longest message, in bytes. Our choice: a root's summary is about 1 kB, the longest list of ranges some 10 kB.
 pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
 
-/// Longest piece of a blob, in bytes. Our choice: small enough not to hold up messages on a link of 10 Mbit/s by more
-/// than a fifth of a second.
+/// Longest piece of a blob, in bytes. Our choice: small enough not to delay messages on a connection of 10 Mbit/s by
+/// more than a fifth of a second.
 pub const CHUNK_BYTES_MAX: usize = 256 * 1024;
 
 /// Longest frame: the longest payload and what CBOR adds.
@@ -30,7 +30,7 @@ const RECURSION_MAX: usize = 16;
 /// Bytes of frames that may be half read at one time, over all connections.
 const READING_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// What one agent asks of another.
+/// A request to another agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Request {
     /// Bytes for the layer above.
@@ -40,25 +40,25 @@ pub(super) enum Request {
         #[serde(with = "serde_bytes")]
         hash: [u8; 32],
         offset: u64,
-        /// For which bag; agents before this one said nothing of that.
+        /// The bag; requests of earlier agents lack it.
         #[serde(default, with = "serde_bytes")]
         bag: [u8; 32],
-        /// What shows that who asks has the bag's key.
+        /// Proof that the sender has the bag's key.
         #[serde(default, skip_serializing_if = "Option::is_none", with = "serde_bytes")]
         proof: Option<[u8; 32]>,
     },
-    /// About the grid: revocations, administrators, certificates.
+    /// Gossip: revocations, administrators, certificates.
     Grid(#[serde(with = "serde_bytes")] Vec<u8>),
 }
 
-/// What it answers.
+/// An answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Reply {
     /// The message is queued.
     Ack,
-    /// The message is queued, and here is one for whoever sent it.
+    /// The message is queued, and here is one for its sender.
     Message(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// Too much at once: the message is lost, the chunk may be asked for again.
+    /// Too many requests: the message is lost, the chunk may be requested again.
     Busy,
     /// The piece, and the length of the whole blob.
     Chunk {
@@ -66,9 +66,9 @@ pub(super) enum Reply {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// There is no such blob here for whoever asks.
+    /// The sender may not read such a blob here, or there is none.
     Missing,
-    /// About the grid.
+    /// The answer to gossip.
     Grid(#[serde(with = "serde_bytes")] Vec<u8>),
 }
 
@@ -78,12 +78,12 @@ pub(super) fn protocol(grid: idlewood_overlay::GridId) -> StreamProtocol {
         .expect("the name begins with a slash")
 }
 
-/// What passed through the codec.
+/// Counts of the codec.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     pub(super) bytes_sent: AtomicU64,
     pub(super) bytes_received: AtomicU64,
-    /// Frames that were too long or not understood, or began and did not end.
+    /// Frames that were too long, malformed or incomplete.
     pub(super) damaged: AtomicU64,
     reading: AtomicUsize,
 }
@@ -98,7 +98,7 @@ pub(super) struct Codec {
 struct Charge<'a> {
     traffic: &'a Traffic,
     bytes: usize,
-    /// It has begun, and did not end yet.
+    /// The frame has begun, and is incomplete.
     is_open: bool,
 }
 
@@ -117,7 +117,7 @@ impl Drop for Charge<'_> {
     fn drop(&mut self) {
         self.traffic.reading.fetch_sub(self.bytes, Ordering::Relaxed);
         if self.is_open {
-            // Its time is over, there is no room for it, or the connection broke.
+            // It timed out, there was no room for it, or the connection broke.
             self.traffic.damaged.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -129,7 +129,7 @@ impl Codec {
         let mut io = io.take(FRAME_BYTES_MAX as u64 + 1);
         let mut frame = Vec::new();
         loop {
-            // What a peer claims costs nothing: memory grows with what has arrived.
+            // Memory grows with received bytes, not with a claimed length.
             let used = frame.len();
             let step = used.clamp(1024, 64 * 1024);
             charge.grow(step)?;
@@ -294,12 +294,12 @@ mod tests {
     }
 
     #[test]
-    fn half_received_frames_take_so_much_memory_together_and_no_more() {
+    fn the_memory_of_incomplete_frames_is_bounded() {
         let codec = Codec { traffic: Arc::default() };
         let half = FRAME_BYTES_MAX / 2;
         let mut context = Context::from_waker(Waker::noop());
-        let mut begin = |held: &mut Vec<_>| {
-            // Each on a connection of its own: they share what is counted.
+        let mut begin = |readings: &mut Vec<_>| {
+            // Each on a connection of its own; they share the count.
             let codec = codec.clone();
             let mut reading = Box::pin(async move { codec.read::<_, Request>(&mut Slow(half)).await });
             let polled = reading.as_mut().poll(&mut context);
@@ -310,17 +310,17 @@ mod tests {
                     true
                 }
             };
-            held.push(reading);
+            readings.push(reading);
             is_refused
         };
-        let mut held = Vec::new();
-        let refused = (0..READING_BYTES_MAX / half + 2).position(|_| begin(&mut held)).expect("there is a limit");
+        let mut readings = Vec::new();
+        let refused = (0..READING_BYTES_MAX / half + 2).position(|_| begin(&mut readings)).expect("there is a limit");
         assert!(refused >= READING_BYTES_MAX / half / 2, "{refused} are no flood");
         assert!(codec.traffic.reading.load(Ordering::Relaxed) <= READING_BYTES_MAX + FRAME_BYTES_MAX);
         assert_eq!(codec.traffic.damaged.load(Ordering::Relaxed), 1, "the one that was refused");
-        held.truncate(refused / 2);
-        assert!(!begin(&mut held), "who gives up makes room");
-        held.clear();
+        readings.truncate(refused / 2);
+        assert!(!begin(&mut readings), "a dropped frame makes room");
+        readings.clear();
         assert_eq!(codec.traffic.reading.load(Ordering::Relaxed), 0);
         assert_eq!(codec.traffic.damaged.load(Ordering::Relaxed), refused as u64 + 2, "none of them ended");
     }

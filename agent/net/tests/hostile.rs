@@ -1,7 +1,7 @@
-//! A machine of the grid with a stack of its own: libp2p's encryption, and below and above it whatever it likes. The handshake
-//! is made by hand, as `docs/formats.md` has it; from there on bytes are written that no libp2p would write.
+//! Attacks by a machine of the grid with its own network stack: libp2p's encryption, and anything below and above it.
+//! The handshake is written by hand, following `docs/formats.md`; after it come bytes that libp2p would not write.
 //!
-//! In each test the agent's network stays up and serves another machine, at once.
+//! In each test the victim's network stays up and serves another machine without delay.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,10 +31,10 @@ static ALLOCATOR: Counting = Counting::new();
 const WAIT: Duration = Duration::from_secs(20);
 const MIB: usize = 1 << 20;
 
-/// What a stream may have under way without anybody's leave: yamux's window.
+/// Bytes that a stream may send without permission: yamux's window.
 const WINDOW: usize = 256 << 10;
 
-/// Frames of yamux, and what they say of a stream.
+/// Frame types and flags of yamux.
 const DATA: u8 = 0;
 const UPDATE: u8 = 1;
 const PING: u8 = 2;
@@ -69,7 +69,7 @@ impl Node {
     }
 }
 
-/// A machine, one that it serves, and what the hostile one has of the grid.
+/// The victim, a machine that it serves, and the attacker's membership.
 struct Stage {
     victim: Node,
     friend: Node,
@@ -101,16 +101,16 @@ impl Stage {
         stage
     }
 
-    /// The victim takes a message of another machine, and answers it.
+    /// The victim receives a message of another machine, and answers it.
     async fn serves_others(&mut self) {
         self.sent += 1;
-        let words = self.sent.to_be_bytes().to_vec();
+        let frame = self.sent.to_be_bytes().to_vec();
         let begin = Instant::now();
-        self.friend.net.send(&self.victim.contact, words.clone());
+        self.friend.net.send(&self.victim.contact, frame.clone());
         let from = self.friend.contact.peer;
         let heard = async {
             while self.victim.events.recv().await.expect("the network ended")
-                != (NetEvent::Received { from, bytes: words.clone() })
+                != (NetEvent::Received { from, bytes: frame.clone() })
             {}
         };
         timeout(WAIT, heard).await.expect("it serves others");
@@ -123,7 +123,7 @@ impl Stage {
         format!("/idlewood/{}/{what}", hex::encode(&self.victim.gate.grid().0[..bytes]))
     }
 
-    /// A connection that was let in.
+    /// An admitted connection.
     async fn connect(&self) -> Connection {
         let address: Multiaddr = self.victim.contact.address.parse().unwrap();
         let options = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
@@ -185,19 +185,19 @@ async fn hear<T: AsyncRead + Unpin>(io: &mut T) -> Vec<u8> {
     frame
 }
 
-/// A line of multistream-select: one of up to 127 bytes.
+/// A message of multistream-select, of up to 127 bytes.
 fn line(text: &str) -> Vec<u8> {
     [&[text.len() as u8 + 1], text.as_bytes(), b"\n"].concat()
 }
 
-/// Agrees on a protocol with who listens.
+/// Negotiates a protocol as the dialler.
 async fn agree<T: AsyncRead + AsyncWrite + Unpin>(io: &mut T, name: &str) {
-    let words = [line(MULTISTREAM), line(name)].concat();
-    io.write_all(&words).await.unwrap();
+    let frame = [line(MULTISTREAM), line(name)].concat();
+    io.write_all(&frame).await.unwrap();
     io.flush().await.unwrap();
-    let mut answer = vec![0; words.len()];
+    let mut answer = vec![0; frame.len()];
     io.read_exact(&mut answer).await.unwrap();
-    assert_eq!(String::from_utf8_lossy(&answer), String::from_utf8_lossy(&words));
+    assert_eq!(String::from_utf8_lossy(&answer), String::from_utf8_lossy(&frame));
 }
 
 #[derive(Debug)]
@@ -220,12 +220,12 @@ impl Frame {
     }
 }
 
-/// What the other side said on a stream.
+/// The bytes received on a stream.
 #[derive(Default)]
 struct Heard {
     bytes: Vec<u8>,
     is_over: bool,
-    /// Whether its protocol was agreed on, or denied.
+    /// Whether its protocol was accepted or refused.
     is_answered: bool,
 }
 
@@ -236,7 +236,7 @@ struct Connection {
     reader: JoinHandle<()>,
     next: u32,
     heard: BTreeMap<u32, Heard>,
-    /// Why the other side wants it to end, as often as it said so.
+    /// Number of frames by which the other side ended the connection.
     farewells: usize,
     pongs: usize,
 }
@@ -248,7 +248,7 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// A frame's head says what it says; what follows it is something else.
+    /// Writes the head of a frame, whatever follows it.
     async fn head(&mut self, kind: u8, flags: u16, stream: u32, length: u32) -> io::Result<()> {
         let head = [&[0, kind], &flags.to_be_bytes()[..], &stream.to_be_bytes(), &length.to_be_bytes()].concat();
         self.to.write_all(&head).await
@@ -260,7 +260,7 @@ impl Connection {
         self.to.flush().await
     }
 
-    /// A stream that begins like this, and may be over with it.
+    /// Opens a stream with this content, with further flags.
     async fn open(&mut self, over: u16, content: &[u8]) -> io::Result<u32> {
         let stream = self.next;
         self.next += 2;
@@ -268,7 +268,7 @@ impl Connection {
         Ok(stream)
     }
 
-    /// Takes one frame, or says that the connection has ended.
+    /// Reads one frame; false when the connection has ended.
     async fn turn(&mut self) -> bool {
         let Some(frame) = timeout(WAIT, self.frames.recv()).await.expect("a frame") else { return false };
         match frame.kind {
@@ -284,13 +284,14 @@ impl Connection {
         true
     }
 
-    /// All that comes on a stream, until the other side has no more to say.
+    /// All that is received on a stream, until the other side closes it.
     async fn rest_of(&mut self, stream: u32) -> Vec<u8> {
         while !self.heard.get(&stream).is_some_and(|heard| heard.is_over) && self.turn().await {}
         self.heard.remove(&stream).map(|heard| heard.bytes).unwrap_or_default()
     }
 
-    /// The stream of the next request of the victim's in this protocol that begins like this. What else it wants it is denied.
+    /// The stream of the victim's next request of this protocol that begins with these bytes. Refuses all other
+    /// requests.
     async fn request(&mut self, protocol: &str, begins: &[u8]) -> u32 {
         let (header, name) = (line(MULTISTREAM), line(protocol));
         loop {
@@ -314,7 +315,7 @@ impl Connection {
     }
 }
 
-/// Holds the negotiations that the victim has room for, and fills the windows of as many streams as it takes beside them.
+/// Occupies all negotiations that the victim allows, and fills the windows of as many further streams as it accepts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_that_are_opened_and_never_used_take_little() {
     let mut stage = Stage::set().await;
@@ -337,15 +338,14 @@ async fn streams_that_are_opened_and_never_used_take_little() {
     }
 }
 
-/// More than the window, more than a frame, credit without end, streams that are there already or were never there, pings
-/// without end.
+/// More than the window, more than a frame, endless credit, streams that exist already or never did, endless pings.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_that_yamux_does_not_have_end_their_connection_alone() {
     let mut stage = Stage::set().await;
     let before = ALLOCATOR.live();
     let begin = line(MULTISTREAM);
 
-    // Nobody reads what comes after the name of a protocol that never ends.
+    // The victim never reads past the name of an endless protocol.
     let mut evil = stage.connect().await;
     let stream = evil.open(NOTHING, &begin).await.unwrap();
     for _ in 0..64 {
@@ -364,7 +364,7 @@ async fn frames_that_yamux_does_not_have_end_their_connection_alone() {
     for _ in 0..3 {
         evil.head(UPDATE, NOTHING, stream, u32::MAX).await.unwrap();
     }
-    // A stream of the other side's, one that there is already, one that there never was.
+    // A stream of the victim's, one that exists already, one that never did.
     evil.data(SYN, 2, &begin).await.unwrap();
     evil.data(SYN, stream, &begin).await.unwrap();
     evil.data(NOTHING, 99, &begin).await.unwrap();
@@ -389,9 +389,9 @@ async fn frames_that_yamux_does_not_have_end_their_connection_alone() {
     assert!(taken < 16 * MIB, "{} MiB", taken / MIB);
 }
 
-/// Names of protocols: none, foreign ones, ever more of them.
+/// Names of protocols: none, foreign ones, more and more of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_asks_for_other_protocols_is_told_that_there_are_none() {
+async fn requests_for_other_protocols_are_refused() {
     let mut stage = Stage::set().await;
     let mut evil = stage.connect().await;
     for name in ["/kad/1.0.0", "/ipfs/bitswap/1.2.0", "/idlewood/0000000000000000/peer/2", "/idlewood/peer/2", "/"] {
@@ -404,7 +404,7 @@ async fn who_asks_for_other_protocols_is_told_that_there_are_none() {
         let answer = evil.rest_of(stream).await;
         assert!(answer.is_empty() || answer == line(MULTISTREAM), "{garbage:02x?}: {answer:02x?}");
     }
-    // Each is denied; who asks does not listen.
+    // Each is refused; the attacker does not read that.
     let before = ALLOCATOR.live();
     let names = [line(MULTISTREAM), line("/none").repeat(500)].concat();
     for _ in 0..32 {
@@ -416,9 +416,10 @@ async fn who_asks_for_other_protocols_is_told_that_there_are_none() {
     assert_eq!(stage.protocol_errors(), 0, "none of it was a frame of ours");
 }
 
-/// A head that announces four gibibytes, and one byte of them; on streams that end there, and on as many as may be open.
+/// A head that announces four gibibytes, and one byte of them; on streams that end there, and on as many as may be
+/// open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_request_announces_costs_nothing() {
+async fn an_announced_length_allocates_nothing() {
     let mut stage = Stage::set().await;
     let mut evil = stage.connect().await;
     let begin = [line(MULTISTREAM), line(&stage.name("peer/2", 8))].concat();
@@ -440,14 +441,14 @@ async fn what_a_request_announces_costs_nothing() {
     assert_eq!(evil.farewells, 0);
 }
 
-/// The victim asks for a piece of a blob, and gets twice as much as the answer announces, more than there can be of it, no end
-/// of it, or nothing.
+/// The victim requests a piece of a blob, and gets twice the announced length, more than the maximum, no end of it, or
+/// nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_are_too_long_or_never_come_are_given_up() {
     let mut stage = Stage::set().await;
     let mut evil = stage.connect().await;
     let (peer, protocol) = (stage.peer(), stage.name("peer/2", 8));
-    // A chunk: how long all of it is, and how long the piece.
+    // A chunk: total length, and length of the piece.
     let chunk =
         |total: u8, length: &[u8]| [&b"\xa1\x65Chunk\xa2\x65total"[..], &[total], b"\x65bytes", length].concat();
     let answers = [
@@ -464,7 +465,7 @@ async fn answers_that_are_too_long_or_never_come_are_given_up() {
         let asked = tokio::spawn(async move { net.chunk(&to, wanted).await });
         let stream = evil.request(&protocol, b"\xa1\x65Chunk").await;
         if let Some(answer) = &answer {
-            // What is over the window is not sent by who is honest.
+            // An honest sender keeps to the window.
             for piece in answer.chunks(WINDOW / 2) {
                 evil.data(NOTHING, stream, piece).await.unwrap();
             }

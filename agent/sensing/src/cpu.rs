@@ -1,7 +1,7 @@
-//! How busy the owner's own programs keep the processors: `/proc/stat` without what this agent and its workers used.
+//! Processor use of the owner's programs: `/proc/stat` without the use of this agent and its workers.
 //!
-//! Time at low priority (nice) counts as free: whoever lowers a program says that it may wait, and the tasks of any
-//! agent on this machine run at the lowest priority. So two agents on one machine do not take each other for the owner.
+//! Time at low priority (nice) counts as idle: a program at low priority may wait, and the tasks of any agent on this
+//! machine run at the lowest priority. So two agents on one machine do not take each other for the owner.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::Unavailable;
 
-/// The share is an average over this time, as long as the agent has run. Our choice: a page that loads is not work.
+/// The share is an average over this time. Our choice: loading a page is not work.
 const WINDOW: Duration = Duration::from_secs(10);
 
 /// Clock ticks since the start of the machine.
@@ -20,7 +20,7 @@ struct Times {
     total: u64,
     /// At normal priority, in the kernel and in interrupts.
     busy: u64,
-    /// Of that, by this agent and its workers.
+    /// Part of that used by this agent and its workers.
     own: u64,
 }
 
@@ -31,8 +31,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Takes a sample and gives the share of all processors' time, from 0 to 1, that others used lately; `None` until
-    /// there are two samples. `now` is any clock that goes forward.
+    /// Takes a sample and returns the share of all processors' time, from 0 to 1, that others used lately; `None` until
+    /// there are two samples. `now` is any monotonic clock.
     ///
     /// # Errors
     /// When `/proc` cannot be read.
@@ -44,7 +44,7 @@ impl Meter {
         now: Duration,
     ) -> Result<Option<f64>, Unavailable> {
         let times = read(proc, agent, workers)?;
-        // The last sample of the window's age or more stays, to measure from.
+        // Keeps one sample at least as old as the window, to measure from.
         while self.samples.get(1).is_some_and(|(at, _)| *at + WINDOW <= now) {
             self.samples.pop_front();
         }
@@ -53,11 +53,11 @@ impl Meter {
     }
 }
 
-/// What others used between two samples.
+/// The share of others between two samples.
 fn share(before: Times, after: Times) -> Option<f64> {
     let total = after.total.saturating_sub(before.total);
     let busy = after.busy.saturating_sub(before.busy);
-    // Of a worker that ended in between nothing is subtracted any more; that is for once.
+    // The use of a worker that ended in between counts as the owner's, once.
     let own = after.own.saturating_sub(before.own);
     (total > 0).then(|| busy.saturating_sub(own) as f64 / total as f64)
 }
@@ -72,7 +72,8 @@ fn read(proc: &Path, agent: u32, workers: &[u32]) -> Result<Times, Unavailable> 
     let of = |pid: u32| parse_pid_stat(&stat(pid)?).ok_or_else(|| io::Error::other("it has no times"));
     let own = |error: io::Error| Unavailable::new(format!("cannot read this agent's times: {error}"), "mount /proc");
     let (user, system) = of(agent).map_err(own)?;
-    // In user mode they are at low priority, and do not count anyway. One that has just ended used nothing more.
+    // Their time in user mode is at low priority, and does not count anyway. One that has just ended has used nothing
+    // more.
     let workers = workers.iter().map(|&worker| stat(worker).ok().and_then(|text| parse_system(&text)).unwrap_or(0));
     let own = user + system + workers.sum::<u64>();
     Ok(Times { total, busy, own })
@@ -135,7 +136,7 @@ ctxt 201736548
     fn the_own_tree_and_low_priorities_do_not_count() {
         let proc = tempfile::tempdir().expect("a directory");
         let mut meter = Meter::default();
-        // User and nice ticks of the machine; of the agent user ticks, of the worker user and system ticks.
+        // Machine: user and nice ticks; agent: user ticks; worker: user and system ticks.
         let mut sample =
             |at_s: u64, [user, nice, idle]: [u64; 3], agent: u64, [worker_user, worker_system]: [u64; 2]| {
                 let line = format!("cpu  {user} {nice} {worker_system} {idle} 0 0 0 0 0 0\n");
@@ -152,7 +153,7 @@ ctxt 201736548
         assert_eq!(sample(2, [1000, 600, 8100], 10, [100, 0]), Some(0.0), "the worker is at low priority");
         // 100 ticks more: 60 of the agent in user mode, 20 of the worker in the kernel, 20 idle.
         assert_eq!(sample(4, [1060, 600, 8120], 70, [100, 20]), Some(0.0));
-        // 700 ticks since the beginning are 280 of others.
+        // 700 ticks since the beginning, 280 of them others'.
         assert_eq!(sample(6, [1340, 600, 8240], 70, [100, 20]), Some(0.4));
         // The window has moved past the first two samples: 1000 ticks, of which 380 were others'.
         assert_eq!(sample(14, [1440, 600, 8_740], 70, [100, 20]), Some(0.38));

@@ -1,8 +1,7 @@
-//! What is known of the owner of this machine: input, logins, processor use, battery, programs; and of its sleep (`suspend`).
+//! Sensing of the owner: input, processor use, battery, programs; and of the machine's sleep (`suspend`).
 //!
-//! Each source of input is asked on its own, at a pace that follows what is at stake: ten times a second while tasks
-//! run, since the owner gets the machine back within a second; every two seconds otherwise. The driver wakes only when
-//! there was input. What follows from all this is the policy's matter.
+//! Each source of input is polled on its own: ten times a second while tasks run, since the owner must get the machine
+//! back within a second; every two seconds otherwise. The driver wakes only on input. The policy decides what follows.
 //!
 //! | source | how | where it does not work |
 //! |---|---|---|
@@ -13,8 +12,8 @@
 //! | `logind` | the idle hints of graphical sessions, where none of the first three works | until a desktop sets them |
 //! | `file` | a file that a script of the owner creates; it replaces all others and the processor use | |
 //!
-//! Everything here reads texts and directories that are given to it, so that tests give others. Left out: evdev
-//! (needs the right to read every key press), other systems than Linux (the agent runs there alone so far).
+//! All code here reads texts and directories that it is given, so that tests can supply others. Left out: evdev (needs
+//! the right to read every key press), other systems than Linux (the agent runs there alone so far).
 
 pub mod cpu;
 mod logind;
@@ -34,41 +33,42 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// How often a source is asked while tasks run: leaves most of the second in which the machine must be the owner's.
+/// How often a source is polled while tasks run: leaves most of the second within which the machine must be the
+/// owner's.
 const PERIOD_FAST: Duration = Duration::from_millis(100);
-/// How often otherwise.
+/// How often it is polled otherwise.
 const PERIOD_SLOW: Duration = Duration::from_secs(2);
-/// How long a source that does not work is left alone.
+/// How long a source that does not work is not polled.
 const RETRY_AFTER: Duration = Duration::from_secs(15);
-/// Two readings of the same input differ by less.
+/// Readings that differ by less are of the same input.
 const SAME_INPUT: Duration = Duration::from_millis(60);
 
-/// Why a source cannot tell anything.
+/// Why a source gives no reading.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Unavailable {
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// What the owner can do about it; empty where nothing is wrong.
+    /// What the owner can do about it; empty if nothing is wrong.
     pub remedy: String,
 }
 
 impl Unavailable {
-    /// Nothing is wrong: there is no such thing here.
+    /// Not a fault: this machine has no such source.
     pub fn absent(why: impl Into<String>) -> Self {
         Self { why: why.into(), remedy: String::new() }
     }
 
-    /// Something is wrong, or missing.
+    /// A fault, or something missing.
     pub fn new(why: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { why: why.into(), remedy: remedy.into() }
     }
 }
 
-/// Time since the last input, or why nobody can tell.
+/// Time since the last input, or why it is unknown.
 pub type Sensed = Result<Duration, Unavailable>;
 
-/// A source of input. Asking it may block.
+/// A source of input. Polling it may block.
 #[derive(Debug)]
 pub enum Source {
     /// X11 displays.
@@ -83,7 +83,7 @@ pub enum Source {
     Logind(logind::Logind),
 }
 
-/// What a source is called.
+/// Names of sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SourceName {
@@ -102,15 +102,15 @@ pub enum SourceName {
 }
 
 impl SourceName {
-    /// How often it is asked while tasks run.
+    /// How often it is polled while tasks run.
     fn period_fast(self) -> Duration {
-        // A question to logind is many, and its answer is a desktop's guess.
+        // One reading takes several questions to logind, and is only a desktop's guess.
         if self == Self::Logind { PERIOD_FAST * 5 } else { PERIOD_FAST }
     }
 }
 
 impl Source {
-    /// All there are on this system.
+    /// All sources on this system.
     pub fn all() -> Vec<Self> {
         vec![
             Self::X11(x11::X11::default()),
@@ -121,7 +121,7 @@ impl Source {
         ]
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> SourceName {
         match self {
             Self::X11(_) => SourceName::X11,
@@ -132,7 +132,7 @@ impl Source {
         }
     }
 
-    /// Time since the last input that it knows of. May block for a second or two.
+    /// Time since the last input that it saw. May block for a second or two.
     pub async fn idle(&mut self) -> Sensed {
         match self {
             Self::Mutter(mutter) => mutter.idle().await,
@@ -144,21 +144,21 @@ impl Source {
     }
 }
 
-/// The last input that a source knows of.
+/// The last input that a source saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// When it was; the present while a file says so.
+    /// When it was; now, while a file tells.
     pub at: Instant,
-    /// It came after this: when the source was asked before.
+    /// It was later than this, the previous poll of the source.
     pub not_before: Instant,
-    /// The owner is there until this is withdrawn, whatever the idle time: only a file says so.
+    /// The owner is present until this is withdrawn, whatever the idle time: set only by a file.
     pub holds: bool,
 }
 
-/// What all sources say, by their names; those that cannot tell are missing.
+/// The readings of all sources that have one, by name.
 type Readings = BTreeMap<SourceName, Reading>;
 
-/// When the last input was. Hints count only where nothing better watches the displays.
+/// The last input. Idle hints count only if no better source watches the displays.
 fn last_input(readings: &Readings) -> Option<Reading> {
     let sees_displays = [SourceName::X11, SourceName::Mutter, SourceName::Wayland];
     let displays = sees_displays.iter().any(|name| readings.contains_key(name));
@@ -166,12 +166,12 @@ fn last_input(readings: &Readings) -> Option<Reading> {
     counted.map(|(_, reading)| *reading).max_by_key(|reading| (reading.holds, reading.at))
 }
 
-/// How the owner's input is watched.
+/// How the owner's presence is sensed.
 #[derive(Clone, Debug)]
 pub enum Probe {
-    /// By everything there is.
+    /// By all sources.
     Sources,
-    /// The owner is there while this file exists.
+    /// The owner is present while this file exists.
     File(PathBuf),
 }
 
@@ -204,25 +204,25 @@ impl Watch {
         Self { readings, fast, is_file, _tasks: tasks }
     }
 
-    /// Whether tasks run, so that the owner's return must be noticed at once.
+    /// Sets whether tasks run, so that the owner's return must be noticed at once.
     pub fn set_fast(&self, fast: bool) {
         self.fast.send_if_modified(|before| std::mem::replace(before, fast) != fast);
     }
 
-    /// Waits for input. May be dropped at any time.
+    /// Waits for input. Cancel-safe.
     pub async fn changed(&mut self) {
         if self.readings.changed().await.is_err() {
-            // All sources have ended, which they do only with the runtime.
+            // All sources have ended, which happens only with the runtime.
             std::future::pending::<()>().await;
         }
     }
 
-    /// What is known now.
+    /// The last input known now.
     pub fn last_input(&self) -> Option<Reading> {
         last_input(&self.readings.borrow())
     }
 
-    /// Whether a file says who is there, and nothing else is asked.
+    /// Whether a file tells the owner's presence, instead of sources.
     pub fn is_file(&self) -> bool {
         self.is_file
     }
@@ -266,10 +266,10 @@ async fn follow(mut source: Source, readings: watch::Sender<Readings>, mut pace:
     }
 }
 
-/// Keeps a reading where it is news: input since the last one, or the first.
+/// Stores a reading if it is the first, or shows later input than the stored one.
 fn update(all: &mut Readings, name: SourceName, reading: Reading) -> bool {
     match all.get(&name) {
-        // An idle time that grew as the clock did is the same input.
+        // If the idle time grew as the clock did, it is the same input.
         Some(known) if reading.at <= known.at + SAME_INPUT => false,
         _ => {
             all.insert(name, reading);

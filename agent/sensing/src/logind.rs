@@ -1,7 +1,8 @@
-//! What systemd-logind says of graphical sessions: whether their desktop thinks that nobody is there.
+//! Idle hints of graphical sessions, from systemd-logind.
 //!
-//! Desktops set the hint only after minutes, and some never do. So it counts only where no display can be watched
-//! directly, as for an agent that runs as a system service: then a graphical session without the hint is the owner's.
+//! Desktops set the hint only after minutes, and some never do. So it counts only if no display can be watched
+//! directly, as for an agent that runs as a system service: then a graphical session without the hint means that the
+//! owner is present.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ pub struct Logind {
     bus: Option<Connection>,
 }
 
-/// What logind says of one session.
+/// The state of one session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Session {
     kind: String,
@@ -64,7 +65,7 @@ async fn read_sessions(bus: &Connection) -> zbus::Result<Vec<Session>> {
             .destination(SERVICE)
             .path(path)
             .interface("org.freedesktop.login1.Session")
-            // Asked for once: nothing to keep up to date.
+            // Read once: no need to keep it up to date.
             .cache_properties(CacheProperties::No)
             .build()
             .await?;

@@ -1,14 +1,14 @@
-//! How much memory the machine has, and what of it tasks get where the owner says nothing.
+//! The machine's memory, and the default share of tasks.
 
 use std::fs;
 use std::path::Path;
 
 use idlewood_units::ByteSize;
 
-/// Of the machine's memory, what tasks get where the owner says nothing. Our choice: the rest does for a desktop that waits.
+/// Default share of the machine's memory for tasks. Our choice: the rest suffices for an idle desktop.
 pub const MEMORY_SHARE: f64 = 0.75;
 
-/// [`MEMORY_SHARE`] of it; where it is not known, any.
+/// [`MEMORY_SHARE`] of the memory; unlimited if that is unknown.
 pub fn share(proc: &Path) -> ByteSize {
     let total = fs::read_to_string(proc.join("meminfo")).ok().as_deref().and_then(total_bytes);
     match total {

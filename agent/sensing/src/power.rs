@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::Unavailable;
 
-/// Where the kernel says it.
+/// The kernel's directory of supplies.
 pub const POWER_SUPPLY: &str = "/sys/class/power_supply";
 
 /// Whether the machine runs on a battery or an uninterruptible supply that the mains do not feed.

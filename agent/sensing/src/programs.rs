@@ -1,4 +1,4 @@
-//! Which of some programs run: `/proc/PID/comm`, and for names that are longer than the kernel keeps, the program's file.
+//! Detecting running programs: by `/proc/PID/comm`, and for names longer than the kernel keeps, by the program's file.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub fn running<'a>(proc: &Path, names: &'a [String]) -> Option<&'a str> {
     found.first().copied()
 }
 
-/// Which of the names this process has, if any.
+/// The name, of these, that this process has.
 fn named<'a>(process: &Path, names: &'a [String]) -> Option<&'a str> {
     let comm = fs::read_to_string(process.join("comm")).ok()?;
     let comm = comm.trim_end_matches('\n');
@@ -28,7 +28,7 @@ fn named<'a>(process: &Path, names: &'a [String]) -> Option<&'a str> {
         if name.len() <= COMM_BYTES {
             return name.as_str() == comm;
         }
-        // Cut where the kernel cuts, which may be within a character; then the file's name decides.
+        // The kernel may cut within a character; then the file's name decides.
         name.as_bytes().starts_with(comm.as_bytes())
             && comm.len() + 3 >= COMM_BYTES
             && fs::read_link(process.join("exe"))

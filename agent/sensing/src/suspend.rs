@@ -1,8 +1,8 @@
-//! Tells that the machine is about to sleep, and that it is awake again.
+//! Notices of the machine's sleep and wake-up, from systemd-logind.
 //!
-//! On Linux systemd-logind knows, and waits for those that hold a *delay lock*: the time in which an agent says
-//! good-bye, five seconds at most by logind's own setting (<https://systemd.io/INHIBITOR_LOCKS/>). Without a system bus, or
-//! without logind on it, nothing is told; then the absence is noticed afterwards.
+//! logind waits for holders of a *delay lock*, five seconds at most by its own setting
+//! (<https://systemd.io/INHIBITOR_LOCKS/>): the time in which an agent leaves its grid. Without a system bus or logind
+//! there are no notices; the absence is then noticed afterwards.
 //!
 //! Left out: other systems, and shutdown, which reaches the agent as SIGTERM.
 
@@ -15,35 +15,35 @@ use tokio::time::Instant;
 use zbus::proxy::SignalStream;
 use zbus::{Connection, Proxy};
 
-/// Longest that the machine is kept awake for the leave.
+/// How long the agent delays the sleep at most.
 const DELAY_MAX: Duration = Duration::from_secs(2);
 
-/// What logind tells.
+/// A notice of logind.
 #[derive(Debug)]
 pub enum Suspend {
-    /// The machine will sleep as soon as the lock is dropped; at once where there is none.
+    /// The machine will sleep as soon as the lock is dropped; at once without one.
     Soon(Option<DelayLock>),
-    /// It is awake again, or does not sleep after all.
+    /// It is awake again, or will not sleep after all.
     Over,
 }
 
-/// While it lives, the machine does not go to sleep, within logind's patience.
+/// Keeps the machine from sleeping while it lives, up to logind's limit.
 #[derive(Debug)]
 pub struct DelayLock {
     _file: OwnedFd,
 }
 
-/// Whether the machine sleeps or is about to, as far as this agent was told.
+/// Whether the machine sleeps or is about to, as far as this agent knows.
 #[derive(Debug, Default)]
 pub enum Sleep {
-    /// It does not.
+    /// It is awake.
     #[default]
     Awake,
-    /// It is, and waits for this lock until then.
+    /// It is about to sleep, and waits for the lock.
     Delayed {
-        /// No longer than that.
+        /// The lock is dropped by then.
         until: Instant,
-        /// What it waits for.
+        /// Keeps it awake.
         _lock: DelayLock,
     },
     /// It may sleep at any time.
@@ -51,16 +51,16 @@ pub enum Sleep {
 }
 
 impl Sleep {
-    /// The machine is about to sleep. True where that is news.
+    /// Notes that the machine is about to sleep. True if that was not known.
     pub fn begin(&mut self, lock: Option<DelayLock>, now: Instant) -> bool {
-        let is_news = matches!(self, Self::Awake);
-        if is_news {
+        let was_awake = matches!(self, Self::Awake);
+        if was_awake {
             *self = lock.map_or(Self::Asleep, |lock| Self::Delayed { until: now + DELAY_MAX, _lock: lock });
         }
-        is_news
+        was_awake
     }
 
-    /// When the machine has waited long enough, while it waits.
+    /// When to release the delay lock, if it is held.
     pub fn release_at(&self) -> Option<Instant> {
         match self {
             Self::Delayed { until, .. } => Some(*until),
@@ -68,20 +68,20 @@ impl Sleep {
         }
     }
 
-    /// Lets the machine sleep, where it waits.
+    /// Releases the delay lock, if it is held.
     pub fn release(&mut self) {
         if matches!(self, Self::Delayed { .. }) {
             *self = Self::Asleep;
         }
     }
 
-    /// The machine is awake. True where that is news.
+    /// Notes that the machine is awake. True if that was not known.
     pub fn end(&mut self) -> bool {
         !matches!(std::mem::take(self), Self::Awake)
     }
 }
 
-/// Follows logind for as long as there is one.
+/// Forwards logind's notices for as long as logind runs.
 pub async fn follow(events: mpsc::Sender<Suspend>) {
     let (logind, mut signals, lock) = match find_logind().await {
         Ok(found) => found,
@@ -115,13 +115,13 @@ pub async fn follow(events: mpsc::Sender<Suspend>) {
         }
     }
     tracing::warn!("the system bus has ended; from now on it is noticed afterwards when this machine sleeps");
-    // If a sleep was announced, nobody would tell that it is over. Nobody listens where the agent ends.
+    // After an announced sleep there will be no notice of its end. Without a receiver the agent is ending.
     if events.send(Suspend::Over).await.is_err() {
         tracing::debug!("the agent has ended");
     }
 }
 
-/// Its signals, and a first lock: whoever gives one is there.
+/// logind, its signals, and a first lock, which proves that it works.
 ///
 /// # Errors
 /// When there is no system bus, or no logind on it, or it refuses the lock.
@@ -151,13 +151,13 @@ mod tests {
         (DelayLock { _file: writer.into() }, reader)
     }
 
-    /// Blocks where somebody holds the lock still.
+    /// Blocks while the lock is held.
     fn assert_released(mut reader: PipeReader) {
         assert_eq!(reader.read(&mut [0]).expect("our pipe"), 0);
     }
 
     #[test]
-    fn the_machine_waits_until_the_leave_is_told_and_no_longer_than_it_may() {
+    fn sleep_is_delayed_until_the_leave_and_no_longer_than_allowed() {
         let now = Instant::now();
         let mut sleep = Sleep::default();
         assert_eq!(sleep.release_at(), None);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_twice_is_news_once() {
+    fn a_repeated_notice_changes_nothing() {
         let now = Instant::now();
         let mut sleep = Sleep::default();
         sleep.release();

@@ -1,5 +1,5 @@
-//! Input on terminals: consoles, remote logins and terminal windows. The kernel notes when a terminal was last read
-//! from, in steps of eight seconds, as access time of its device; that is what `w` shows.
+//! Input on terminals: consoles, remote logins and terminal windows. The kernel records the last read of a terminal, in
+//! steps of eight seconds, as access time of its device; `w` shows that time.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ impl Terminals {
         idle.ok_or_else(|| Unavailable::absent("nobody has a console or a terminal"))
     }
 
-    /// Virtual and serial consoles somebody could sit at, and pseudo-terminals.
+    /// Virtual and serial consoles, and pseudo-terminals.
     fn paths(&self) -> Vec<PathBuf> {
         let list = |directory: PathBuf, wanted: fn(&[u8]) -> bool| {
             let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
@@ -39,13 +39,13 @@ impl Terminals {
             !name.is_empty() && name.iter().all(u8::is_ascii_digit)
         }
         let console = |name: &[u8]| {
-            // Not tty0, which stands for whichever is shown.
+            // Without tty0, an alias of the active one.
             name.strip_prefix(b"tty").is_some_and(|number| number != b"0" && digits(number))
         };
         list(self.dev.clone(), console).chain(list(self.dev.join("pts"), digits)).collect()
     }
 
-    /// How many there are.
+    /// Number of terminals.
     pub fn count(&self) -> usize {
         self.paths().len()
     }
@@ -79,7 +79,7 @@ mod tests {
         make("pts/12", 4_000);
         assert_eq!(terminals.idle_at(now), Ok(Duration::from_secs(90)));
         assert_eq!(terminals.count(), 3);
-        // A clock that was set back.
+        // The clock was set back.
         assert_eq!(terminals.idle_at(now - Duration::from_secs(1_000)), Ok(Duration::ZERO));
     }
 }

@@ -1,7 +1,7 @@
 //! Idle time of Wayland compositors that have ext-idle-notify-v1: those on wlroots, KWin, cosmic and others.
 //!
-//! The compositor tells when a seat has had no input for a second, and when there is input again. The agent reads that
-//! when it is asked. Where the compositor can, idle inhibitors (a film that plays) do not count as input.
+//! The compositor notifies when a seat has had no input for a second, and when there is input again. The agent reads
+//! the notices when it is polled. If the compositor can, idle inhibitors (a film that plays) do not count as input.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use wayland_protocols::ext::idle_notify::v1::client::ext_idle_notifier_v1::ExtId
 
 use super::{Sensed, Unavailable};
 
-/// The compositor's notion of idle, from which longer times are counted.
+/// Silence after which the compositor calls a seat idle.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
 /// The compositor of this user's session, once found.
@@ -80,7 +80,7 @@ impl Dispatch<wl_registry::WlRegistry, GlobalListContents> for Seats {
         _: &Connection,
         _: &QueueHandle<Self>,
     ) {
-        // Seats that come later are those of other people at the same machine, which is rare; the next start sees them.
+        // Seats added later belong to other users of the same machine, which is rare; the next start sees them.
     }
 }
 
@@ -133,7 +133,7 @@ impl Session {
         let (globals, queue) = registry_queue_init::<Seats>(&connection).map_err(|error| failed(&error))?;
         let handle = queue.handle();
         let notifier: ExtIdleNotifierV1 = globals.bind(&handle, 1..=2, ()).map_err(|_| {
-            // Not an error where GNOME's own interface does it.
+            // Not a fault: GNOME has its own interface.
             Unavailable::absent("this compositor has no ext-idle-notify-v1")
         })?;
         let mut seats = Seats::default();
@@ -150,7 +150,7 @@ impl Session {
             } else {
                 notifier.get_idle_notification(millis, &seat, &handle, number);
             }
-            // What was before is not known: as if there had been input just now.
+            // The time before is unknown: assume input just now.
             seats.idle_since.push(None);
         }
         if seats.idle_since.is_empty() {

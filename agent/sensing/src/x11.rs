@@ -1,8 +1,8 @@
 //! Idle time of X11 displays, by the screen saver extension (MIT-SCREEN-SAVER), which counts every input device.
 //!
 //! All local displays are asked, also those of remote desktops (xrdp, VNC): each is an X server of its own on this
-//! machine. A display that `ssh -X` forwards is somebody else's machine and not asked. Authorisation is Xlib's: the
-//! cookie in `$XAUTHORITY` or `~/.Xauthority`.
+//! machine. A display that `ssh -X` forwards is on another machine and not asked. Authorisation is Xlib's: the cookie
+//! in `$XAUTHORITY` or `~/.Xauthority`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,21 +14,21 @@ use x11rb::rust_connection::RustConnection;
 
 use super::{Sensed, Unavailable};
 
-/// Where local X servers listen.
+/// Sockets of local X servers.
 const SOCKETS: &str = "/tmp/.X11-unix";
-/// Above that a display has no port, and `x11rb` panics over it.
+/// A display with a higher number has no port, and `x11rb` panics over it.
 const DISPLAY_MAX: u16 = u16::MAX - 6_000;
-/// How often displays that came since, or that could not be opened, are looked for.
+/// How often to look for new displays, and for those that could not be opened.
 const LOOK_AFTER: Duration = Duration::from_secs(15);
 
 /// The displays of this machine.
 #[derive(Debug)]
 pub struct X11 {
     sockets: PathBuf,
-    /// What `DISPLAY` says.
+    /// The value of `DISPLAY`.
     named: Option<String>,
     open: BTreeMap<String, Display>,
-    /// Why the others are not open.
+    /// Displays that could not be opened, and why.
     closed: BTreeMap<String, String>,
     looked: Option<Instant>,
 }
@@ -101,7 +101,7 @@ impl X11 {
     }
 }
 
-/// The display that the environment names, where it is a local one, and those whose sockets there are.
+/// The display in the environment, if it is a local one, and those with a socket.
 fn local_displays(sockets: &Path, named: Option<&str>) -> Vec<String> {
     let number = |name: &str| {
         let digits = name.split('.').next().unwrap_or(name);
@@ -158,7 +158,7 @@ mod tests {
     fn without_a_display_it_says_so() {
         let mut x11 = X11::new("/nowhere".into(), None);
         assert_eq!(x11.idle(), Err(Unavailable::absent("there is no X11 display")));
-        // A socket file that nobody listens on.
+        // A socket file without a server.
         let mut x11 = X11::new("/nowhere".into(), Some(":59000".to_owned()));
         let unavailable = x11.idle().expect_err("there is no such display");
         assert!(unavailable.why.starts_with("display :59000: ") && !unavailable.remedy.is_empty(), "{unavailable:?}");

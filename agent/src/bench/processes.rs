@@ -1,5 +1,5 @@
-//! What the system says of an agent's processes: processor time, memory, bytes written. From `/proc`, without waiting
-//! for anybody's end.
+//! Resource use of an agent's processes: processor time, memory, bytes written. From `/proc`, without waiting for a
+//! process to end.
 
 use std::fs;
 use std::io;
@@ -11,21 +11,21 @@ use anyhow::Context as _;
 /// Clock ticks a second in `/proc`: 100 on every Linux that Rust runs on.
 const TICKS_PER_S: u64 = 100;
 
-/// Of one agent and its workers.
+/// Use of one agent and its workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     /// User and system time of the agent process, in steps of 10 ms.
     pub(super) agent_cpu: Duration,
-    /// That of its workers, ended ones included.
+    /// The same of its workers, ended ones included.
     pub(super) workers_cpu: Duration,
     /// Resident memory of all of them.
     pub(super) rss_bytes: u64,
-    /// What they caused to be written to disk; of workers that still run.
+    /// Bytes written to disk; of workers that still run.
     pub(super) bytes_written: u64,
 }
 
 impl Usage {
-    /// What was used since; memory is what it is now.
+    /// Use since an earlier sample; memory as it is now.
     pub(super) fn since(&self, before: &Self) -> Self {
         Self {
             agent_cpu: self.agent_cpu.saturating_sub(before.agent_cpu),
@@ -36,7 +36,7 @@ impl Usage {
     }
 }
 
-/// What an agent and its workers have used since they were started.
+/// Use of an agent and its workers since their start.
 ///
 /// # Errors
 /// When there is no such process, or `/proc` is not that of Linux.
@@ -45,9 +45,10 @@ pub(super) fn usage(agent: u32) -> anyhow::Result<Usage> {
     let (own, ended) = times(&root).with_context(|| format!("cannot look at process {agent}"))?;
     let mut usage = Usage { agent_cpu: own, workers_cpu: ended, ..Usage::default() };
     (usage.rss_bytes, usage.bytes_written) = (rss_bytes(&root)?, bytes_written(&root)?);
-    // Of each thread: a worker is the child of the thread that started it.
+    // By thread: a worker is the child of the thread that started it.
     for thread in fs::read_dir(root.join("task"))? {
-        // A thread or a worker that ends meanwhile is not counted now; its time is the agent's ended children's next.
+        // A thread or worker that has just ended is not counted now; its time counts next as that of the agent's ended
+        // children.
         let Ok(children) = fs::read_to_string(thread?.path().join("children")) else { continue };
         for child in children.split_whitespace() {
             let worker = Path::new("/proc").join(child);
@@ -66,14 +67,14 @@ pub(super) fn own_cpu() -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// User and system time of a process, and of its children that were waited for.
+/// User and system time of a process, and of its reaped children.
 fn times(process: &Path) -> io::Result<(Duration, Duration)> {
     let stat = fs::read_to_string(process.join("stat"))?;
     parse_times(&stat).ok_or_else(|| io::Error::other("its stat is not understood"))
 }
 
 fn parse_times(stat: &str) -> Option<(Duration, Duration)> {
-    // The name in parentheses may hold anything; of what follows, fields 12 to 15 (14 to 17 of all) are the times.
+    // The name in parentheses may contain anything; of what follows, fields 12 to 15 (14 to 17 of all) are the times.
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut ticks = fields.split(' ').skip(11).map(|field| field.parse::<u64>().ok());
     let mut pair = || {
@@ -92,7 +93,7 @@ fn bytes_written(process: &Path) -> io::Result<u64> {
     number(&fs::read_to_string(process.join("io"))?, "write_bytes:")
 }
 
-/// The first number behind a name at the beginning of a line.
+/// The first number after a name at the beginning of a line of text.
 fn number(text: &str, name: &str) -> io::Result<u64> {
     let found = text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok());
     found.ok_or_else(|| io::Error::other(format!("no {name} there")))

@@ -1,4 +1,4 @@
-//! `idlewood bag`: what became of the bags submitted from this machine.
+//! `idlewood bag`: the bags submitted from this machine.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use crate::output::{self, Colour, Column, Format, Table};
 
 /// Failed tasks whose reasons are shown.
 const REASONS_MAX: usize = 5;
-/// How much of each is shown.
+/// Length of each that is shown.
 const REASON_CHARACTERS_MAX: usize = 300;
 
 /// The verbs under `bag`.
@@ -292,7 +292,7 @@ fn why(task: &TaskOutput) -> String {
         (None, Some(code)) => format!("exit code {code}"),
         (None, None) => "it did not end by itself".to_owned(),
     };
-    // The last line is where programs say why they give up.
+    // Programs state the reason in the last line.
     let text = String::from_utf8_lossy(&task.stderr);
     let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let last: String = last.chars().take(100).collect();
@@ -336,7 +336,7 @@ fn remove(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Who did not pass tasks on, and what follows.
+/// The router that lost tasks, and the consequence.
 fn swallowed(router: &Swallowed) -> String {
     let Swallowed { machine, tasks, is_left_out } = router;
     let so = if *is_left_out { ": left out by this machine" } else { "" };
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_name_the_end_and_the_last_word() {
+    fn reasons_name_the_end_and_the_last_line() {
         let mut task =
             TaskOutput { exit_code: Some(3), stderr: b"a\nout of cheese\n\n".to_vec(), ..TaskOutput::default() };
         assert_eq!(why(&task), "exit code 3: out of cheese");

@@ -1,4 +1,4 @@
-//! `idlewood bench`: options and report; what happens is in `crate::bench`.
+//! `idlewood bench`: options and report; the benchmark is in `crate::bench`.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use super::Context;
 use crate::bench::{self, BenchOptions, Report, TaskKind};
 use crate::output::{self, Format};
 
-/// What `bench` takes.
+/// Arguments of `bench`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BenchArgs {
     /// Tasks of the bag
@@ -26,7 +26,7 @@ pub struct BenchArgs {
 }
 
 pub(super) fn run(context: &Context, args: &BenchArgs) -> anyhow::Result<ExitCode> {
-    // JSON goes to standard output, progress to standard error: both can be had.
+    // JSON goes to standard output, progress to standard error: both can be used at once.
     let &BenchArgs { tasks, task, distinct, agents } = args;
     let options = BenchOptions { tasks, task, distinct, agents, quiet: false };
     let report = bench::run(&options)?;

@@ -9,7 +9,7 @@ use super::Context;
 use crate::output::{self, Format};
 use crate::settings::{self, Settings, SettingsError};
 
-/// What `config` takes.
+/// Arguments of `config`.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub(super) enum ConfigCommand {
     /// Show all settings, defaults included
@@ -25,7 +25,7 @@ pub(super) enum ConfigCommand {
     Path,
 }
 
-/// Settings that an agent takes when it starts.
+/// Settings that an agent reads only when it starts.
 const AT_START: [&str; 5] =
     ["limits.slots", "limits.strict_sandbox", "bags.work_per_submitter", "network.listen", "network.bootstrap"];
 
@@ -50,7 +50,7 @@ pub(super) fn run(context: &Context, command: ConfigCommand) -> anyhow::Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// All settings as JSON; as text the sentence where there is one.
+/// Prints all settings as JSON, or the sentence, if there is one, as text.
 fn print(format: Format, settings: &Settings, sentence: Option<&str>) -> io::Result<()> {
     match (format, sentence) {
         (Format::Json, _) => output::json(settings),

@@ -1,4 +1,4 @@
-//! `idlewood demo`: options and summary; what happens is in `crate::demo`.
+//! `idlewood demo`: options and summary; the demo is in `crate::demo`.
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use super::Context;
 use crate::demo::{self, DemoOptions, Summary};
 use crate::output::{self, Format};
 
-/// What `demo` takes.
+/// Arguments of `demo`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DemoArgs {
     /// Agent processes to start
@@ -30,7 +30,7 @@ pub(super) fn run(context: &Context, args: DemoArgs) -> anyhow::Result<ExitCode>
     let options = DemoOptions {
         agents: args.agents,
         tasks: args.tasks,
-        // Short enough to be typed again.
+        // Short enough to type again.
         seed: args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>())),
         out: args.out,
         quiet: json,

@@ -1,7 +1,8 @@
-//! `idlewood doctor`: what of the owner's presence can be sensed on this machine, and what to do about the rest.
+//! `idlewood doctor`: whether the owner's presence can be sensed on this machine, whether tasks can be confined, and
+//! how to fix the rest.
 //!
-//! It looks for itself, as the user who calls it, without an agent: what a service sees is known when the service's
-//! user calls it. Left out: the reachability of the network (loopback only so far).
+//! It checks by itself, as the calling user, without an agent: to see what a service sees, call it as the service's
+//! user. Left out: the reachability of the network (loopback only so far).
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -18,17 +19,17 @@ use super::Context;
 use crate::output::{self, Column, Format, Table};
 use crate::settings;
 
-/// Between two looks at the processor.
+/// Pause between two samples of the processor.
 const CPU_PAUSE: Duration = Duration::from_millis(500);
 
-/// What was found out about one thing.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     source: &'static str,
     works: bool,
-    /// What it says now, or why it does not work.
+    /// Its present reading, or why it does not work.
     detail: String,
-    /// What to do; null where nothing is wrong.
+    /// The remedy; null if nothing is wrong.
     advice: Option<String>,
 }
 
@@ -77,7 +78,7 @@ async fn find_input() -> Vec<Finding> {
                     Source::Terminals(terminals) => {
                         format!(" on {}", output::count(terminals.count() as u64, "terminal"))
                     }
-                    // It has just begun to look.
+                    // It has just begun to watch.
                     Source::Wayland(_) => " (counted from now on)".to_owned(),
                     Source::Logind(_) if sees_display => " (not needed: displays are watched directly)".to_owned(),
                     Source::Mutter(_) | Source::Logind(_) => String::new(),
@@ -118,10 +119,10 @@ fn find_rest(context: &Context) -> Vec<Finding> {
         None => Finding::works("native programs", "have namespaces of their own, where bags.native lets them run"),
         Some(gap) => Finding::fails("native programs", Unavailable::new(gap.what, gap.remedy)),
     });
-    // No quota of the system: it takes an administrator.
+    // No disk quota of the system: that needs an administrator.
     let measured = "files of tasks are measured every second and at their end; the system bounds each single one";
     sandbox.push(Finding::works("limit of disk", measured));
-    // Of an agent that is started as this command was: groups are given to sessions and services.
+    // For an agent started like this command: groups belong to sessions and services.
     sandbox.push(match idlewood_worker::group_gap() {
         None => Finding::works("memory limits", "the kernel holds those of native programs (control groups)"),
         Some(gap) => Finding::fails("memory limits", Unavailable::new(gap.what, gap.remedy)),
@@ -147,7 +148,7 @@ fn find_rest(context: &Context) -> Vec<Finding> {
     sandbox
 }
 
-/// Whether there is room for results, as the agent has it, or else as the disk has.
+/// Whether there is room for results, by the agent, or else on the disk.
 fn find_disk(context: &Context) -> Finding {
     match Client::open(&context.state_dir).and_then(|client| client.status()) {
         Ok(status) => disk_of(&status),
@@ -158,7 +159,7 @@ fn find_disk(context: &Context) -> Finding {
     }
 }
 
-/// Whether files of the store were damaged, and are kept.
+/// Whether damaged files of the store are kept.
 fn find_damage(state_dir: &Path) -> Finding {
     match idlewood_store::damaged_files(state_dir) {
         Ok(kept) if kept.is_empty() => Finding::works("store", "none of its files was found damaged"),
@@ -202,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_set_aside_is_named() {
+    fn damaged_files_set_aside_are_named() {
         let dir = tempfile::tempdir().expect("a directory");
         assert!(find_damage(&dir.path().join("none")).works && find_damage(dir.path()).works);
         std::fs::create_dir(dir.path().join("store.damaged-3")).expect("ours");
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_work_is_told_with_what_to_do() {
+    fn faults_are_reported_with_a_remedy() {
         let absent = Finding::fails("input: x11", Unavailable::absent("there is no X11 display"));
         assert_eq!((absent.works, absent.advice), (false, None));
         let wrong = Finding::fails("processor", Unavailable::new("cannot read", "mount /proc"));

@@ -1,7 +1,7 @@
-//! Waiting for a bag, with or without something to look at.
+//! Waiting for a bag, with or without a display of its progress.
 //!
-//! The bag does not depend on who waits: Ctrl-C ends the waiting only, and an agent that is restarted meanwhile is
-//! waited for. On a terminal one line is redrawn; elsewhere every change is a line of its own.
+//! The bag does not depend on the waiting: Ctrl-C ends only the command, and an agent that is restarted meanwhile is
+//! waited for. On a terminal one line is redrawn; elsewhere every change is printed on a line of its own.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::process::ExitCode;
@@ -18,17 +18,17 @@ use crate::output::{self, Format};
 /// First and last interval between two looks.
 const LOOK_MIN: Duration = Duration::from_millis(50);
 const LOOK_MAX: Duration = Duration::from_millis(500);
-/// How long an agent that was there may be away before the waiting fails.
+/// How long the agent may be away before the command fails.
 const ABSENCE_MAX: Duration = Duration::from_secs(15);
 /// Cells of the bar.
 const BAR_CELLS: u64 = 20;
 /// Goes to the beginning of the line and clears it.
 const CLEAR: &str = "\r\x1b[K";
 
-/// What there is to look at while waiting.
+/// Where progress is displayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
-    /// Nothing.
+    /// Nowhere.
     Silent,
     /// On standard output.
     Stdout {
@@ -72,8 +72,7 @@ fn shows_cursor(is_terminal: bool) -> bool {
     is_terminal && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Waits until nothing will happen to the bag any more, prints what became of it, and gives the exit code that says
-/// so.
+/// Waits until the bag is closed, prints its outcome, and returns the exit code.
 pub(super) fn to_the_end(context: &Context, id: &str, view: View) -> anyhow::Result<ExitCode> {
     // JSON is one value, and watching is for people.
     let view = if context.format == Format::Json && matches!(view, View::Stdout { .. }) { View::Silent } else { view };
@@ -96,15 +95,15 @@ fn follow(context: &Context, id: &str, view: View) -> anyhow::Result<Bag> {
     let mut shown = None;
     let mut wait = LOOK_MIN;
     loop {
-        // Not the line itself: its times change with every look.
-        let news = Some((bag.state, bag.done, bag.failed, bag.placed, bag.machines));
+        // Not the printed line itself: its times change with every look.
+        let seen = Some((bag.state, bag.done, bag.failed, bag.placed, bag.machines));
         if view.redraws() {
             // No wrapping: a line that is too long is cut, not scrolled.
             view.write(&format!("{CLEAR}\x1b[?7l{} {}\x1b[?7h", bar(&bag), line(&bag)))?;
-        } else if news != shown {
+        } else if seen != shown {
             view.write(&format!("{}\n", line(&bag)))?;
         }
-        shown = news;
+        shown = seen;
         if bag.state.is_closed() {
             break;
         }
@@ -118,7 +117,7 @@ fn follow(context: &Context, id: &str, view: View) -> anyhow::Result<Bag> {
     Ok(bag)
 }
 
-/// Asks for the bag, and again while the agent is being restarted.
+/// Asks for the bag, repeatedly while the agent is being restarted.
 fn look(context: &Context, client: &mut Client, id: &str) -> Result<Bag, ClientError> {
     let begin = Instant::now();
     loop {
@@ -143,7 +142,7 @@ fn look(context: &Context, client: &mut Client, id: &str) -> Result<Bag, ClientE
 fn quit_on_interrupt(view: View) -> anyhow::Result<()> {
     on_interrupt(move |why| {
         let cleared = if view.redraws() { view.write(CLEAR) } else { Ok(()) };
-        // Whether or not the line could be cleared.
+        // Even if the line could not be cleared.
         match cleared {
             Ok(()) | Err(_) => std::process::exit(why.code().into()),
         }
@@ -161,7 +160,7 @@ fn code(state: BagState) -> u8 {
 }
 
 fn bar(bag: &Bag) -> String {
-    // A bag of no tasks does not exist.
+    // A bag has at least one task.
     let cells = |tasks: u64| (u128::from(tasks) * u128::from(BAR_CELLS) / u128::from(bag.tasks.max(1))) as u64;
     let over = cells(bag.done.saturating_add(bag.failed)).min(BAR_CELLS);
     let placed = cells(bag.placed).min(BAR_CELLS - over);

@@ -1,7 +1,7 @@
 //! `idlewood grid`: making a grid, inviting to it, joining and leaving it.
 //!
-//! `create`, `join` and `leave` change what an agent is, so that it must not run meanwhile; `invite` and `revoke` are
-//! orders to the agent that runs. `show` reads the files.
+//! `create`, `join` and `leave` change the machine's membership, so its agent must not run; `invite` and `revoke` are
+//! commands to the running agent. `show` reads the files.
 
 use std::fs;
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write};
@@ -21,7 +21,7 @@ use crate::output::{self, Column, Format, Table};
 
 /// Longest passphrase file.
 const PASSPHRASE_BYTES_MAX: u64 = 4096;
-/// Longest text that is read for an invitation, which is shorter.
+/// Most bytes read for an invitation, which is shorter.
 const INVITATION_BYTES_MAX: u64 = 4096;
 
 #[derive(Debug, clap::Subcommand)]
@@ -37,7 +37,7 @@ pub(super) enum GridCommand {
     },
     /// Print a line that lets others join the grid of this machine; the agent must run
     Invite {
-        /// What whoever joins may do: member (run tasks), submitter (and submit bags), admin (and invite)
+        /// Role of the machines that join: member (run tasks), submitter (and submit bags), admin (and invite)
         #[arg(long, value_enum, default_value = "member")]
         role: Role,
         /// How long the invitation is good: 12h, 7d
@@ -47,10 +47,10 @@ pub(super) enum GridCommand {
         #[arg(long, value_name = "N", default_value_t = 1)]
         uses: u32,
         /// How long certificates are valid; they are renewed in their second half by any admin, those of
-        /// admins by whoever has the grid's key [default: 30d, of admins 365d]
+        /// admins by the holder of the grid's key [default: 30d, of admins 365d]
         #[arg(long, value_name = "DURATION")]
         lifetime: Option<Span>,
-        /// The passphrase of the grid's key, where admins are invited and it is sealed
+        /// The passphrase of the grid's key, if it is sealed and admins are invited
         #[arg(long, value_name = "FILE")]
         passphrase_file: Option<PathBuf>,
     },
@@ -65,7 +65,7 @@ pub(super) enum GridCommand {
     Revoke {
         /// The machine's id, or the end of it if it is connected to this one
         peer: String,
-        /// The passphrase of the grid's key, where an admin is thrown out, or somebody who may be one, and it is sealed
+        /// The passphrase of the grid's key, if it is sealed and the machine is an admin or may be one
         #[arg(long, value_name = "FILE")]
         passphrase_file: Option<PathBuf>,
     },
@@ -98,7 +98,7 @@ pub(super) fn run(context: &Context, command: GridCommand) -> anyhow::Result<Exi
     }
 }
 
-/// A grid as `create`, `join` and `show` tell it.
+/// A grid as `create`, `join` and `show` print it.
 #[derive(Debug, Serialize)]
 struct GridJson {
     name: String,
@@ -109,7 +109,7 @@ struct GridJson {
     certificate_expires: String,
     /// Whether its certificate is valid now.
     valid: bool,
-    /// The machine that signed it; null where the grid's key did.
+    /// The machine that signed it; null if the grid's key did.
     issuer: Option<String>,
     /// `here`, `sealed` or null.
     grid_key: Option<&'static str>,
@@ -172,7 +172,7 @@ impl GridJson {
     }
 }
 
-/// Takes the state directory, which an agent that runs holds; as root, on behalf of the user whose directory it is.
+/// Locks the state directory, which fails while an agent runs; as root, on behalf of the directory's owner.
 fn lock(context: &Context) -> anyhow::Result<StateLock> {
     super::act_as_owner(&context.state_dir)?;
     StateLock::acquire(&context.state_dir).map_err(|error| match error {
@@ -199,7 +199,7 @@ fn create(context: &Context, name: &str, passphrase_file: Option<PathBuf>) -> an
 fn invite(context: &Context, request: &InviteRequest) -> anyhow::Result<ExitCode> {
     let invitation: InvitationView = context.client()?.invite(request)?;
     let printed = print(context, &invitation, |out| {
-        // The line alone, so that it can be passed on by a pipe.
+        // The invitation alone, so that it can be piped.
         writeln!(out, "{}", invitation.token)
     })?;
     let read: Invitation = invitation.token.parse().context("the agent's answer is damaged")?;
@@ -212,14 +212,14 @@ fn invite(context: &Context, request: &InviteRequest) -> anyhow::Result<ExitCode
     Ok(printed)
 }
 
-/// Whether an address of an invitation leads to this machine alone.
+/// Whether only this machine can reach an address of an invitation.
 fn is_loopback(address: &str) -> bool {
     address
         .parse()
         .is_ok_and(|address| idlewood_trust::address::parse(&address).is_ok_and(|(at, _)| at.ip().is_loopback()))
 }
 
-/// The line of an invitation: from a file, from standard input, asked for, or as it stands.
+/// An invitation: from a file, from standard input, by prompt, or given directly.
 fn invitation(from: Option<&str>) -> anyhow::Result<Invitation> {
     let read = |source: &mut dyn io::Read| {
         let mut line = String::new();

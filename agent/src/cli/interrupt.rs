@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: ending at once, or after what was begun is in order.
+//! Ctrl-C and SIGTERM: ending a command at once, or after its files are in order.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
@@ -8,10 +8,10 @@ use std::{panic, process, thread};
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How soon a signal is noticed by what waits for something else.
+/// How soon a wait notices a signal.
 const NOTICED_WITHIN: Duration = Duration::from_millis(50);
 
-/// The user, or the system, wants no more of it.
+/// The signal that ended a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Interrupted {
     /// Ctrl-C.
@@ -37,7 +37,7 @@ impl Interrupted {
 pub(super) struct Interrupt(Arc<OnceLock<Interrupted>>);
 
 impl Interrupt {
-    /// From now on signals are heard here.
+    /// Starts to catch signals.
     ///
     /// # Errors
     /// When signals cannot be waited for.
@@ -52,7 +52,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// For each step of what can end early.
+    /// Called between the steps of a command that can end early.
     ///
     /// # Errors
     /// When a signal came.
@@ -60,11 +60,11 @@ impl Interrupt {
         self.0.get().map_or(Ok(()), |why| Err(*why))
     }
 
-    /// Does this on a thread of its own, and waits for it no longer than until a signal comes: then it is left alone, and ends
+    /// Runs `act` on a thread of its own, and waits until it ends or a signal comes: then it is abandoned, and ends
     /// with the program.
     ///
     /// # Errors
-    /// When a signal came, or there is no thread to be had.
+    /// When a signal came, or no thread can be started.
     pub(super) fn unless<T: Send + 'static>(&self, act: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<T> {
         let (done, is_done) = channel();
         let acting = thread::Builder::new().spawn(move || done.send(act())).context("cannot wait")?;
@@ -82,7 +82,7 @@ impl Interrupt {
     }
 }
 
-/// From now on Ctrl-C and SIGTERM do this instead of ending the program.
+/// From now on Ctrl-C and SIGTERM call `act` instead of ending the program.
 ///
 /// # Errors
 /// When signals cannot be waited for.
@@ -111,7 +111,7 @@ pub(super) fn on_interrupt(mut act: impl FnMut(Interrupted) + Send + 'static) ->
 
 #[cfg(test)]
 impl Interrupt {
-    /// One that came already.
+    /// An interrupt that came already.
     pub(super) fn pressed() -> Self {
         Self(Arc::new(OnceLock::from(Interrupted::Keyboard)))
     }
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_waited_for_is_left_alone_once_a_signal_came() {
+    fn a_signal_ends_the_wait_for_a_thread() {
         assert_eq!(Interrupt::default().unless(|| 7).unwrap(), 7);
         let (never, forever) = channel::<()>();
         let error = Interrupt::pressed().unless(move || forever.recv().is_err()).unwrap_err();
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "in vain")]
-    fn a_panic_of_what_is_waited_for_is_no_other_error() {
+    fn a_panic_of_the_thread_is_passed_on() {
         let ended = Interrupt::default().unless(|| panic!("in vain"));
         assert!(ended.is_ok(), "not reached");
     }

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_in_the_tree_and_on_the_line_is_told() {
+    fn the_place_in_the_tree_and_on_the_line_is_printed() {
         let child = |name, node: &str, machines, height| ChildView {
             peer: machine(name),
             node: node.to_owned(),
@@ -325,7 +325,7 @@ ON THE LINE  MACHINE                      ADDRESS
     }
 
     #[test]
-    fn the_grid_and_what_the_owner_may_want_to_know_are_told() {
+    fn the_grid_and_the_owners_figures_are_printed() {
         let status = Status {
             peer: machine("me").peer,
             version: "1.2.3".to_owned(),

@@ -1,4 +1,4 @@
-//! `idlewood bag receipts`: checks receipts that `bag get --receipts` wrote, on any machine and without an agent.
+//! `idlewood bag receipts`: verifies receipts written by `bag get --receipts`, on any machine and without an agent.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::Context;
 use crate::output::{self, Format};
 
-/// What `bag receipts` takes.
+/// Arguments of `bag receipts`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ReceiptsArgs {
     /// Files that `bag get --receipts` wrote: results-ID/*/receipt
@@ -20,7 +20,7 @@ pub(super) struct ReceiptsArgs {
     files: Vec<PathBuf>,
 }
 
-/// What a receipt says, all of it signed by the machine.
+/// The content of a receipt, all of it signed by the machine.
 #[derive(Debug, Serialize)]
 struct View {
     file: PathBuf,
@@ -39,20 +39,20 @@ struct View {
 
 impl View {
     fn of(file: PathBuf, receipt: &Receipt) -> Self {
-        let said = &receipt.statement;
+        let statement = &receipt.statement;
         Self {
             file,
             machine: identity::to_libp2p(receipt.executor).to_string(),
-            grid: hex::encode(said.grid.0),
-            bag: hex::encode(said.bag),
-            index: said.index,
-            attempt: said.attempt,
-            program: hex::encode(said.program),
-            input: hex::encode(said.input),
-            output: hex::encode(said.output),
-            ending: said.ending,
-            exit_code: said.exit_code,
-            work_mops: said.work_kop as f64 / 1e3,
+            grid: hex::encode(statement.grid.0),
+            bag: hex::encode(statement.bag),
+            index: statement.index,
+            attempt: statement.attempt,
+            program: hex::encode(statement.program),
+            input: hex::encode(statement.input),
+            output: hex::encode(statement.output),
+            ending: statement.ending,
+            exit_code: statement.exit_code,
+            work_mops: statement.work_kop as f64 / 1e3,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `idlewood bag get` and `bag logs`: what tasks produced, as files and as text.
+//! `idlewood bag get` and `bag logs`: the output of tasks, as files and as text.
 //!
 //! ```text
 //! DIR/results.json          one record per task that was saved, also by an earlier `get`
@@ -8,13 +8,13 @@
 //! DIR/7/receipt             with --receipts: what its machine signed (`docs/formats.md`)
 //! ```
 //!
-//! Outputs come from other people's machines: paths in them are checked before anything is written, and one that
-//! would lead out of its directory is refused by name. Files are replaced atomically, so a second `get` while the bag
-//! runs leaves nothing half-written. `results.json` is written at the end, also where that comes early: Ctrl-C or SIGTERM,
-//! which do not wait for the task that is being fetched, an agent that goes away, a disk that is full. A task that is not in it
-//! may lack files, or have some of what it came to before.
+//! Outputs come from other people's machines: paths in them are checked before anything is written, and a path that
+//! would leave its directory is refused by name. Files are replaced atomically, so a second `get` while the bag runs
+//! leaves no half-written file. `results.json` is written at the end, also when the command ends early: by Ctrl-C or
+//! SIGTERM, which do not wait for the task that is being fetched, an agent that goes away, or a full disk. A task that
+//! is not listed in it may lack files, or have some of an earlier output.
 //!
-//! Left out: fetching in parallel (loopback is fast enough) and links, which outputs cannot hold.
+//! Left out: fetching in parallel (loopback is fast enough) and links, which outputs cannot contain.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -39,21 +39,21 @@ use super::which::WhichBag;
 use super::{BadUsage, Context};
 use crate::output::{self, Format};
 
-/// Problems that are named; as JSON all are.
+/// Problems that are printed; JSON has all.
 const PROBLEMS_MAX: usize = 20;
-/// How much of each is shown.
+/// Length of each that is printed.
 const PROBLEM_CHARACTERS_MAX: usize = 500;
-/// How much of a file's name is.
+/// Length of a file's name that is printed.
 const NAME_CHARACTERS_MAX: usize = 100;
-/// What takes longer than this shows how far it is.
+/// A longer command shows its progress.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// So much of a file is written between looks whether a signal came: some milliseconds' worth.
+/// Bytes written between two checks for a signal: some milliseconds.
 const PART_BYTES: usize = 4 << 20;
 
-/// Tasks that are this close together are asked for together: what is between them costs less than another question.
+/// Tasks so close together are requested together: the tasks between them cost less than another request.
 const CLOSE: u64 = 1000;
 
-/// What `bag get` takes.
+/// Arguments of `bag get`.
 #[derive(Debug, clap::Args)]
 pub(super) struct GetArgs {
     #[command(flatten)]
@@ -69,7 +69,7 @@ pub(super) struct GetArgs {
     receipts: bool,
 }
 
-/// What `bag logs` takes.
+/// Arguments of `bag logs`.
 #[derive(Debug, clap::Args)]
 pub(super) struct LogsArgs {
     #[command(flatten)]
@@ -82,10 +82,10 @@ pub(super) struct LogsArgs {
     stderr: bool,
 }
 
-/// The file that lists what was saved.
+/// The file that lists the saved tasks.
 const LIST: &str = "results.json";
 
-/// A task's line in `results.json`.
+/// A task's record in `results.json`.
 #[derive(Debug, Serialize)]
 struct Record {
     #[serde(flatten)]
@@ -96,13 +96,13 @@ struct Record {
     wall_s: f64,
     stdout_bytes: u64,
     stderr_bytes: u64,
-    /// Below `outputs/`.
+    /// Paths below `outputs/`.
     files: Vec<String>,
-    /// What else the task left and is not kept.
+    /// Paths in the task's directory that were not kept.
     left_out: Vec<String>,
 }
 
-/// What `bag get` says with `--output json`.
+/// JSON output of `bag get`.
 #[derive(Debug, Serialize)]
 struct Fetched {
     bag: String,
@@ -132,7 +132,7 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
     let before = saved_before(&out)?;
     let unsaved = unsaved(&client, &bag.id, &before)?;
     let mut saved = Saved { unsaved, before, ..Saved::default() };
-    // Until now there was nothing to keep.
+    // Before this there was nothing to save.
     let interrupt = Interrupt::hear()?;
     let mut ended = saved.fetch(&client, &bag.id, &out, results, &interrupt);
     if ended.is_ok() && args.receipts {
@@ -160,24 +160,24 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
     end(&bag, &problems, &lost)
 }
 
-/// How far a `get` has come.
+/// The state of a `get`.
 #[derive(Debug, Default)]
 struct Saved {
     records: Vec<Record>,
-    /// Those of an earlier `get`.
+    /// Records of an earlier `get`.
     before: Vec<serde_json::Value>,
     problems: Vec<String>,
-    /// Tasks whose outputs cannot be had.
+    /// Tasks whose outputs are lost.
     lost: IntervalSet,
-    /// The outputs of other tasks that are over and that an earlier `get` has listed, by index.
+    /// Hashes of outputs, by index, of other finished tasks that an earlier `get` listed.
     unsaved: BTreeMap<u64, String>,
 }
 
 impl Saved {
-    /// Saves these outputs. Those that cannot be had become problems.
+    /// Saves these outputs. Unavailable ones become problems.
     ///
     /// # Errors
-    /// The agent does not answer, a file cannot be written, or the user has interrupted it: what came before is saved.
+    /// When the agent does not answer, a file cannot be written, or the user interrupts: earlier tasks are saved.
     fn fetch(
         &mut self,
         client: &Arc<Client>,
@@ -214,7 +214,7 @@ impl Saved {
         ended
     }
 
-    /// Saves the receipts of tasks that were saved.
+    /// Saves the receipts of saved tasks.
     fn fetch_receipts(
         &mut self,
         client: &Arc<Client>,
@@ -236,7 +236,7 @@ impl Saved {
         Ok(())
     }
 
-    /// Writes `results.json`: what was saved, and of the rest what an earlier `get` has listed with the same outputs.
+    /// Writes `results.json`: the saved tasks, and of the others the earlier records whose outputs are still the same.
     fn list(&self, out: &Path) -> anyhow::Result<()> {
         let stays = |record: &&serde_json::Value| {
             let output = record["index"].as_u64().and_then(|index| self.unsaved.get(&index)).map(String::as_str);
@@ -252,10 +252,10 @@ impl Saved {
     }
 }
 
-/// The records that an earlier `get` has left.
+/// The records of an earlier `get`.
 ///
 /// # Errors
-/// When they cannot be read, or something else has that name: it would be lost.
+/// When they cannot be read, or another file has that name: it would be overwritten.
 fn saved_before(out: &Path) -> anyhow::Result<Vec<serde_json::Value>> {
     let file = out.join(LIST);
     let bytes = match fs::read(&file) {
@@ -268,7 +268,7 @@ fn saved_before(out: &Path) -> anyhow::Result<Vec<serde_json::Value>> {
     })
 }
 
-/// Fails where there were problems, and names them, and how to have what is lost all the same.
+/// Fails if there were problems, and names them, and a way to recover lost outputs.
 fn end(bag: &Bag, problems: &[String], lost: &IntervalSet) -> anyhow::Result<ExitCode> {
     if problems.is_empty() {
         return Ok(ExitCode::SUCCESS);
@@ -291,17 +291,17 @@ fn end(bag: &Bag, problems: &[String], lost: &IntervalSet) -> anyhow::Result<Exi
     bail!(sentence)
 }
 
-/// Why an output cannot be had.
+/// Why an output is unavailable.
 struct Problem {
     sentence: String,
-    /// Whether it will not come back: it is gone, or is another.
+    /// Whether it is lost for good: missing, or with another content.
     is_lost: bool,
 }
 
 /// As [`output_of`], however long that takes, unless a signal comes.
 ///
 /// # Errors
-/// One came, or the agent does not answer.
+/// When one came, or the agent does not answer.
 fn fetch_output(
     client: &Arc<Client>,
     bag: &str,
@@ -313,7 +313,7 @@ fn fetch_output(
     interrupt.unless(move || output_of(&client, &bag, &result))?
 }
 
-/// What a task left, or why that cannot be had: others still can.
+/// The output of a task, or why it is unavailable, which need not affect other tasks.
 ///
 /// # Errors
 /// The agent does not answer.
@@ -325,13 +325,13 @@ fn output_of(client: &Client, bag: &str, result: &TaskResult) -> anyhow::Result<
         Err(ClientError::Refused { status, sentence }) => {
             return problem(status == 404, format!("the output of task {index} cannot be fetched: {sentence}"));
         }
-        // It breaks off where the disk does not give the rest of a file.
+        // The answer breaks off if the disk cannot read the rest of a file.
         Err(error @ ClientError::Broken { .. }) if client.status().is_ok() => {
             return problem(false, format!("the output of task {index} cannot be read: {error}"));
         }
         Err(error) => return Err(error).with_context(|| format!("cannot get the output of task {index}")),
     };
-    // The agent looks at a file once in its life.
+    // The agent hashes a file only once in its life.
     if blake3::hash(&bytes).to_hex().as_str() != output {
         return problem(true, format!("the output of task {index} is damaged: its file has changed since it came"));
     }
@@ -376,7 +376,7 @@ pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCod
         }
         Ok(())
     });
-    // Also what ended early is JSON.
+    // Output that ended early is JSON, too.
     let closed = if json { out.write_all(b"]\n") } else { Ok(()) };
     ended?;
     closed.and_then(|()| out.flush())?;
@@ -386,7 +386,7 @@ pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCod
     end(&bag, &problems, &lost)
 }
 
-/// What a task left that is not among its outputs.
+/// Names paths in the task's directory that are not among its outputs.
 fn not_kept(record: &Record) -> String {
     let paths: Vec<String> = record.left_out.iter().map(|path| path.escape_debug().to_string()).collect();
     let index = record.result.index;
@@ -394,7 +394,7 @@ fn not_kept(record: &Record) -> String {
     format!("of task {index} not kept, as a link, with another name or too deep: {paths}")
 }
 
-/// `text` without what could steer a terminal.
+/// `text` without characters that could steer a terminal.
 fn harmless(text: &[u8]) -> String {
     let steers = |character| idlewood_units::steers(character) && !matches!(character, '\n' | '\t');
     let text = String::from_utf8_lossy(text);
@@ -410,12 +410,12 @@ fn still_missing(bag: &Bag, missing: u64) -> String {
     }
 }
 
-/// What the user has asked for of a bag.
+/// The results that the user asked for.
 struct Chosen {
     bag: Bag,
-    /// Of the chosen tasks that are over, by index.
+    /// The finished ones of the chosen tasks, by index.
     results: Vec<TaskResult>,
-    /// How many of the chosen are not over.
+    /// How many of the chosen tasks are unfinished.
     missing: u64,
 }
 
@@ -446,7 +446,7 @@ fn choose(client: &Client, id: &str, chosen: Option<&Numbers>) -> anyhow::Result
     Ok(Chosen { bag, results, missing })
 }
 
-/// Ranges with all of these numbers, and few others: what is close together is asked for together.
+/// Ranges that cover these numbers and few others: numbers close together are requested together.
 fn close_together(numbers: impl Iterator<Item = u64>) -> Vec<RangeInclusive<u64>> {
     let mut numbers: Vec<u64> = numbers.collect();
     numbers.sort_unstable();
@@ -460,7 +460,7 @@ fn close_together(numbers: impl Iterator<Item = u64>) -> Vec<RangeInclusive<u64>
     ranges
 }
 
-/// The outputs, by index, of the tasks that an earlier `get` has listed and that are over.
+/// Hashes of outputs, by index, of finished tasks that an earlier `get` listed.
 fn unsaved(client: &Client, bag: &str, before: &[serde_json::Value]) -> Result<BTreeMap<u64, String>, ClientError> {
     let mut outputs = BTreeMap::new();
     for tasks in close_together(before.iter().filter_map(|record| record["index"].as_u64())) {
@@ -469,17 +469,17 @@ fn unsaved(client: &Client, bag: &str, before: &[serde_json::Value]) -> Result<B
     Ok(outputs)
 }
 
-/// Refuses tasks that a bag does not have.
+/// Refuses indices that the bag does not have.
 pub(super) fn check(bag: &Bag, chosen: &Numbers) -> Result<(), BadUsage> {
     let Some(beyond) = chosen.iter().find(|&index| index >= bag.tasks) else { return Ok(()) };
     let (id, last) = (output::short_id(&bag.id), bag.tasks.saturating_sub(1));
     Err(BadUsage(format!("bag {id} has no task {beyond}: its last is {last}")))
 }
 
-/// Writes a task's directory. Paths that are refused become problems.
+/// Writes a task's directory. Refused paths become problems.
 ///
 /// # Errors
-/// A file cannot be written, or a signal came: of the files that are there, each is whole.
+/// When a file cannot be written, or a signal came: every file that exists is complete.
 fn save(
     out: &Path,
     result: TaskResult,
@@ -514,7 +514,7 @@ fn save(
             Err(error) => return Err(error),
         }
     }
-    // Not before the others are there.
+    // Only after the other files exist.
     let code = task.exit_code.map_or_else(String::new, |code| format!("{code}\n"));
     write(&directory.join("exit_code"), code.as_bytes(), interrupt)?;
     Ok(Record {
@@ -530,8 +530,8 @@ fn save(
     })
 }
 
-/// Whether a file cannot be written because of its name, or of what has that name: others still can. A machine chooses names as
-/// it likes: `a` and `a/b`, or one that is longer than this system's.
+/// Whether a file cannot be written because of its name, or of another file with that name: other files still can. A
+/// machine chooses names as it likes: `a` and `a/b`, or one longer than this system's limit.
 fn is_of_its_path(error: &anyhow::Error) -> bool {
     use io::ErrorKind::{
         AlreadyExists, DirectoryNotEmpty, InvalidFilename, InvalidInput, IsADirectory, NotADirectory, TooManyLinks,
@@ -550,7 +550,7 @@ fn is_of_its_path(error: &anyhow::Error) -> bool {
     })
 }
 
-/// `name` as a path that stays where it is put: plain names between slashes.
+/// `name` as a path inside the directory: plain names between slashes.
 fn inside(name: &str) -> Option<PathBuf> {
     name.split('/').map(|part| is_file_name(part).then_some(part)).collect()
 }
@@ -559,14 +559,14 @@ fn make_directory(path: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))
 }
 
-/// Replaces a file at once, or leaves it as it is.
+/// Replaces a file atomically.
 ///
 /// # Errors
-/// It cannot be written, or a signal came.
+/// When it cannot be written, or a signal came.
 fn write(path: &Path, content: &[u8], interrupt: &Interrupt) -> anyhow::Result<()> {
     let failed = || format!("cannot write {}", path.display());
     let directory = path.parent().unwrap_or(Path::new("."));
-    // With the permissions that the user's umask leaves, like any file.
+    // With the permissions that the user's umask allows, like any file.
     let created = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(directory);
     let mut file = created.with_context(failed)?;
     for part in content.chunks(PART_BYTES) {
@@ -577,7 +577,7 @@ fn write(path: &Path, content: &[u8], interrupt: &Interrupt) -> anyhow::Result<(
     Ok(())
 }
 
-/// How far a long fetch is, on a terminal.
+/// Progress of a long fetch, on a terminal.
 struct Progress {
     total: usize,
     done: usize,
@@ -678,7 +678,7 @@ mod tests {
         assert_eq!((read("outputs/a"), read("outputs/d/b")), (b"1".to_vec(), b"2".to_vec()));
         assert!(!out.path().join("7/x").exists());
 
-        // Again, over what is there.
+        // Again, over existing files.
         saved(out.path(), result(7), &task(&[("a", "4")]), &mut problems);
         assert_eq!(read("outputs/a"), b"4");
         let names: Vec<_> =
@@ -701,17 +701,17 @@ mod tests {
             "{problems:?}"
         );
 
-        // What stands in the way of the whole task.
+        // In the way of the whole task.
         fs::write(out.path().join("8"), "a file of the user's").unwrap();
         let error = save(out.path(), result(8), &task(&[]), &mut problems, &Interrupt::default()).unwrap_err();
         assert!(is_of_its_path(&error), "{error:?}");
-        // And of everything.
+        // In the way of everything.
         for kind in [io::ErrorKind::StorageFull, io::ErrorKind::PermissionDenied] {
             assert!(!is_of_its_path(&anyhow::Error::new(io::Error::from(kind)).context("cannot write")));
         }
     }
 
-    /// However large it is.
+    /// A file of any size.
     #[test]
     fn a_file_that_is_interrupted_stays_as_it_was() {
         let out = tempfile::tempdir().unwrap();
@@ -743,7 +743,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_kept_of_a_task_is_told() {
+    fn files_that_are_not_kept_are_reported() {
         let out = tempfile::tempdir().unwrap();
         let left = TaskOutput { left_out: vec!["a\x1b/link".to_owned(), "7 more".to_owned()], ..task(&[("kept", "")]) };
         let record = saved(out.path(), result(3), &left, &mut Vec::new());

@@ -13,17 +13,17 @@ use super::Context;
 use crate::node::{self, RunOptions};
 use crate::output;
 
-/// The environment variable that says what is logged, in the syntax of `tracing_subscriber`.
+/// The environment variable that selects log messages, in the syntax of `tracing_subscriber`.
 const LOG_VARIABLE: &str = "IDLEWOOD_LOG";
-/// What is logged where nothing else is said. libp2p warns of every stream and word that it does not take, as often as others
-/// like; what matters of that is counted.
+/// Log messages by default. libp2p warns of every refused stream and malformed message, as often as other machines
+/// like; those that matter are counted.
 const LOG_DEFAULT: &str = "warn,libp2p=error,idlewood=info";
 
-/// Threads of the runtime. Our choice: the driver is one task, and more threads than it and the network can use only
-/// wake each other.
+/// Threads of the runtime. Our choice: the driver is one async task, and more threads than it and the network can use
+/// only wake each other.
 const THREADS: usize = 1;
 
-/// What `run` takes.
+/// Arguments of `run`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RunArgs {
     /// Listen here for other agents, on the network for example at /ip4/0.0.0.0/tcp/4001; loopback only without a grid;
@@ -75,7 +75,7 @@ pub(super) fn run(context: &Context, args: RunArgs) -> anyhow::Result<ExitCode> 
     let runtime = runtime.worker_threads(THREADS).enable_all().build().context("cannot start")?;
     // On a thread of the runtime: network and driver then wake each other without a switch between threads.
     runtime.block_on(runtime.spawn(node::run(options))).context("the agent panicked")??;
-    // What still blocks a thread is of no use any more.
+    // Abandons blocking threads.
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(ExitCode::SUCCESS)
 }
@@ -122,9 +122,9 @@ mod tests {
 
     use super::*;
 
-    /// What libp2p warns of comes as often as others like.
+    /// Other machines can cause warnings of libp2p as often as they like.
     #[test]
-    fn what_others_send_does_not_fill_the_log() {
+    fn messages_of_others_do_not_fill_the_log() {
         #[derive(Clone, Default)]
         struct Written(Arc<Mutex<Vec<u8>>>);
 

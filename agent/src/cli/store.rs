@@ -1,4 +1,4 @@
-//! `idlewood store`: what the agent of a state directory has on disk, looked at while it does not run.
+//! `idlewood store`: inspecting a state directory's store while its agent does not run.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -28,7 +28,7 @@ pub(super) enum StoreCommand {
     },
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Serialize)]
 struct Report {
     sound: bool,
@@ -36,7 +36,7 @@ struct Report {
     records: BTreeMap<&'static str, Tally>,
     /// Records whose version or checksum is wrong.
     damaged: u64,
-    /// Sound ones of which this idlewood can make nothing.
+    /// Sound records that this idlewood cannot decode.
     unreadable: u64,
     /// Records that a newer idlewood wrote.
     newer: u64,
@@ -44,14 +44,14 @@ struct Report {
     commits_lost: u64,
     size_bytes: u64,
     live_bytes: u64,
-    /// What of the store's files is damaged.
+    /// Damage in the store's files.
     flaws: Vec<String>,
     set_aside: Vec<PathBuf>,
-    /// What to do; null where nothing is wrong.
+    /// The remedy; null if nothing is wrong.
     advice: Option<String>,
 }
 
-/// How many records, and what they take.
+/// Number and bytes of records.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Tally {
     count: u64,
@@ -194,7 +194,7 @@ fn export(inspection: &Inspection, to: Option<&PathBuf>) -> anyhow::Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// Its key, and its content: what can be told of it as JSON, else its bytes.
+/// A record's key and content: as JSON if it decodes, else as bytes.
 fn exported(key: &[u8], value: &[u8]) -> Value {
     let key = hex::encode(key);
     let content = Record::decode(value).map_err(|error| error.to_string()).and_then(|record| {
@@ -255,9 +255,9 @@ mod tests {
         assert!(inspection.records.iter().all(|(_, value)| value[0] == 1), "it is no old store");
         let mut found: Vec<Value> = inspection.records.iter().map(|(key, value)| exported(key, value)).collect();
         assert!(found.iter().all(|record| record["error"].is_null()), "{found:?}");
-        // What idlewood of that time was told to write.
+        // The records that idlewood of that time was told to write.
         let result = |index: u64, success: bool| {
-            // Index, attempt, output, its bytes, work in Mop; success is told where there was none.
+            // Index, attempt, output, its bytes, work in Mop; success is the default.
             let mut result = json!({ "i": index, "t": 1, "o": "09".repeat(32), "b": 12, "w": 49.5 });
             if !success {
                 result["s"] = json!(false);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_wrong_is_told_with_what_to_do() {
+    fn every_fault_is_reported_with_a_remedy() {
         let record = Record::Incarnation(3);
         let (key, value) = (record.key().to_bytes(), record.encode());
         let with = |change: fn(&mut Inspection)| {

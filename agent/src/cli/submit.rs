@@ -1,4 +1,4 @@
-//! `idlewood submit`: plan, upload what the agent lacks, submit, and wait if asked to.
+//! `idlewood submit`: makes a plan, uploads missing files, submits, and waits if asked to.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -17,10 +17,10 @@ use crate::output::{self, Format};
 use crate::submit::options::Options;
 use crate::submit::{self, Plan};
 
-/// Tasks that a dry run shows.
+/// Tasks that a dry run prints.
 const PREVIEW_TASKS: u64 = 3;
 
-/// What `submit` takes.
+/// Arguments of `submit`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -57,7 +57,7 @@ pub(super) fn run(context: &Context, args: SubmitArgs, entries: Option<Vec<Strin
         Some(path) => Options::read(path)?,
         None => Options::default(),
     };
-    // Before they are merged: what flags contradict, the spec file cannot settle.
+    // Before merging: a spec file cannot resolve contradictions between flags.
     let flags = Options { entries, ..args.options };
     if flags.sources() > 1 {
         return Err(BadUsage("`:::` and a flag both say what the tasks are: use one of them".to_owned()).into());
@@ -112,7 +112,7 @@ fn upload(client: &Client, plan: &Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Names what the user may take for tasks.
+/// Names directories that the user may have meant as tasks.
 fn tell_left_out(plan: &Plan) -> io::Result<()> {
     let Some(first) = plan.left_out.first() else { return Ok(()) };
     let others = match plan.left_out.len() {
@@ -123,7 +123,7 @@ fn tell_left_out(plan: &Plan) -> io::Result<()> {
     writeln!(io::stderr(), "left out, since tasks are made of files only: the directory {first}{others}")
 }
 
-/// What would be sent.
+/// Prints the submission instead of sending it.
 fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
     let request = &plan.request;
     if context.format == Format::Json {

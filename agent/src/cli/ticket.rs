@@ -1,4 +1,4 @@
-//! `idlewood bag ticket` and `bag adopt`: a bag outlives its submitter's machine.
+//! `idlewood bag ticket` and `bag adopt`: a bag survives the loss of its submitter's machine.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -18,7 +18,7 @@ use super::which::BagName;
 use crate::adopting;
 use crate::output::{self, Format};
 
-/// What `bag ticket` takes.
+/// Arguments of `bag ticket`.
 #[derive(Debug, clap::Args)]
 pub(super) struct TicketArgs {
     /// Its id, a unique prefix of it, or `last`
@@ -32,7 +32,7 @@ pub(super) struct TicketArgs {
     results: bool,
 }
 
-/// What `bag adopt` takes.
+/// Arguments of `bag adopt`.
 #[derive(Debug, clap::Args)]
 pub(super) struct AdoptArgs {
     /// A file made by `idlewood bag ticket`

@@ -1,8 +1,8 @@
-//! Which bag a command is about.
+//! The bag that a command is about.
 
 use std::str::FromStr;
 
-/// Which bag a command is about.
+/// The bag that a command is about.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct WhichBag {
     /// Its id, a unique prefix of it, or `last`

@@ -1,7 +1,7 @@
-//! Blobs over the control API: programs and inputs on their way in, outputs on their way out.
+//! Blobs over the control API: upload of programs and inputs, download of outputs.
 //!
-//! Both ways are streamed in bounded pieces, so a file of gigabytes costs no memory. The file system is used from
-//! blocking threads only.
+//! Both are streamed in bounded pieces, so a file of gigabytes costs no memory. Only blocking threads use the file
+//! system.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -25,7 +25,7 @@ use tokio::task::spawn_blocking;
 
 use super::{Answer, Failure};
 
-/// Step of reading.
+/// Bytes read at once.
 const CHUNK_BYTES: usize = 256 * 1024;
 /// Pieces that wait for the disk.
 const PIECES_WAITING: usize = 8;
@@ -48,7 +48,7 @@ fn too_large() -> Failure {
     Failure::new(StatusCode::PAYLOAD_TOO_LARGE, format!("a file is over {} GiB: split it", INPUT_BYTES_MAX >> 30))
 }
 
-/// Takes the content of the blob that the query names.
+/// Stores the content of the blob that the query names.
 async fn upload(
     State(blobs): State<Arc<Blobs>>,
     query: Result<Query<Upload>, axum::extract::rejection::QueryRejection>,
@@ -74,8 +74,8 @@ async fn upload(
                 if bytes > INPUT_BYTES_MAX {
                     break Some(too_large());
                 }
-                // When the writer has given up, the rest is read and dropped: a client that is still sending
-                // would not see the answer.
+                // After the writer has given up, the rest is read and dropped: a client that is still sending would not
+                // see the answer.
                 if !pieces.is_closed() && pieces.send(piece).await.is_err() {
                     continue;
                 }
@@ -86,7 +86,7 @@ async fn upload(
         }
     };
     drop(pieces);
-    // A part of the content has another hash, so what broke off is not stored.
+    // A truncated upload has another hash, so it is not stored.
     let stored = writer.await.map_err(|error| Failure::internal(&error))?;
     if let Some(failure) = broken {
         return Err(failure);
@@ -107,7 +107,7 @@ async fn next(body: &mut Body) -> Option<Result<Bytes, axum::Error>> {
     loop {
         match std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await? {
             Ok(frame) => {
-                // What is not data is trailers, which mean nothing here.
+                // Other frames are trailers, which mean nothing here.
                 if let Ok(data) = frame.into_data() {
                     return Some(Ok(data));
                 }
@@ -117,7 +117,7 @@ async fn next(body: &mut Body) -> Option<Result<Bytes, axum::Error>> {
     }
 }
 
-/// Gives the content of a blob. It is held open meanwhile, so eviction does not disturb it.
+/// Sends the content of a blob. Its open file survives an eviction meanwhile.
 async fn download(
     State(blobs): State<Arc<Blobs>>,
     Path(text): Path<String>,
@@ -127,7 +127,7 @@ async fn download(
     let opened = spawn_blocking(move || open(&blobs, hash)).await.map_err(|error| Failure::internal(&error))?;
     let missing = || Failure::new(StatusCode::NOT_FOUND, format!("blob {hash} is not here"));
     let opened = match opened {
-        // Whoever asks whether it is here uploads it anew, which mends it.
+        // The client then uploads it anew, which repairs it.
         Err(_) if method == Method::HEAD => None,
         opened => opened?,
     };
@@ -142,7 +142,7 @@ fn open(blobs: &Blobs, hash: Hash) -> Result<Option<(File, u64)>, BlobError> {
     let Some(path) = blobs.path(hash)? else { return Ok(None) };
     match File::open(&path).and_then(|file| file.metadata().map(|metadata| (file, metadata.len()))) {
         Ok(opened) => Ok(Some(opened)),
-        // Evicted between the two lines above.
+        // Evicted meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(BlobError::Io { action: "read", path, source }),
     }

@@ -1,5 +1,5 @@
-//! Invitations and revocations: what an administrator asks its agent for. The gate does it; it may take the disk, and the
-//! time that a passphrase takes.
+//! Invitations and revocations by an administrator. The gate carries them out; it may write to disk, and derive a key
+//! from a passphrase.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +60,7 @@ async fn revoke(State(gate): State<Arc<Gate>>, body: Result<Bytes, BytesRejectio
     Ok(Json(RevokedView { peer: identity::to_libp2p(peer).to_string() }))
 }
 
-/// The machine with this id, or the connected one whose id ends so.
+/// The machine with this id, or the connected one whose id ends with it.
 fn named(gate: &Gate, text: &str) -> Result<PeerId, Failure> {
     if let Some(peer) = text.parse().ok().as_ref().and_then(identity::from_libp2p) {
         return Ok(peer);
@@ -81,7 +81,7 @@ fn span(seconds: f64) -> Result<Duration, Failure> {
         .map_err(|_| Failure::new(StatusCode::BAD_REQUEST, format!("{seconds} s is no stretch of time")))
 }
 
-/// Does what blocks on a thread of its own.
+/// Runs blocking work on a thread of its own.
 async fn beside<T: Send + 'static>(work: impl FnOnce() -> Result<T, GateError> + Send + 'static) -> Result<T, Failure> {
     tokio::task::spawn_blocking(work).await.map_err(|error| Failure::internal(&error))?.map_err(Failure::from)
 }

@@ -1,8 +1,8 @@
-//! Who may speak to the control API: nobody without the token, and no web page even with it.
+//! Access to the control API: only with the token, and no web page even with it.
 //!
-//! A page in the user's browser can send requests to loopback. It cannot know the token; should it leak, the page
-//! still shows itself by its `Origin`, or, after rebinding its own name to 127.0.0.1 (DNS rebinding), by a `Host`
-//! that is not loopback. Neither header can be set by scripts.
+//! A page in the user's browser can send requests to loopback. It cannot know the token; if that leaks, the page still
+//! reveals itself by its `Origin`, or, after rebinding its own name to 127.0.0.1 (DNS rebinding), by a `Host` that is
+//! not loopback. Scripts cannot set either header.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -13,7 +13,7 @@ use blake3::Hash;
 use super::Failure;
 use super::server::Shown;
 
-/// What a request must show.
+/// What a request must contain.
 #[derive(Clone, Debug)]
 pub(super) struct Guard {
     token: Hash,
@@ -48,10 +48,10 @@ impl Guard {
     }
 }
 
-/// Lets a request pass, or answers in its place.
+/// Passes a request on, or answers with a refusal.
 pub(super) async fn check(State(guard): State<Guard>, request: Request, next: Next) -> Result<Response, Failure> {
     guard.examine(request.headers())?;
-    // Such a connection is the owner's, and makes room for nobody.
+    // Such a connection is the owner's, and is never ended to make room.
     if let Some(shown) = request.extensions().get::<Shown>() {
         shown.set();
     }

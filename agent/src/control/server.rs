@@ -1,6 +1,6 @@
-//! Connections to the control API. Any user of the machine can connect, and only the owner knows the token: a connection
-//! that has not shown it is *silent*. Silent connections are few, and where another comes the oldest of them goes, so that
-//! no number of them keeps the owner's commands out.
+//! Connections to the control API. Any user of the machine can connect, but only the owner knows the token: a
+//! connection that has not shown it is *silent*. The number of silent connections is bounded, and a new one replaces
+//! the oldest, so that no number of them keeps the owner's commands out.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,22 +23,22 @@ use tracing::{debug, warn};
 
 /// Silent connections at the same time.
 const SILENT_MAX: usize = 64;
-/// Connections that have shown the token, at the same time; further commands wait for one of them to end.
+/// Connections that have shown the token, at the same time; further ones wait for one to end.
 const SHOWN_MAX: usize = 256;
-/// How long a silent connection stays at the least: time for an honest client to be heard. Its request is sent together
-/// with the connection, and lies in the socket when that is accepted.
+/// A silent connection stays at least so long: time for an honest client, whose request is sent with the connection and
+/// is in the socket when that is accepted.
 const SILENT_LEAST: Duration = Duration::from_millis(100);
-/// How long the head of a request may take, also that of the next one on the same connection.
+/// How long the head of a request may take, also of the next one on the same connection.
 const HEAD_WAIT: Duration = Duration::from_secs(30);
-/// After a connection could not be accepted: the process may have too many files open.
+/// Pause after an accept failed: the process may have too many files open.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether a connection has shown the token; in the extensions of each of its requests, where the guard sets it.
+/// Whether a connection has shown the token; the guard sets it in the extensions of each request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shown(Arc<AtomicBool>);
 
 impl Shown {
-    /// The token is right.
+    /// Notes that the token is right.
     pub(super) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -79,7 +79,7 @@ impl Connections {
         if silent().count() >= SILENT_MAX || self.is_full() { oldest } else { Some(Instant::now()) }
     }
 
-    /// Ends the oldest silent connection where there are too many.
+    /// Ends the oldest silent connection if there are too many.
     fn make_room(&mut self) {
         let silent = self.0.iter().filter(|connection| !connection.shown.is_set()).count();
         if silent < SILENT_MAX && !self.is_full() {
@@ -94,7 +94,7 @@ impl Connections {
     }
 }
 
-/// Answers until it is `stopped`, and then what is under way.
+/// Answers requests until `stopped`, then completes those under way.
 pub(super) async fn answer(listener: TcpListener, router: Router, mut stopped: oneshot::Receiver<()>) {
     let (stop, told) = watch::channel(());
     let mut tasks = JoinSet::new();
@@ -109,7 +109,7 @@ pub(super) async fn answer(listener: TcpListener, router: Router, mut stopped: o
             listener.accept().await
         };
         tokio::select! {
-            // Dropped or sent, it is time to go.
+            // Dropped or sent: stop.
             _ = &mut stopped => break,
             Some(ended) = tasks.join_next() => {
                 if let Err(error) = ended && !error.is_cancelled() {
@@ -140,7 +140,7 @@ pub(super) async fn answer(listener: TcpListener, router: Router, mut stopped: o
 }
 
 async fn converse(stream: TcpStream, router: Router, shown: Shown, mut told: watch::Receiver<()>) {
-    // The end of an answer would wait until its beginning is acknowledged: 40 ms for each task whose output is asked for.
+    // The end of an answer would wait until its beginning is acknowledged: 40 ms for each output requested.
     if let Err(error) = stream.set_nodelay(true) {
         debug!(%error, "answers of the control API may be late");
     }
@@ -155,7 +155,7 @@ async fn converse(stream: TcpStream, router: Router, shown: Shown, mut told: wat
     tokio::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,
-        // Nothing is ever sent: the other end is gone.
+        // Nothing is ever sent: the sender is dropped.
         _ = told.changed() => {
             connection.as_mut().graceful_shutdown();
             connection.await
@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    /// Serves `/`, which takes every request for one with the token, and `/wait`, which does so and never answers.
+    /// Serves `/`, which counts every request as one with the token, and `/wait`, which also never answers.
     struct Served {
         runtime: Runtime,
         address: SocketAddr,
@@ -238,20 +238,20 @@ mod tests {
         }
     }
 
-    /// Whoever connects and says nothing, or half of it, makes room for who comes later: nobody waits for their time to
-    /// be over, which in this test is longer than anything is read for.
+    /// Silent connections, also those with half a request, make room for later ones at once: nobody waits for their
+    /// time to be over, which is longer than this test reads.
     #[test]
-    fn connections_that_say_nothing_keep_no_command_out() {
+    fn silent_connections_keep_no_command_out() {
         let served = Served::start();
         let mut silent: Vec<TcpStream> = (0..3 * SILENT_MAX + 1).map(|_| served.connect()).collect();
         for stream in silent.iter_mut().step_by(2) {
-            // The first ones may be gone already.
+            // The first ones may be closed already.
             if let Err(error) = stream.write_all(b"GET / HT") {
                 assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock);
             }
         }
         served.assert_answers();
-        // Of the last 64 one at most made room for it.
+        // Of the last 64 at most one made room for it.
         let last = &mut silent[2 * SILENT_MAX + 2..];
         for stream in last {
             stream.set_nonblocking(true).expect("a socket");
@@ -261,9 +261,9 @@ mod tests {
         served.end();
     }
 
-    /// Silent connections go for commands, and commands do not go for silent connections.
+    /// Silent connections are ended for commands, but not the other way round.
     #[test]
-    fn commands_under_way_stay_whoever_comes() {
+    fn new_connections_end_no_command_under_way() {
         let served = Served::start();
         let waiting: Vec<TcpStream> = (0..SILENT_MAX).map(|_| served.ask("/wait")).collect();
         while served.waiting.load(Ordering::SeqCst) < SILENT_MAX {

@@ -5,7 +5,7 @@ use idlewood_api::client::{Client, ClientError};
 
 use super::*;
 
-/// A control API with blobs but no node behind it, and what a client needs to reach it.
+/// A control API with blobs but no node behind it, and its client.
 struct Desk {
     directory: tempfile::TempDir,
     endpoint: Endpoint,
@@ -31,7 +31,7 @@ impl Desk {
         Client::open(self.directory.path()).unwrap()
     }
 
-    /// What is answered to a request with exactly these headers, headers included.
+    /// The answer to a request with exactly these headers, headers included.
     fn whole_answer(&self, head: &str, headers: &[(&str, &str)]) -> String {
         let mut text = format!("{head} HTTP/1.1\r\nConnection: close\r\n");
         for (name, value) in headers {
@@ -45,7 +45,7 @@ impl Desk {
         answer
     }
 
-    /// Status and body of it.
+    /// Its status and body.
     fn request(&self, head: &str, headers: &[(&str, &str)]) -> (u16, String) {
         let answer = self.whole_answer(head, headers);
         let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
@@ -59,7 +59,7 @@ impl Desk {
 }
 
 #[test]
-fn only_who_has_the_token_is_served() {
+fn only_requests_with_the_token_are_served() {
     let desk = Desk::new(1 << 20);
     let host = desk.endpoint.address.clone();
     let port = host.rsplit(':').next().unwrap();
@@ -84,7 +84,7 @@ fn only_who_has_the_token_is_served() {
     ] {
         let (got, body) = desk.request(get, &headers);
         assert_eq!(got, status, "{headers:?}: {body}");
-        // Without a Host header hyper may refuse by itself; all that is ours is JSON.
+        // Without a Host header hyper may refuse by itself; all of our answers are JSON.
         assert!(serde_json::from_str::<ErrorBody>(&body).is_ok(), "{headers:?}: {body}");
     }
     let (status, body) = desk.request("GET /none", &[("Host", &*host)]);
@@ -104,7 +104,7 @@ fn a_page_in_the_browser_gets_nothing() {
     let address: SocketAddr = host.parse().unwrap();
     assert!(address.ip().is_loopback(), "{address}");
     let bearer = format!("Bearer {}", desk.endpoint.token);
-    // What a browser asks before a request that is not simple, and simple requests, which it sends without asking.
+    // A browser asks before a request that is not simple; simple ones it sends at once.
     let preflight = [
         ("Host", &*host),
         ("Origin", "https://evil.example"),
@@ -151,7 +151,7 @@ fn blobs_come_and_go() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_so_and_taken_anew() {
+fn an_unreadable_blob_is_reported_and_uploaded_anew() {
     let desk = Desk::new(1 << 20);
     let path = desk.directory.path().join("content");
     fs::write(&path, b"content").unwrap();
@@ -160,7 +160,7 @@ fn what_cannot_be_read_is_told_so_and_taken_anew() {
     let directory = desk.stop();
     let blob = directory.path().join("blobs").join(&hash.to_hex()[..2]).join(&hash.to_hex()[2..]);
     fs::remove_file(&blob).unwrap();
-    // Root reads any file.
+    // Root can read any file.
     std::os::unix::fs::symlink(&blob, &blob).unwrap();
 
     let desk = Desk::on(directory, 1 << 20);
@@ -175,7 +175,7 @@ fn what_cannot_be_read_is_told_so_and_taken_anew() {
 }
 
 #[test]
-fn what_is_not_what_was_said_is_refused() {
+fn an_upload_with_another_hash_is_refused() {
     let desk = Desk::new(1 << 20);
     let client = desk.client();
     let path = desk.directory.path().join("content");
@@ -214,7 +214,7 @@ fn an_idle_connection_does_not_hold_the_agent() {
     let desk = Desk::new(1 << 20);
     let mut stream = std::net::TcpStream::connect(&desk.endpoint.address).unwrap();
     stream.write_all(b"POST /v1/blobs HTTP/1.1\r\n").unwrap();
-    // Ends at all: the other side says nothing more and does not hang up either.
+    // It ends although the other side neither sends nor hangs up.
     desk.stop();
     drop(stream);
 }
@@ -267,9 +267,9 @@ fn read<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     parse(Ok(Bytes::copy_from_slice(bytes))).ok()
 }
 
-/// Whoever has the token may say anything.
+/// A client with the token may send anything.
 #[test]
-fn mutations_of_what_is_asked_of_the_agent() {
+fn mutations_of_requests() {
     use idlewood_api::{InviteRequest, RevokeRequest, SubmitRequest};
     use idlewood_scheduler::BlobId;
     use idlewood_testing::mutations;
@@ -281,7 +281,7 @@ fn mutations_of_what_is_asked_of_the_agent() {
     request.env.insert("KEY".to_owned(), "{index}".to_owned());
     mutations("control submit", vec![serde_json::to_vec(&request).unwrap()], |bytes| {
         let Some(request) = read::<SubmitRequest>(bytes) else { return false };
-        // A client that writes what was read says the same.
+        // The request as written by a client decodes to the same.
         let written = serde_json::to_vec(&request).unwrap();
         let again = read::<SubmitRequest>(&written).expect("it was read before");
         assert_eq!(serde_json::to_vec(&again).unwrap(), written);

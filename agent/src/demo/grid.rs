@@ -1,4 +1,4 @@
-//! The agent processes of the demo, and what is done to them. Nothing is left running when this is dropped.
+//! The agent processes of the demo. Dropping the grid ends them all.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt as _;
@@ -22,7 +22,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long an agent may take to leave in good order.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Tells whether the user wants to stop.
+/// Whether the user wants to stop.
 #[derive(Clone, Debug)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
@@ -87,7 +87,7 @@ impl Agent {
         self.directory.join("owner-is-here")
     }
 
-    /// The owner comes or goes: the agent's probe looks for a file.
+    /// Simulates the owner's coming or going: the agent's probe looks for a file.
     pub(crate) fn set_owner(&self, present: bool) -> anyhow::Result<()> {
         let path = self.owner_file();
         if present {
@@ -98,12 +98,12 @@ impl Agent {
         Ok(())
     }
 
-    /// Its process id, while it has not been waited for.
+    /// Its process id, until it is reaped.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Child::id)
     }
 
-    /// Asks it to end in good order. Its id is its own as long as it has not been waited for.
+    /// Asks it to end in good order. Its id is its own until it is reaped.
     fn terminate(&self) {
         let pid = self.process.as_ref().and_then(|process| Pid::from_raw(process.id() as i32));
         if let Some(pid) = pid
@@ -113,7 +113,7 @@ impl Agent {
         }
     }
 
-    /// SIGKILL, and wait until it is gone. Nothing is signalled if it has been waited for before.
+    /// Sends SIGKILL and reaps it. Does nothing if it was reaped before.
     pub(crate) fn kill(&mut self) {
         if let Some(mut process) = self.process.take()
             && let Err(error) = process.kill().and_then(|()| process.wait())
@@ -123,12 +123,12 @@ impl Agent {
     }
 }
 
-/// All of them.
+/// All agents of the demo.
 #[derive(Debug)]
 pub(crate) struct Grid {
     pub(crate) agents: Vec<Agent>,
     speed_mops: f64,
-    /// That of the first agent's machine, which made the grid.
+    /// Gate of the first agent's machine, which made the grid.
     gate: Gate,
     /// Holds the state directories.
     root: TempDir,
@@ -149,7 +149,7 @@ impl Grid {
             if number > 0 {
                 join_beside(&grid.gate, &directory, &identity::load_or_create(&directory)?)?;
             }
-            // A private grid, for a minute: only what it is told counts as its owner's, not a battery either.
+            // A private grid, for a minute: only the probe file counts as its owner, not even a battery.
             std::fs::write(directory.join("config.toml"), "[owner]\non_battery = true\n")?;
             let bootstrap = match grid.agents.first() {
                 Some(first) => Some(wait_for_agent(first, interrupt)?),
@@ -168,9 +168,9 @@ impl Grid {
         command.arg("run").arg("--state-dir").arg(directory).args(["--listen", "/ip4/127.0.0.1/tcp/0"]);
         command.arg("--speed-mops").arg(self.speed_mops.to_string());
         command.arg("--owner-probe").arg(directory.join("owner-is-here"));
-        // What the owner has set is not for the demo.
+        // The owner's own settings are not for the demo.
         command.arg("--config").arg(directory.join("config.toml"));
-        // The demo may be killed too: its agents end with it.
+        // The demo may be killed, too: its agents end with it.
         command.arg("--die-with-parent");
         if let Some(bootstrap) = bootstrap {
             command.args(["--bootstrap", bootstrap]);
@@ -204,7 +204,7 @@ impl Grid {
         Ok(())
     }
 
-    /// What the agents last logged, for an error message.
+    /// The agents' latest log lines, for an error message.
     fn logs(&self) -> String {
         let last = |agent: &Agent| -> Option<String> {
             let log = std::fs::read_to_string(agent.directory.join("agent.log")).ok()?;
@@ -214,7 +214,7 @@ impl Grid {
         format!("their last words: {}", lines.join(" | "))
     }
 
-    /// Stops all agents in good order, and those that do not follow, otherwise.
+    /// Stops all agents in good order, and kills those that do not end.
     pub(crate) fn stop(&mut self) {
         for agent in &self.agents {
             agent.terminate();
@@ -246,7 +246,7 @@ fn join_beside(issuer: &Gate, state_dir: &Path, machine: &Keypair) -> anyhow::Re
     Ok(())
 }
 
-/// Waits until an agent answers; where it listens.
+/// Waits until an agent answers; returns its address.
 fn wait_for_agent(agent: &Agent, interrupt: &Interrupt) -> anyhow::Result<String> {
     let begin = Instant::now();
     loop {

@@ -11,10 +11,10 @@ use idlewood_trust::manifest::TaskOutput;
 use super::grid::Interrupt;
 use crate::tiles::{Canvas, Picture};
 
-/// Writes `demo.png` into `out`; how many tiles are as they should be.
+/// Writes `demo.png` into `out`; returns how many tiles are right.
 ///
 /// # Errors
-/// When a result cannot be had or does not fit the picture, the picture cannot be written, or the user interrupts.
+/// When a result is unavailable or does not fit the picture, the picture cannot be written, or the user interrupts.
 pub(super) fn check(
     client: &Client,
     bag: &str,

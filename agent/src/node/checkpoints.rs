@@ -28,8 +28,8 @@ use idlewood_scheduler::{BagId, BlobId, Checkpoint, Event, TaskId};
 use idlewood_trust::manifest::TaskOutput;
 use idlewood_trust::{CHECKPOINT_ADDED_BYTES, Gate};
 use idlewood_units::FILES_MAX;
-use idlewood_worker::left::{Contents, DEPTH_MAX, Left, Room};
 use idlewood_worker::removal;
+use idlewood_worker::untrusted::{Contents, DEPTH_MAX, Room, UntrustedDir};
 use serde_bytes::ByteBuf;
 
 use super::driver::{Done, Driver};
@@ -80,7 +80,7 @@ pub(super) fn sweep(parent: &Path, held: &BTreeMap<BagId, IntervalSet>, in_use: 
 
 /// The same for one bag, of whose tasks these are held.
 fn sweep_bag(bag: &Path, held: Option<&IntervalSet>) -> io::Result<()> {
-    let Some(directory) = Left::open(bag)? else { return Ok(()) };
+    let Some(directory) = UntrustedDir::open(bag)? else { return Ok(()) };
     let mut result = Ok(());
     for name in directory.names()? {
         let name = name?;
@@ -97,7 +97,7 @@ fn sweep_bag(bag: &Path, held: Option<&IntervalSet>) -> io::Result<()> {
 /// # Errors
 /// When it cannot be removed.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
-    match Left::open(path) {
+    match UntrustedDir::open(path) {
         // A worker has it: for a task that has just come back, or it is about to die.
         Ok(Some(directory)) if !directory.lock()? => Ok(()),
         Ok(_) => removal::remove(path),
@@ -113,7 +113,7 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
 /// When a directory cannot be read.
 pub(super) fn found(parent: &Path) -> io::Result<BTreeMap<BagId, IntervalSet>> {
     let mut found = BTreeMap::new();
-    let Some(bags) = Left::open(parent)? else { return Ok(found) };
+    let Some(bags) = UntrustedDir::open(parent)? else { return Ok(found) };
     for bag in bags.names()? {
         let bag = parent.join(bag?);
         let Some(id) = id_of(&bag) else { continue };
@@ -124,7 +124,7 @@ pub(super) fn found(parent: &Path) -> io::Result<BTreeMap<BagId, IntervalSet>> {
 
 /// The tasks that have something in a bag's directory, which workers write to: as many as are ever looked at.
 fn indices(bag: &Path) -> io::Result<BTreeSet<u64>> {
-    let Some(directory) = Left::open(bag)? else { return Ok(BTreeSet::new()) };
+    let Some(directory) = UntrustedDir::open(bag)? else { return Ok(BTreeSet::new()) };
     let indices = directory.names()?.filter_map(|name| name.map(|name| index_of(&name)).transpose());
     indices.take(TASKS_MAX).collect()
 }
@@ -161,7 +161,7 @@ fn store(blobs: &Arc<Blobs>, bytes: &[u8]) -> anyhow::Result<(Checkpoint, Pin)> 
 fn pack(path: &Path, bytes_max: u64) -> anyhow::Result<Option<Vec<u8>>> {
     let limit = bytes_max >> 20;
     let too_large = || format!("it is over {limit} MiB (limits.checkpoint)");
-    let Some(left) = Left::open(path)? else { return Ok(None) };
+    let Some(left) = UntrustedDir::open(path)? else { return Ok(None) };
     let Contents { files, left_out } = left.read_all(&mut Room::new(bytes_max, too_large()))?;
     if let Some(path) = left_out.first() {
         anyhow::bail!("{path:?} is a link, has another name or lies too deep");
@@ -363,7 +363,7 @@ mod tests {
             fs::write(task(bag, index).join("progress"), b"x").expect("our directory");
         }
         let held = BTreeMap::from([(BagId([1; 32]), IntervalSet::from(4..9))]);
-        let worker = Left::open(&task(3, 0)).expect("readable").expect("it is there");
+        let worker = UntrustedDir::open(&task(3, 0)).expect("readable").expect("it is there");
         assert!(worker.lock().expect("nobody has it"));
         sweep(parent.path(), &held, &BTreeSet::from([BagId([2; 32])])).expect("our directory");
         let there = [(1, 3), (1, 4), (2, 0), (3, 0)].map(|(bag, index)| task(bag, index).exists());

@@ -28,21 +28,21 @@ use tokio::task::Id;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::absence::Absence;
-use super::again::Needs;
 use super::checkpoints;
 use super::commits::{Commits, Ended};
 use super::ending::Ending;
 use super::handle::{Command, Reply};
 use super::jobs::Jobs;
-use super::kept::Kept;
 use super::manifests::Manifests;
 use super::measuring::Measuring;
 use super::neighbours::{self, Neighbours};
 use super::outputs::{Fetched, Fetches};
 use super::owner::Owner;
 use super::pin::Pin;
+use super::pins::Pins;
 use super::places::Place;
 use super::receipts::Leaving;
+use super::rerun::Needs;
 use super::runs::Runs;
 use super::submission::Accepted;
 use super::task::{Collected, Preparation, Supplies};
@@ -77,7 +77,7 @@ pub(super) struct Parts {
     pub(super) listen: Multiaddr,
     pub(super) neighbours: Neighbours,
     pub(super) bootstrap: Vec<Multiaddr>,
-    pub(super) kept: Kept,
+    pub(super) pins: Pins,
 }
 
 /// What work beside the loop ends in.
@@ -128,7 +128,7 @@ pub(super) enum Done {
         manifest: Option<std::sync::Arc<Manifest>>,
     },
     /// A manifest of a bag of this machine that could not be read.
-    ReadAgain {
+    ManifestRetried {
         bag: BagId,
         manifest: Result<Option<std::sync::Arc<Manifest>>, super::Refusal>,
     },
@@ -190,7 +190,7 @@ pub(super) struct Driver {
     neighbours: Neighbours,
     bootstrap: Vec<Multiaddr>,
     absence: Absence,
-    pub(super) kept: Kept,
+    pub(super) pins: Pins,
     pub(super) commits: Commits,
     /// As the peer was told last.
     disk_was_full: bool,
@@ -224,7 +224,7 @@ pub(super) struct Driver {
     /// What followed from an effect while effects were carried out.
     pub(super) follow_ups: VecDeque<idlewood_machine::Event>,
     /// Of outputs that follow-ups speak of: the peer's record pins them when these are handled, or nobody wants them.
-    pub(super) pins: Vec<Pin>,
+    pub(super) follow_up_pins: Vec<Pin>,
     left: bool,
     /// The store is beyond use: the agent ends, and whoever supervises it starts it again.
     fatal: Option<CommitError>,
@@ -259,7 +259,7 @@ impl Driver {
             neighbours: parts.neighbours,
             bootstrap: parts.bootstrap,
             absence,
-            kept: parts.kept,
+            pins: parts.pins,
             commits: Commits::default(),
             disk_was_full: false,
             runs: Runs::new(places.len()),
@@ -281,7 +281,7 @@ impl Driver {
             ending: BTreeMap::new(),
             effects: Vec::new(),
             follow_ups: VecDeque::new(),
-            pins: Vec::new(),
+            follow_up_pins: Vec::new(),
             left: false,
             fatal: None,
         }
@@ -407,7 +407,7 @@ impl Driver {
             next = self.follow_ups.pop_front();
         }
         self.effects = effects;
-        self.pins.clear();
+        self.follow_up_pins.clear();
     }
 
     fn carry_out(&mut self, effect: idlewood_machine::Effect) {
@@ -442,7 +442,7 @@ impl Driver {
 
     fn persist(&mut self, ticket: Ticket, changes: Vec<Change>) {
         for change in &changes {
-            self.kept.apply(change);
+            self.pins.apply(change);
             match change {
                 // None is ahead that has to be given something first.
                 Change::Put(Record::Held { bag, ranges, checkpoints, .. }) if !checkpoints.is_empty() => {
@@ -553,7 +553,7 @@ impl Driver {
             Done::AcceptLost => self.accepting -= 1,
             Done::RerunReady { bag, tasks, needs, reply } => self.rerun_ready(bag, tasks.as_ref(), needs, reply),
             Done::ManifestRead { bag, manifest: Some(manifest) } => self.manifest_read(bag, manifest),
-            Done::ReadAgain { bag, manifest } => self.read_again(bag, manifest),
+            Done::ManifestRetried { bag, manifest } => self.manifest_retried(bag, manifest),
             Done::CheckpointsKept { stop, bag, kept } => self.checkpoints_kept(stop, bag, kept),
             Done::Reclaimed { stop, took } => self.reclaimed(stop, took),
             Done::Bootstrapped(Some(contact)) => self.feed(Event::Bootstrap(contact)),

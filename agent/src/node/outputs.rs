@@ -37,7 +37,7 @@ impl Driver {
             || self.supplies.blobs.is_durable(hash) && self.supplies.blobs.len(hash) == Some(wanted.output_bytes);
         if !wanted.unfinished && is_here() {
             // Executed here, or like another that is here.
-            self.pins.push(pin);
+            self.follow_up_pins.push(pin);
             self.follow_ups.push_back(Event::FetchEnded { fetch, end: FetchEnd::Here { checkpoint: None } });
             return;
         }

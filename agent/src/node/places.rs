@@ -119,7 +119,7 @@ impl Driver {
     ) {
         self.places[place] = Place::Running { task, attempt };
         let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
-        let takes_small = self.kept.takes_small_outputs();
+        let takes_small = self.pins.takes_small_outputs();
         let collect = move || {
             drop(prepared);
             Done::Collected { task, attempt, collected: task::not_prepared(&blobs, takes_small, error, speed_mops) }
@@ -199,7 +199,7 @@ impl Driver {
         self.note_start(task.bag, ended.wall);
         self.note_span(task.bag, ended.wall);
         let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
-        let takes_small = self.kept.takes_small_outputs();
+        let takes_small = self.pins.takes_small_outputs();
         let codes = &prepared.manifest.success_codes;
         let untouched = takes_small.then(|| task::collect_untouched(&blobs, &prepared.job, codes, &ended, speed_mops));
         if let Some(collected) = untouched.flatten() {

@@ -18,7 +18,7 @@ use idlewood_trust::{Batch, Ending, Proof, Receipt, Statement};
 
 use super::driver::{Done, Driver};
 use super::handle::{Page, Reply};
-use super::kept;
+use super::pins;
 use super::results::{self, Finished};
 use super::views::answer;
 
@@ -147,7 +147,7 @@ impl Driver {
             tracing::info!(%bag, ?from, "results with other outputs than they name");
             return None;
         }
-        let is_foreign = self.kept.description(bag).is_none() && !self.kept.is_unread(bag);
+        let is_foreign = self.pins.description(bag).is_none() && !self.pins.is_unread(bag);
         if is_foreign || results.is_empty() {
             return Some(Message::Results { bag, executor, results, signature });
         }
@@ -183,7 +183,7 @@ impl Driver {
         let (grid, gate) = (self.grid, self.gate.clone());
         let read = move || {
             let missing = || super::Refusal::Unavailable(format!("the manifest of bag {bag} is missing on this disk"));
-            let known = match kept::manifest(known, &blobs, bag).and_then(|known| known.ok_or_else(missing)) {
+            let known = match pins::manifest(known, &blobs, bag).and_then(|known| known.ok_or_else(missing)) {
                 Ok(known) => known,
                 Err(refusal) => {
                     answer(reply, Err(refusal));

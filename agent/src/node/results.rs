@@ -10,7 +10,7 @@ use idlewood_units::clock::iso;
 use super::Refusal;
 use super::driver::{Done, Driver};
 use super::handle::{Page, Reply};
-use super::kept;
+use super::pins;
 use super::views::answer;
 
 /// Records that are read together.
@@ -59,7 +59,7 @@ impl Driver {
         let (known, blobs) = (self.manifests.get(bag), self.supplies.blobs.clone());
         let reader = self.store.reader();
         let look = move || {
-            let manifest = match kept::manifest(known, &blobs, bag) {
+            let manifest = match pins::manifest(known, &blobs, bag) {
                 Ok(manifest) => manifest,
                 Err(refusal) => {
                     answer(reply, Err(refusal));

@@ -286,7 +286,7 @@ impl Driver {
             Claim::Over(Collected { outcome, pin }) => {
                 self.places[place] = Place::Free;
                 self.follow_ups.push_back(Event::TaskEnded { task, outcome }.into());
-                self.pins.extend(pin);
+                self.follow_up_pins.extend(pin);
                 true
             }
             Claim::Given => {

@@ -61,7 +61,7 @@ impl Driver {
         if let Err(error) = self.peer().check(&submission) {
             return answer(reply, Err(Refusal::Invalid(error.to_string())));
         }
-        self.kept.learn(submission.id, Some(&manifest));
+        self.pins.learn(submission.id, Some(&manifest));
         drop(pins);
         self.manifests.remember(submission.id, manifest);
         self.submitting.insert(submission.id, reply);

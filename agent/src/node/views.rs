@@ -268,7 +268,7 @@ impl Driver {
         };
         idlewood_api::Bag {
             id: hex::encode(view.bag.id.0),
-            name: self.kept.description(view.bag.id).map(|bag| bag.name.clone()).unwrap_or_default(),
+            name: self.pins.description(view.bag.id).map(|bag| bag.name.clone()).unwrap_or_default(),
             state,
             tasks: view.bag.tasks,
             done: view.done,
@@ -318,14 +318,14 @@ impl Driver {
     fn bag_detail(&self, view: BagView) -> Result<idlewood_api::BagDetail, Refusal> {
         let bag = view.bag.id;
         let missing = || {
-            let why = if self.kept.is_unread(bag) {
+            let why = if self.pins.is_unread(bag) {
                 "cannot be read just now; see the agent's log"
             } else {
                 "is missing on this disk"
             };
             Refusal::Unavailable(format!("the manifest of bag {bag} {why}"))
         };
-        let description = self.kept.description(bag).ok_or_else(missing)?;
+        let description = self.pins.description(bag).ok_or_else(missing)?;
         let left_alone = self.supplies.fetcher.downloads().left_alone;
         let left_alone = |peer| left_alone.iter().find(|(alone, _)| *alone == peer).map(|(_, left)| left.as_secs());
         let placements =

@@ -18,7 +18,7 @@ const DAYS: [(&str, Weekday); 7] = [
 ];
 const MINUTES_PER_DAY: u16 = 24 * 60;
 
-/// From a minute of the day to another, which is not part of it and may lie on the next day.
+/// From a minute of the day to another, exclusive, which may lie on the next day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Hours {
@@ -127,8 +127,8 @@ impl Days {
     }
 }
 
-/// Whether the machine is lent at this local time. No hours are all hours, no days are all days; hours that go past
-/// midnight belong to the day on which they begin.
+/// Whether the machine is lent at this local time. No hours mean all hours, no days all days; hours that pass midnight
+/// belong to the day on which they begin.
 pub(crate) fn are_open(hours: &[Hours], days: &[Days], local: &Zoned) -> bool {
     let minute = local.hour() as u16 * 60 + local.minute() as u16;
     let today = local.weekday();
@@ -144,7 +144,7 @@ pub(crate) fn are_open(hours: &[Hours], days: &[Days], local: &Zoned) -> bool {
     })
 }
 
-/// When that changes, to the minute, if it does within a week. A change of the clocks is part of the answer.
+/// When that changes, to the minute, if it does within a week. Accounts for changes of the clocks.
 pub(crate) fn next_change(hours: &[Hours], days: &[Days], local: &Zoned) -> Option<Zoned> {
     let now = are_open(hours, days, local);
     let mut time = local.with().second(0).subsec_nanosecond(0).build().ok()?;
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_write_is_understood() {
+    fn common_notations_of_hours_are_understood() {
         for (text, shown) in [
             ("22:00-07:00", "22:00-07:00"),
             ("9-17", "09:00-17:00"),
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn clocks_that_change_neither_skip_nor_repeat_an_opening_wrongly() {
         let open = |list: &[&str], time: &Zoned| are_open(&hours(list), &[], time);
-        // The hour from 2 to 3 does not exist on that day: what would begin within it begins at 3.
+        // The hour from 2 to 3 does not exist on that day: hours that would begin within it begin at 3.
         let before = local("2026-03-29T01:59");
         let change = next_change(&hours(&["2:30-5"]), &[], &before).expect("it opens");
         assert_eq!(change.datetime().to_string(), "2026-03-29T03:00:00");

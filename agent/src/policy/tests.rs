@@ -7,7 +7,7 @@ fn at(seconds: u64) -> Time {
     Time::ZERO + Duration::from_secs(seconds)
 }
 
-/// Nobody is there, a Friday at noon.
+/// The owner is away, on a Friday at noon.
 fn quiet() -> Facts {
     let noon: jiff::civil::DateTime = "2026-11-20T12:00".parse().expect("a time");
     Facts {
@@ -26,7 +26,7 @@ fn settings(change: impl FnOnce(&mut Settings)) -> Settings {
     settings
 }
 
-/// The judgement of a policy that knows of nothing before.
+/// The judgement of a new policy.
 fn judged(settings: &Settings, facts: &Facts, orders: Orders) -> Judgement {
     let mut policy = Policy::new(at(0));
     policy.judge(at(7), settings, facts, orders);
@@ -38,7 +38,7 @@ const FINISH: Orders = Orders { pause: None, finish: true };
 const NONE: Orders = Orders { pause: None, finish: false };
 
 #[test]
-fn every_reason_stops_what_it_should_and_the_first_one_is_told() {
+fn every_reason_has_its_effect_and_the_first_one_is_reported() {
     let usual = Settings::default();
     let nights = settings(|settings| settings.owner.hours = vec!["22-7".parse().expect("hours")]);
     let battery_is_fine = settings(|settings| settings.owner.on_battery = true);
@@ -138,7 +138,7 @@ fn a_machine_is_in_use_whatever_else_keeps_tasks_from_running() {
 }
 
 #[test]
-fn since_when_is_when_the_reason_or_the_limit_changed() {
+fn since_is_when_the_reason_or_the_limit_changed() {
     let usual = Settings::default();
     let mut policy = Policy::new(at(0));
     assert!(!policy.judge(at(1), &usual, &quiet(), NONE), "as it was assumed");
@@ -148,7 +148,7 @@ fn since_when_is_when_the_reason_or_the_limit_changed() {
     assert!(!policy.judge(at(3), &usual, &active, NONE));
     assert_eq!(policy.judgement().since, at(2));
     let battery = Facts { on_battery: true, ..active.clone() };
-    assert!(policy.judge(at(4), &usual, &battery, NONE), "another reason is news");
+    assert!(policy.judge(at(4), &usual, &battery, NONE), "another reason is a change");
     assert_eq!(policy.judgement().since, at(4));
     let shared = settings(|settings| settings.limits.in_use.cpu_percent = 30.try_into().expect("allowed"));
     policy.judge(at(5), &usual, &active, NONE);
@@ -157,7 +157,7 @@ fn since_when_is_when_the_reason_or_the_limit_changed() {
 }
 
 #[test]
-fn the_processor_is_given_back_at_once_and_taken_only_when_it_is_quiet_for_a_while() {
+fn the_processor_is_released_at_once_and_used_only_after_a_quiet_while() {
     let usual = Settings::default();
     let mut policy = Policy::new(at(0));
     let mut is_busy = |seconds, share| {
@@ -165,7 +165,7 @@ fn the_processor_is_given_back_at_once_and_taken_only_when_it_is_quiet_for_a_whi
         policy.judge(at(seconds), &usual, &facts, NONE);
         policy.judgement().reason == Some(Reason::ForeignCpu)
     };
-    // 15 % is 0.6 of the 25 % that are allowed.
+    // 15 % is 0.6 of the threshold of 25 %.
     for (seconds, share, expected) in [
         (0, None, false),
         (1, Some(0.25), false),
@@ -187,7 +187,7 @@ fn the_processor_is_given_back_at_once_and_taken_only_when_it_is_quiet_for_a_whi
 }
 
 #[test]
-fn what_would_change_it_is_told_for_every_reason() {
+fn every_reason_tells_what_would_change_it() {
     let mut nights = settings(|settings| settings.owner.hours = vec!["22-7".parse().expect("hours")]);
     nights.owner.idle = Span(Duration::from_secs(300));
     let usual = Settings::default();

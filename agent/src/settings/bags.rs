@@ -1,4 +1,4 @@
-//! Whose bags, and which programs, an owner lets run on their machine.
+//! Whose bags, and which programs, an owner allows on their machine.
 
 use blake3::Hash;
 use idlewood_overlay::PeerId;
@@ -9,7 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use idlewood_trust::identity;
 
-/// Which bags may run here. Denial wins; an empty list of what is allowed allows all. The machine's own bags always may.
+/// Which bags may run here. Denial wins; an empty list of allowed ones allows all. The machine's own bags are always
+/// allowed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bags {
@@ -23,7 +24,7 @@ pub struct Bags {
     pub deny_programs: Vec<Program>,
     /// Whether native programs may run, in a sandbox with one wall fewer than WebAssembly has.
     pub native: bool,
-    /// Most work of one submitter that waits and runs here, by the time the machine takes for it.
+    /// Most work of one submitter that waits and runs here, by the time that this machine takes for it.
     #[serde(deserialize_with = "work")]
     pub work_per_submitter: Span,
 }
@@ -76,7 +77,7 @@ pub enum Objection {
 }
 
 impl Bags {
-    /// What the owner has against a bag, native or not.
+    /// The owner's objection to a bag, native or not.
     pub fn objection(&self, submitter: PeerId, program: Hash, native: bool) -> Option<Objection> {
         if native && !self.native {
             return Some(Objection::Native);
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_read_as_they_are_written_and_mistakes_are_told() {
+    fn lists_read_as_they_are_written_and_mistakes_are_reported() {
         let peer = identity::peer_id(&Keypair::generate_ed25519()).unwrap();
         let bags = Bags {
             deny_submitters: vec![Machine(peer)],

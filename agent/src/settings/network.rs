@@ -1,4 +1,4 @@
-//! Where other agents are: `[network]` of the settings. Flags and environment variables of `idlewood run` come first.
+//! Addresses: `[network]` of the settings. Flags and environment variables of `idlewood run` take precedence.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use idlewood_trust::address;
 
-/// Where this agent listens, and through whom it joins.
+/// Listen addresses of this agent, and agents to join through.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Network {
-    /// Where other agents reach this one, once its machine belongs to a grid; none: loopback.
+    /// Addresses at which other agents reach this one, once its machine belongs to a grid; none: loopback.
     pub listen: Vec<Address>,
-    /// Agents to join through, beside those that are known.
+    /// Agents to join through, besides known ones.
     pub bootstrap: Vec<Address>,
 }
 

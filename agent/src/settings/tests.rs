@@ -9,7 +9,7 @@ fn sentence(text: &str) -> String {
 }
 
 #[test]
-fn without_a_file_there_are_defaults_and_what_is_shown_can_be_read() {
+fn defaults_need_no_file_and_shown_settings_can_be_read() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("config.toml");
     assert_eq!(load(&path), Ok(Settings::default()));
@@ -33,7 +33,7 @@ fn the_file_in_the_documentation_says_the_defaults() {
         .collect();
     let documented = documented.join("\n");
     assert_eq!(parsed(&documented), Ok(Settings::default()));
-    // And nothing is missing there.
+    // And it has all of them.
     let shown = toml::to_string(&Settings::default()).expect("it can be shown");
     for key in shown.lines().filter_map(|line| line.split(" = ").next()).filter(|key| !key.starts_with('[')) {
         assert!(documented.contains(&format!("{key} =")), "{key} is not documented");
@@ -41,7 +41,7 @@ fn the_file_in_the_documentation_says_the_defaults() {
 }
 
 #[test]
-fn a_mistake_is_told_with_its_line_and_what_is_allowed() {
+fn a_mistake_is_reported_with_its_line_and_the_allowed_values() {
     for (text, line, wanted) in [
         ("[owner]\nidle = \"soon\"", 2, "5m\"; \"soon\" is not a duration: write for example 90s, 15m, 1h30m or 2d"),
         ("[owner]\nidle = \"0.5s\"", 2, "write a duration from 1s to 1d"),
@@ -125,7 +125,7 @@ fn a_changed_file_counts_and_a_broken_one_does_not() {
 }
 
 #[test]
-fn limits_of_a_machine_in_use_hold_then_and_the_others_where_none_are_set() {
+fn limits_in_use_replace_the_others_where_they_are_set() {
     let of = |text: &str, in_use| {
         let limits = parsed(text).expect("it is good").limits;
         (limits.memory_now(in_use).map(|size| size.0 >> 20), limits.rates_now(in_use))

@@ -1,4 +1,4 @@
-//! What a submission can say: flags and keys of the spec file are the same fields, so that they cannot drift apart.
+//! Options of a submission: flags and keys of the spec file are the same fields, so that they cannot drift apart.
 //!
 //! A spec file is TOML whose keys are the flags' names:
 //!
@@ -10,8 +10,8 @@
 //! env = { MODE = "fast" }
 //! ```
 //!
-//! A flag wins over the key of the same name. Environment variables are merged one by one. A source of tasks given
-//! by flag (`--array`, `--each-line`, `--glob`, `:::`) replaces whichever source the file names.
+//! A flag overrides the key of the same name. Environment variables are merged one by one. A source of tasks given by
+//! flag (`--array`, `--each-line`, `--glob`, `:::`) replaces the source in the file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub struct Options {
     /// One task per file that matches, which becomes its input; quote the pattern
     #[arg(long, value_name = "PATTERN", group = "source", help_heading = "Tasks")]
     pub glob: Option<String>,
-    /// What follows `:::`.
+    /// Entries after `:::`.
     #[arg(skip)]
     pub entries: Option<Vec<String>>,
     /// A file that every task can read as inputs/NAME; repeatable
@@ -95,7 +95,7 @@ impl Options {
     /// Reads a spec file.
     ///
     /// # Errors
-    /// When it cannot be read or says something that is no key or value; with the line.
+    /// When it cannot be read or has an unknown key or wrong value; with the line.
     pub fn read(path: &Path) -> Result<Self, SubmitError> {
         let text = std::fs::read_to_string(path).map_err(|source| SubmitError::File {
             what: "spec file",
@@ -108,7 +108,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Reads the text of a spec file; failing that, the line and what is wrong there.
+    /// Reads the text of a spec file; on failure, returns the line and the mistake.
     fn parse(text: &str) -> Result<Self, (usize, String)> {
         toml::from_str(text).map_err(|error| {
             let start = error.span().map_or(0, |span| span.start);
@@ -130,7 +130,7 @@ impl Options {
             *pattern = format!("{}/{pattern}", glob::Pattern::escape(&directory.to_string_lossy()));
         }
         if let Some(stdin) = self.stdin.as_mut().filter(|stdin| *stdin != "{}") {
-            // It may also be the name of an input, which the join does not change.
+            // It may also be the name of an input, which joining does not change.
             *stdin = directory.join(&*stdin).to_string_lossy().into_owned();
         }
     }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_line() {
+    fn mistakes_are_reported_with_their_line() {
         let (line, reason) = Options::parse("program = \"p\"\n\nmax-retry = 3\n").unwrap_err();
         assert_eq!(line, 3);
         assert!(reason.contains("max-retry") && reason.contains("max-retries"), "{reason}");

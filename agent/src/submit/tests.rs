@@ -135,7 +135,7 @@ fn standard_input_is_an_input() {
 }
 
 #[test]
-fn nothing_to_do_is_said() {
+fn a_bag_without_tasks_is_refused() {
     let desk = Desk::new();
     let empty = desk.file("empty", b"\n\n");
     for options in [
@@ -149,7 +149,7 @@ fn nothing_to_do_is_said() {
 }
 
 #[test]
-fn what_cannot_work_is_refused() {
+fn options_that_cannot_work_are_refused() {
     let desk = Desk::new();
     let text = desk.file("text.wasm", b"int main(void) { return 0; }");
     let base = || desk.options();

@@ -1,27 +1,26 @@
-//! One block of the journal: what was written at once, and enough beside it to heal a damaged stretch.
+//! One block of the journal: a payload written at once, with enough redundancy to heal one damaged stretch.
 //!
 //! ```text
 //! header | the same header again | payload | parity
 //! ```
 //!
-//! The payload's hash in the header tells whether it is what was written. The parity has as many bytes as a *row*: its
-//! byte j is the exclusive or of the payload's bytes j, j + row, j + 2 row, …, so that any row of consecutive bytes can
-//! be computed from it and all others. A row is a sixteenth of the payload, and at least 64 bytes; a shorter payload is
-//! its own parity. Of a damaged payload each stretch of half a row is taken for the damaged one in turn, until the hash
-//! fits: a flipped byte costs nothing, wherever it is.
+//! The header holds the payload's hash. The parity has as many bytes as a *row*: its byte j is the exclusive or of the
+//! payload's bytes j, j + row, j + 2 row, …, so that any row of consecutive bytes can be computed from it and all
+//! others. A row is a sixteenth of the payload, and at least 64 bytes; a shorter payload is its own parity. To heal a
+//! payload, each stretch of half a row in turn is assumed damaged and recomputed, until the hash fits: so a flipped
+//! byte costs nothing, wherever it is.
 //!
-//! Left out: damage in more than one place of a block. What is in sound entries of such a block is saved by
-//! [`super::journal::salvage`].
+//! Left out: damage in more than one place of a block. Its sound entries are recovered by [`super::journal::salvage`].
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-/// First bytes of a header: what it is, and the version of this format.
+/// First bytes of a header: magic, and the version of this format.
 const MAGIC: [u8; 4] = *b"iwj\x01";
-/// Bytes of BLAKE3 that are kept of a payload.
+/// Bytes kept of a payload's BLAKE3.
 const HASH_BYTES: usize = 16;
-/// Bytes of BLAKE3 that are kept of a header.
+/// Bytes kept of a header's BLAKE3.
 const SUM_BYTES: usize = 8;
 /// Magic, kind, length, two counts, two hashes.
 pub(super) const HEADER_BYTES: usize = 4 + 1 + 4 + 8 + 8 + HASH_BYTES + SUM_BYTES;
@@ -30,15 +29,15 @@ pub(super) const HEADER_BYTES: usize = 4 + 1 + 4 + 8 + 8 + HASH_BYTES + SUM_BYTE
 const ROWS: usize = 16;
 const ROW_BYTES_MIN: usize = 64;
 
-/// How much of a file is looked through at once for the next header.
+/// Bytes of a file that are searched at once for the next header.
 const WINDOW_BYTES: usize = 256 * 1024;
 
-/// What a block is.
+/// The kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A part of the snapshot with which a journal begins.
     Part,
-    /// The end of that snapshot: it is whole.
+    /// The end of that snapshot, which is complete.
     Whole,
     /// Commits that became durable together.
     Group,
@@ -61,13 +60,13 @@ impl Kind {
     }
 }
 
-/// What stands before a payload, twice.
+/// The header of a block, written twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) kind: Kind,
     /// Bytes of the payload.
     payload_bytes: u32,
-    /// Commits before this block and with it: of blocks in a row the one's `after` is the next one's `before`.
+    /// Commits before this block and including it: the `after` of a block is the `before` of the next.
     pub(super) before: u64,
     pub(super) after: u64,
     hash: [u8; HASH_BYTES],
@@ -143,7 +142,7 @@ pub(super) fn encode(kind: Kind, before: u64, after: u64, payload: &[u8]) -> Opt
     Some(block)
 }
 
-/// What the parity makes of a damaged payload, if that is what was written.
+/// The payload restored by the parity, if it then has the right hash.
 fn heal(header: &Header, payload: &[u8], stored_parity: &[u8]) -> Option<Vec<u8>> {
     let row_bytes = row_bytes(payload.len());
     let syndrome: Vec<u8> = parity(payload).iter().zip(stored_parity).map(|(is, was)| is ^ was).collect();
@@ -160,22 +159,22 @@ fn heal(header: &Header, payload: &[u8], stored_parity: &[u8]) -> Option<Vec<u8>
     })
 }
 
-/// What is at a place of a journal.
+/// What was read at a place of a journal.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// A block, and where the next one begins.
+    /// A block, and the place of the next one.
     Sound { header: Header, payload: Vec<u8>, next: u64, was_healed: bool },
-    /// A block whose payload is not what was written.
+    /// A block whose payload is damaged beyond healing.
     Damaged { header: Header, payload: Vec<u8>, next: u64 },
-    /// A block of which the file has the beginning only.
+    /// A block of which only the beginning is in the file.
     Cut { header: Header, payload: Vec<u8> },
-    /// No block, though there are bytes.
+    /// Bytes, but no block.
     Nothing,
     /// The end of the file.
     End,
 }
 
-/// Reads the block at `at`. Of one that is cut short, `payload` is whole if it could be completed, else empty.
+/// Reads the block at `at`. For a block cut short, `payload` is complete if it could be restored, else empty.
 pub(super) fn read(file: &File, at: u64) -> io::Result<Found> {
     let left_bytes = file.metadata()?.len().saturating_sub(at);
     if left_bytes == 0 {
@@ -214,7 +213,7 @@ pub(super) fn read(file: &File, at: u64) -> io::Result<Found> {
     })
 }
 
-/// Where the next block behind `at` begins that has a sound header.
+/// The place of the next block after `at` with a sound header.
 pub(super) fn find_next(file: &File, at: u64) -> io::Result<Option<u64>> {
     let length = file.metadata()?.len();
     let mut start = at + 1;
@@ -230,8 +229,8 @@ pub(super) fn find_next(file: &File, at: u64) -> io::Result<Option<u64>> {
             let mut second = [0; HEADER_BYTES];
             let is_first = file.read_exact_at(&mut second, found + HEADER_BYTES as u64).is_ok()
                 && Header::decode(&second) == Some(header);
-            // Of a block whose first header is damaged this is the second, unless the second is damaged, too: then
-            // nothing of it can be relied upon, and what comes behind it is found next.
+            // If a block's first header is damaged, this is its second; if both are, nothing of the block is reliable,
+            // and the following block is found next.
             return Ok(Some(if is_first { found } else { found.saturating_sub(HEADER_BYTES as u64).max(at + 1) }));
         }
         if window.len() < WINDOW_BYTES {
@@ -271,7 +270,7 @@ mod tests {
                 assert_eq!((header.before, header.after, next), (7, 9, good.len() as u64));
                 assert!(was_healed && found == payload(length), "{length} bytes, damaged at {at}");
             }
-            // Of the payload half a row may be damaged.
+            // Half a row of the payload may be damaged.
             let burst = row_bytes(length) / 2;
             for at in 2 * HEADER_BYTES..(2 * HEADER_BYTES + length).saturating_sub(burst) {
                 let mut bad = good.clone();
@@ -305,7 +304,7 @@ mod tests {
         }
     }
 
-    /// Whatever is on the disk, nothing but what was written is read, and nothing panics.
+    /// From any bytes on disk only blocks that were written are read, without a panic.
     #[test]
     fn mutations_of_blocks_on_disk() {
         let seeds = [0, 30, 700].map(|length| encode(Kind::Group, 1, 2, &payload(length)).expect("it is short"));

@@ -1,8 +1,8 @@
-//! sled on a thread of its own, given up when it fails or hangs.
+//! sled on a thread of its own, which is abandoned when sled fails or hangs.
 //!
-//! It is written at checkpoints only, each of which brings it from one count of commits to a later one in one batch.
-//! Beside that count it keeps how many records it has and the sum of their checksums: whatever a damaged file does to
-//! it, what is missing, old or false is noticed when it is read as a whole.
+//! It is written at checkpoints only, each of which takes it from one count of commits to a later one in one batch.
+//! Beside that count it keeps the number of its records and the sum of their checksums: so missing, outdated or wrong
+//! records are noticed when it is read as a whole.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -23,13 +23,13 @@ use super::order::Order;
 use super::reading::Reader;
 use super::{COUNT_KEY, SLED_FILE, live_bytes};
 
-/// sled's cache; everything is in the scheduler's memory anyway.
+/// sled's cache; all state is in the scheduler's memory anyway.
 const CACHE_BYTES: u64 = 8 * 1024 * 1024;
 
 /// A store that does not open within this time is taken for damaged. 100,000 records open in well under a second.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A group that is not on disk after this time never will be. A spinning disk under full load takes seconds.
+/// A write that takes longer counts as failed. A spinning disk under full load takes seconds.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Longest time for copying all records.
@@ -43,41 +43,41 @@ const HUNG: &str = "the database did not answer in time";
 /// Records that are copied at once.
 const COPY_RECORDS: usize = 1000;
 
-/// What was in a store.
+/// The content of a database.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     /// All sound records, by key.
     pub(super) records: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Keys of the others.
+    /// Keys of records that are not sound.
     pub(super) damaged: Vec<Vec<u8>>,
     /// Commits up to the last checkpoint; 0 if that record is not sound.
     pub(super) count: u64,
-    /// The records are those of the last checkpoint, every one.
+    /// Whether the records are exactly those of the last checkpoint.
     pub(super) is_whole: bool,
-    /// What sled takes on disk.
+    /// Bytes of sled's files.
     pub(super) size_bytes: u64,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Trouble {
-    /// Not the data's fault: setting it aside would not help.
+    /// A fault of the system, not of the data: setting the data aside would not help.
     #[error("{0}")]
     System(io::Error),
     #[error("{0}")]
     Damaged(String),
 }
 
-/// sled, on a thread of its own: damaged files and failed writes make it return errors, panic, or not return.
+/// sled, on a thread of its own: on damaged files or failed writes it returns errors, panics, or does not return.
 ///
-/// Without orders any more the thread closes it.
+/// Dropping the sender of orders makes the thread close it.
 #[derive(Debug)]
 pub(super) struct Database {
     orders: SyncSender<Order>,
-    /// Who reads it.
+    /// The reader that reads from it.
     reader: Option<Reader>,
     /// One answer for each order, and one more when it is closed.
     done: Receiver<Result<u64, String>>,
-    /// When the order has to be done that nobody has waited for.
+    /// When the order under way must be done.
     due: Option<Instant>,
 }
 
@@ -109,36 +109,36 @@ impl Database {
         }
     }
 
-    /// This one is read from now on, until it is closed.
+    /// Makes `reader` read from this database until it is closed.
     pub(super) fn read_by(&mut self, reader: &Reader) {
         reader.follow(Some(self.orders.clone()));
         self.reader = Some(reader.clone());
     }
 
-    /// Makes the changes, and takes the count for that of the commits that it holds then, all durably and as one.
+    /// Applies the changes and records that it now holds `count` commits, durably and atomically.
     pub(super) fn checkpoint(&mut self, changes: Changes, count: u64) -> Result<(), String> {
         self.begin_checkpoint(changes, count)?;
         self.wait().map(drop)
     }
 
-    /// [`Database::checkpoint`] that goes on beside the caller; [`Database::poll`] tells its end.
+    /// Starts [`Database::checkpoint`] in the background; [`Database::poll`] returns its result.
     pub(super) fn begin_checkpoint(&mut self, changes: Changes, count: u64) -> Result<(), String> {
         self.begin(Order::Checkpoint(changes, count), WRITE_TIMEOUT)
     }
 
-    /// Writes all records as the snapshot of a new generation, beside the caller; [`Database::poll`] tells its end.
+    /// Starts writing all records as the snapshot of a new generation; [`Database::poll`] returns its result.
     pub(super) fn begin_snapshot(&mut self, path: &Path) -> Result<(), String> {
         self.begin(Order::Snapshot(path.to_owned()), COPY_TIMEOUT)
     }
 
-    /// Copies all sound records to a new database at `path`, where there must be none, and reads them again there. How
-    /// many bytes live in it.
+    /// Copies all sound records to a new database at `path`, which must not exist, and reads them back. Returns the
+    /// bytes of its records.
     pub(super) fn copy(&mut self, path: &Path) -> Result<u64, String> {
         self.begin(Order::Copy(path.to_owned()), COPY_TIMEOUT)?;
         self.wait()
     }
 
-    /// What it takes on disk.
+    /// Bytes of sled's files.
     pub(super) fn size_bytes(&mut self) -> Result<u64, String> {
         self.begin(Order::Measure, WRITE_TIMEOUT)?;
         self.wait()
@@ -149,7 +149,7 @@ impl Database {
         self.orders.send(order).map_err(|_| "the database has ended".to_owned())
     }
 
-    /// How what was begun has ended, if it has.
+    /// The result of the order under way, if it is done.
     pub(super) fn poll(&mut self) -> Option<Result<u64, String>> {
         match self.done.try_recv() {
             Err(TryRecvError::Empty) if self.due.is_none_or(|due| Instant::now() < due) => None,
@@ -159,7 +159,7 @@ impl Database {
         }
     }
 
-    /// How what was begun ends.
+    /// Waits for the result of the order under way.
     pub(super) fn wait(&mut self) -> Result<u64, String> {
         let left = self.due.map_or(WRITE_TIMEOUT, |due| due.saturating_duration_since(Instant::now()));
         self.done.recv_timeout(left).map_err(|error| match error {
@@ -188,19 +188,19 @@ struct Index {
     /// Bytes of all keys and records.
     live_bytes: u64,
     path: PathBuf,
-    /// Files of large values that were synced before.
+    /// Files of large values that are synced already.
     synced_blobs: HashSet<PathBuf>,
 }
 
 impl Index {
-    /// Carries out orders until there are none, or a write fails.
+    /// Carries out orders until the sender is dropped, or a write fails.
     fn obey(mut self, orders: &Receiver<Order>, done: &SyncSender<Result<u64, String>>) {
-        // Nobody may be waiting for an answer any more after a timeout; then nothing is left to be told.
+        // After a timeout nobody waits for the answer: stop.
         let answer = |result| done.send(result).is_ok();
         while let Ok(order) = orders.recv() {
             let writes = matches!(order, Order::Checkpoint(..));
             if let Order::Read(wanted) = order {
-                // A panic drops the way to whoever asked, which tells them.
+                // A panic drops the reply channel, which tells the caller.
                 drop(guard(|| wanted.read(&self.db)));
                 continue;
             }
@@ -213,8 +213,7 @@ impl Index {
             });
             let result = result.and_then(|result| result);
             if writes && result.is_err() {
-                // Closing it would wait for ever for what could not be written, and hold up every other database of
-                // this process meanwhile.
+                // Closing it would wait for ever for the failed write, and block every other database of this process.
                 std::mem::forget(self.db);
                 answer(result);
                 return;
@@ -226,7 +225,7 @@ impl Index {
         answer(guard(|| drop(self.db)).map(|()| 0));
     }
 
-    /// How many bytes live in it then.
+    /// Returns the bytes of its records.
     fn checkpoint(&mut self, changes: Changes, count: u64) -> Result<u64, String> {
         let (mut totals, mut live_bytes) = (self.totals, self.live_bytes);
         let mut batch = sled::Batch::default();
@@ -246,14 +245,14 @@ impl Index {
         }
         batch.insert(COUNT_KEY, encode(COUNT_KEY, &[&count.to_be_bytes()[..], &totals.to_bytes()].concat()));
         self.db.apply_batch(batch).and_then(|()| self.db.flush()).map_err(|error| error.to_string())?;
-        // sled's own flush stops short of the disk.
+        // sled's own flush does not sync the files.
         sync_all(&self.path, &mut self.synced_blobs).map_err(|error| format!("its files cannot be synced: {error}"))?;
         (self.totals, self.live_bytes) = (totals, live_bytes);
         Ok(live_bytes)
     }
 }
 
-/// Runs what may panic inside sled; the panic's text is the error.
+/// Runs code that may panic inside sled, and returns the panic's text as the error.
 fn guard<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -262,14 +261,14 @@ fn guard<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// Waits until nobody holds the lock on sled's file: sled itself would not wait, and its refusal looks like damage.
+/// Waits until the lock on sled's file is free: sled itself would not wait, and its refusal looks like damage.
 pub(super) fn wait_for_lock(path: &Path) -> io::Result<()> {
     let file = match File::open(path.join(SLED_FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         file => file?,
     };
     match lock_within(&file, LOCK_TIMEOUT) {
-        // Closing the file would not be enough if it was inherited meanwhile.
+        // Closing the file would not unlock it if a child process inherited it meanwhile.
         Ok(()) => Ok(rustix::fs::flock(&file, FlockOperation::Unlock)?),
         Err(rustix::io::Errno::WOULDBLOCK) => {
             Err(io::Error::new(io::ErrorKind::ResourceBusy, "another process has the database open"))
@@ -278,8 +277,8 @@ pub(super) fn wait_for_lock(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes what sled had not written to the end when the process was killed: it takes the name that sorts last for its
-/// latest snapshot, and an unfinished one sorts behind the good one and is no snapshot. The log has all that is in it.
+/// Removes snapshots that sled had not completed when the process was killed: it takes the one whose name sorts last
+/// for the latest, even if it is incomplete. The log has everything that is in them.
 fn remove_unfinished_snapshots(path: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -310,15 +309,15 @@ fn read(path: &Path) -> Result<(sled::Db, Totals, Contents), Trouble> {
     let db = open(path)?;
     let mut contents = Contents { size_bytes: db.size_on_disk().map_err(trouble)?, ..Contents::default() };
     let mut totals = Totals::default();
-    // What it was told that it has; an empty one has nothing, and one that is older than the journal says nothing.
-    let mut told = Some(Totals::default());
+    // The totals that it recorded; an empty one has none, and one from before the journal tells nothing.
+    let mut recorded = Some(Totals::default());
     for record in db.iter() {
         let (key, record) = record.map_err(trouble)?;
         match decode(&key, &record) {
             Some(value) if key == COUNT_KEY => match value.split_first_chunk::<8>() {
                 Some((count, rest)) => {
                     contents.count = u64::from_be_bytes(*count);
-                    told = Totals::from_bytes(rest);
+                    recorded = Totals::from_bytes(rest);
                 }
                 None => contents.damaged.push(key.to_vec()),
             },
@@ -329,11 +328,11 @@ fn read(path: &Path) -> Result<(sled::Db, Totals, Contents), Trouble> {
             None => contents.damaged.push(key.to_vec()),
         }
     }
-    contents.is_whole = contents.damaged.is_empty() && told.is_none_or(|told| told == totals);
+    contents.is_whole = contents.damaged.is_empty() && recorded.is_none_or(|recorded| recorded == totals);
     Ok((db, totals, contents))
 }
 
-/// Writes the snapshot of a new generation, if what is read is all that was written.
+/// Writes the snapshot of a new generation, if all records are as they were written.
 fn snapshot(db: &sled::Db, totals: Totals, path: &Path) -> Result<u64, Trouble> {
     let io = |error: io::Error| trouble(sled::Error::Io(error));
     let count = db.get(COUNT_KEY).map_err(trouble)?;
@@ -352,7 +351,7 @@ fn snapshot(db: &sled::Db, totals: Totals, path: &Path) -> Result<u64, Trouble> 
     Ok(0)
 }
 
-/// Exports what is sound and imports it there; what was written is read again before anybody relies on it.
+/// Exports the sound records and imports them at `path`, then reads them back.
 fn copy(db: &sled::Db, path: &Path) -> Result<u64, Trouble> {
     let new = open(path)?;
     let (mut batch, mut waiting, mut copied) = (sled::Batch::default(), 0, 0);

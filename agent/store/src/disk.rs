@@ -1,4 +1,4 @@
-//! What must be on the disk before a commit is acknowledged, and the note of how many were.
+//! Syncing sled's files, the count of acknowledged commits, and free space.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -11,11 +11,10 @@ use tracing::warn;
 use super::frame::{CHECKSUM_BYTES, checksum};
 use super::{SLED_FILE, StoreError};
 
-/// Remembers how many commits were acknowledged.
+/// File with the number of acknowledged commits.
 pub(super) const MARK_FILE: &str = "store.mark";
 
-/// Brings sled's files to the disk: the log, large values that it keeps as files, and the directories. Snapshots are
-/// synced by sled, their names are not.
+/// Syncs sled's log, its files of large values, and the directories. sled itself syncs snapshots, but not their names.
 pub(super) fn sync_all(path: &Path, synced_blobs: &mut HashSet<PathBuf>) -> io::Result<()> {
     let blobs = path.join("blobs");
     let mut present = HashSet::new();
@@ -24,7 +23,7 @@ pub(super) fn sync_all(path: &Path, synced_blobs: &mut HashSet<PathBuf>) -> io::
         if !synced_blobs.contains(&blob) {
             match File::open(&blob) {
                 Ok(file) => file.sync_all()?,
-                // sled collected it meanwhile.
+                // sled removed it meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             }
@@ -43,8 +42,8 @@ pub(super) fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// How many commits were acknowledged. Written after each without syncing: what it says is always true, and after a
-/// power cut it may say less than there was.
+/// The number of acknowledged commits. Written after each without syncing: never more than the truth, but less after a
+/// power cut.
 #[derive(Debug)]
 pub(super) struct Mark(File);
 
@@ -55,7 +54,7 @@ impl Mark {
         Ok(Self(file.map_err(failed("open", &path))?))
     }
 
-    /// The count; 0 where it is not readable.
+    /// The count; 0 if it cannot be read.
     pub(super) fn read(&self) -> u64 {
         let mut bytes = [0; 8 + CHECKSUM_BYTES];
         if self.0.read_exact_at(&mut bytes, 0).is_err() {
@@ -83,7 +82,7 @@ pub(super) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error
     move |source| StoreError::Io { action, path, source }
 }
 
-/// Room on the disk of a directory, where the system says.
+/// Free bytes on the disk of a directory, if the system tells.
 pub(super) fn free_bytes(dir: &Path) -> Option<u64> {
     match rustix::fs::statvfs(dir) {
         Ok(disk) => Some(disk.f_bavail * disk.f_frsize),

@@ -1,4 +1,4 @@
-//! What stands around each record on disk: the version of this frame, and a checksum of key and value.
+//! The frame of each record on disk: a version, and a checksum of key and value.
 
 /// Version byte of a frame.
 pub(super) const FRAME_VERSION: u8 = 1;
@@ -6,7 +6,7 @@ pub(super) const FRAME_VERSION: u8 = 1;
 /// Bytes of BLAKE3 kept with a record.
 pub(super) const CHECKSUM_BYTES: usize = 8;
 
-/// What precedes the value in a record.
+/// Bytes of a record before its value.
 pub(super) const HEADER_BYTES: usize = 1 + CHECKSUM_BYTES;
 
 pub(super) fn checksum(key: &[u8], value: &[u8]) -> [u8; CHECKSUM_BYTES] {
@@ -37,7 +37,7 @@ pub(super) fn decode<'a>(key: &[u8], record: &'a [u8]) -> Option<&'a [u8]> {
 mod tests {
     use super::*;
 
-    /// Nothing but what was written for this key is read, and it is what was written.
+    /// Only a record written for this key decodes, to its value.
     #[test]
     fn mutations_of_records_on_disk() {
         let (key, other) = (b"key".as_slice(), b"kez".as_slice());

@@ -1,4 +1,4 @@
-//! A look at a store without changing anything of it.
+//! Inspection of a store without changing it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,20 +9,20 @@ use super::rebuild::RETIRED_DIR;
 use super::recovery::{KEPT_DIR, copy_dir, recover};
 use super::{STORE_DIR, StateLock, StoreError, damaged_files, live_bytes};
 
-/// What is in a store, sound or not.
+/// The content of a store, sound or not.
 #[derive(Debug, Default)]
 pub struct Inspection {
     /// All sound records, by key.
     pub records: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Keys of records that neither the database nor the journal has sound.
+    /// Keys of records that are sound in neither the database nor the journal.
     pub damaged: Vec<Vec<u8>>,
-    /// Acknowledged commits that neither has: 0 unless the disk lost data.
+    /// Acknowledged commits missing from both: 0 unless the disk lost data.
     pub commits_lost: u64,
-    /// What it takes on disk.
+    /// Bytes of its files.
     pub size_bytes: u64,
-    /// What the records take without anything around them.
+    /// Bytes of its records alone.
     pub live_bytes: u64,
-    /// What of its files is damaged.
+    /// The damage in its files.
     pub flaws: Vec<String>,
     /// Earlier files that were damaged and set aside.
     pub set_aside: Vec<PathBuf>,
@@ -36,7 +36,7 @@ pub fn inspect(lock: &StateLock) -> Result<Inspection, StoreError> {
     let dir = lock.dir();
     let set_aside = damaged_files(dir)?;
     let copied = tempfile::Builder::new().prefix("store.inspected-").tempdir_in(dir).map_err(failed("copy to", dir))?;
-    // An opening, or a rebuild between its two names, that was interrupted: the next agent goes on with the old one.
+    // An opening or a rebuild was interrupted: the next agent continues with the old store.
     let store = [KEPT_DIR, STORE_DIR, RETIRED_DIR].map(|name| dir.join(name)).into_iter().find(|store| store.exists());
     let mut is_empty = true;
     for (from, name) in [(store, STORE_DIR), (Some(dir.join(JOURNAL_DIR)), JOURNAL_DIR)] {

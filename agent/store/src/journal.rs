@@ -1,11 +1,11 @@
-//! Our own journal: every commit is appended to it and synced once; sled learns of it later.
+//! The journal: each commit is appended to it and synced once; sled gets it later.
 //!
-//! A file of the journal is a *generation*. It begins with a snapshot of all records and goes on with one block
-//! ([`super::block`]) for each group of commits. Each entry in a block has a checksum of its own. When what follows
-//! the snapshot has grown, the next generation is written beside it, synced, read again, and takes its place.
+//! A file of the journal is a *generation*. It begins with a snapshot of all records and continues with one block
+//! ([`super::block`]) for each group of commits. Each entry in a block has a checksum of its own. When the part after
+//! the snapshot has grown enough, the next generation is written beside it, synced, read back, and replaces it.
 //!
-//! So the newest generation alone has all records, and so have sled and the end of the newest generation. Whichever of
-//! them is damaged, the other one is gone on with ([`super::recovery`]).
+//! So all records are in the newest generation, and also in sled together with the end of that generation. If one of
+//! these is damaged, the agent continues with the other ([`super::recovery`]).
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -20,23 +20,23 @@ use super::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Name of the journal's directory in the state directory.
 pub(super) const JOURNAL_DIR: &str = "journal";
-/// What a generation is called while it is written.
+/// Suffix of a generation's name while it is being written.
 const NEW_SUFFIX: &str = ".new";
 
 /// Payload of the blocks of a snapshot.
 const PART_BYTES: usize = 256 * 1024;
 
-/// Length of a removal's record, which has none.
+/// Stands for the length in the entry of a removal.
 const REMOVED: u32 = u32::MAX;
 /// Stands for the value in the checksum of a removal: longer than any value.
 const REMOVED_VALUE: [u8; 9] = *b"(removed)";
 
-/// What is to become of keys: their records as in [`super::frame`], or `None` where they go.
+/// Changes by key: the new record, as in [`super::frame`], or `None` for a removal.
 pub(super) type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
 /// Appends the entry of one key to a payload.
 pub(super) fn push_entry(payload: &mut Vec<u8>, key: &[u8], record: Option<&[u8]>) {
-    // Lengths were checked when the commit was queued.
+    // Commits that exceed these lengths are refused before.
     payload.extend((key.len() as u16).to_le_bytes());
     payload.extend(record.map_or(REMOVED, |record| record.len() as u32).to_le_bytes());
     payload.extend(key);
@@ -46,7 +46,7 @@ pub(super) fn push_entry(payload: &mut Vec<u8>, key: &[u8], record: Option<&[u8]
     }
 }
 
-/// A key, its record where it was not removed, and the length of both in a payload.
+/// A key, its record unless it was removed, and the length of both in a payload.
 type Entry<'a> = (&'a [u8], Option<&'a [u8]>, usize);
 
 /// The entry that the bytes begin with, if its checksum is right.
@@ -70,7 +70,7 @@ fn first_entry(bytes: &[u8]) -> Option<Entry<'_>> {
     decode(key, record).map(|_| (key, Some(record), 6 + key_bytes + record_bytes))
 }
 
-/// All entries of a payload whose checksums are right, wherever the others end.
+/// All entries of a payload with the right checksum, wherever damage lies between them.
 fn salvage(payload: &[u8], mut each: impl FnMut(&[u8], Option<&[u8]>)) {
     let mut at = 0;
     while at < payload.len() {
@@ -84,7 +84,7 @@ fn salvage(payload: &[u8], mut each: impl FnMut(&[u8], Option<&[u8]>)) {
     }
 }
 
-/// Number of records, and the sum of their checksums: tells whether two collections are the same.
+/// Number of records, and the sum of their checksums: equal if two collections are equal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) records: u64,
@@ -130,7 +130,7 @@ pub(super) struct SnapshotWriter {
 }
 
 impl SnapshotWriter {
-    /// `count`: the commits whose effects are in it.
+    /// `count`: the commits that the snapshot includes.
     pub(super) fn create(path: &Path, count: u64) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
         Ok(Self { file, count, payload: Vec::new(), totals: Totals::default() })
@@ -149,7 +149,7 @@ impl SnapshotWriter {
         self.file.write_all(&block)
     }
 
-    /// Ends the snapshot, syncs it, and reads it again.
+    /// Completes the snapshot, syncs it, and reads it back.
     pub(super) fn finish(mut self, path: &Path) -> io::Result<Totals> {
         if !self.payload.is_empty() {
             self.write(Kind::Part)?;
@@ -171,41 +171,41 @@ impl SnapshotWriter {
     }
 }
 
-/// What was found in a generation, besides its entries.
+/// The state of a generation, without its entries.
 #[derive(Debug, Default)]
 pub(super) struct Replay {
-    /// Commits in the snapshot, if that is whole.
+    /// Commits in the snapshot, if it is complete.
     pub(super) snapshot: Option<u64>,
     /// Commits up to the last sound block.
     pub(super) count: u64,
-    /// Commits that sled holds for certain.
+    /// Commits that sled is certain to hold.
     pub(super) indexed: u64,
     /// Where the last sound block ends.
     pub(super) end: u64,
     /// Where the snapshot ends.
     pub(super) snapshot_end: u64,
-    /// There are bytes behind the last sound block.
+    /// There are bytes after the last sound block.
     pub(super) is_torn: bool,
-    /// Blocks that were damaged, and that the parity healed.
+    /// Damaged blocks that the parity healed.
     pub(super) healed: u64,
-    /// Something in the snapshot could be neither read nor healed.
+    /// A part of the snapshot could neither be read nor healed.
     pub(super) is_snapshot_damaged: bool,
-    /// Commits that could be neither read nor healed: those after the first number, up to the second.
+    /// Lost commits: those after the first number, up to the second.
     pub(super) gaps: Vec<(u64, u64)>,
 }
 
 impl Replay {
-    /// Whether all is as it was written, but perhaps for an end that was never acknowledged.
+    /// Whether all is as it was written, except perhaps an end that was never acknowledged.
     pub(super) fn is_sound(&self) -> bool {
         self.is_readable() && self.healed == 0
     }
 
-    /// Whether all can be read.
+    /// Whether every acknowledged block could be read.
     pub(super) fn is_readable(&self) -> bool {
         self.snapshot.is_some() && !self.is_snapshot_damaged && self.gaps.is_empty()
     }
 
-    /// How many commits after `count` could not be read.
+    /// Number of lost commits after `count`.
     pub(super) fn lost_after(&self, count: u64) -> u64 {
         self.gaps.iter().map(|(from, to)| to.saturating_sub((*from).max(count))).sum()
     }
@@ -215,10 +215,10 @@ impl Replay {
     }
 }
 
-/// Reads a generation from its beginning; `each` gets every entry, and of which block it is.
+/// Reads a generation from its beginning; `each` gets every entry, and its block.
 ///
-/// A block that is cut short or damaged at the very end was not acknowledged, unless it is among the first
-/// `acknowledged` commits.
+/// A block cut short or damaged at the very end was not acknowledged, unless it belongs to the first `acknowledged`
+/// commits.
 pub(super) fn replay(
     path: &Path,
     acknowledged: u64,
@@ -227,7 +227,7 @@ pub(super) fn replay(
     let file = File::open(path)?;
     let mut replay = Replay::default();
     let mut totals = Totals::default();
-    // Where the damage begins that no sound block has followed yet.
+    // Start of damage that no sound block has followed yet.
     let mut damaged_at: Option<u64> = None;
     let mut at = 0;
     loop {
@@ -278,7 +278,7 @@ pub(super) fn replay(
 }
 
 impl Replay {
-    /// A sound block comes; perhaps behind damage.
+    /// Accounts for a sound block, perhaps after damage.
     fn follow(&mut self, header: &block::Header, is_behind_damage: bool) {
         match header.kind {
             Kind::Part => self.is_snapshot_damaged |= is_behind_damage,
@@ -290,7 +290,7 @@ impl Replay {
             }
             Kind::Group | Kind::Indexed => {
                 if self.is_in_snapshot() {
-                    // The end of the snapshot was among what is damaged: how far it went is not known.
+                    // The end of the snapshot is damaged: its extent is unknown.
                     self.is_snapshot_damaged = true;
                     self.snapshot = Some(header.before);
                 } else if header.before > self.count {
@@ -324,28 +324,28 @@ impl Replay {
     }
 }
 
-/// Why nothing could be appended.
+/// Why an append failed.
 #[derive(Debug)]
 pub(super) enum AppendError {
-    /// There is no room; nothing is left of what was begun.
+    /// No space; the beginning of the block was removed.
     Full,
-    /// What is on the disk is not known any more.
+    /// The state of the file is unknown.
     Broken(String),
 }
 
-/// The newest generation, which is written.
+/// The newest generation, open for appending.
 #[derive(Debug)]
 pub(super) struct Journal {
     dir: PathBuf,
     generation: u64,
     file: File,
-    /// Where the next block goes.
+    /// Where the next block will be written.
     end: u64,
     snapshot_end: u64,
 }
 
 impl Journal {
-    /// Goes on with a generation of which `end` bytes are sound.
+    /// Continues a generation of which `end` bytes are sound.
     pub(super) fn resume(dir: &Path, generation: u64, end: u64, snapshot_end: u64) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(generation_path(dir, generation))?;
         if file.metadata()?.len() > end {
@@ -355,8 +355,8 @@ impl Journal {
         Ok(Self { dir: dir.to_owned(), generation, file, end, snapshot_end })
     }
 
-    /// Begins a generation with these records and their values, in the place of all older ones, which stay until
-    /// [`Journal::remove_older`] is called.
+    /// Begins a generation with these records, replacing all older ones, which stay until [`Journal::remove_older`] is
+    /// called.
     pub(super) fn begin(dir: &Path, generation: u64, count: u64, records: &[(Vec<u8>, Vec<u8>)]) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir.join(JOURNAL_DIR))?;
         let new = new_path(dir, generation);
@@ -368,7 +368,7 @@ impl Journal {
         Self::adopt(dir, generation)
     }
 
-    /// Makes the generation that was written beside the others the newest.
+    /// Makes the generation written beside the others the newest.
     fn adopt(dir: &Path, generation: u64) -> io::Result<Self> {
         let path = generation_path(dir, generation);
         fs::rename(new_path(dir, generation), &path)?;
@@ -382,13 +382,13 @@ impl Journal {
     /// Appends commits and syncs them.
     pub(super) fn append(&mut self, before: u64, after: u64, payload: &[u8]) -> Result<(), AppendError> {
         let end = self.write(Kind::Group, before, after, payload)?;
-        // A failed sync may have lost what it was to write, and the next one would not say so: it is final.
+        // A failed sync may have lost its data, and the next sync would not report that: it is final.
         self.file.sync_data().map_err(|error| AppendError::Broken(format!("the journal cannot be synced: {error}")))?;
         self.end = end;
         Ok(())
     }
 
-    /// Notes that sled holds so many commits. It is synced with what comes next.
+    /// Notes that sled holds so many commits. Synced with the next append.
     pub(super) fn note_indexed(&mut self, count: u64) -> Result<(), AppendError> {
         self.end = self.write(Kind::Indexed, count, count, &[])?;
         Ok(())
@@ -407,23 +407,23 @@ impl Journal {
         Ok(self.end + block.len() as u64)
     }
 
-    /// Where the next generation is written, beside this one.
+    /// Path of the next generation while it is being written.
     pub(super) fn next_path(&self) -> PathBuf {
         new_path(&self.dir, self.generation + 1)
     }
 
-    /// Where a snapshot that is begun now ends: what is appended from here on has to follow it.
+    /// The place from which a snapshot begun now must be completed with appended blocks.
     pub(super) fn end(&self) -> u64 {
         self.end
     }
 
-    /// Bytes that follow the snapshot, and those of the snapshot.
+    /// Bytes after the snapshot, and bytes of the snapshot.
     pub(super) fn sizes(&self) -> (u64, u64) {
         (self.end - self.snapshot_end, self.snapshot_end)
     }
 
-    /// Completes the next generation, whose snapshot was written, with what was appended here behind `from`. Nothing
-    /// counts of it yet. Where its snapshot ends.
+    /// Appends the blocks after `from` to the next generation, whose snapshot is written, without switching to it.
+    /// Returns the end of its snapshot.
     pub(super) fn complete_next(&self, from: u64) -> io::Result<u64> {
         let new = OpenOptions::new().read(true).write(true).open(self.next_path())?;
         let snapshot_end = new.metadata()?.len();
@@ -439,7 +439,7 @@ impl Journal {
         Ok(snapshot_end)
     }
 
-    /// Goes over to the next generation, which is complete. After an error it is not known which one counts.
+    /// Switches to the next generation, which is complete. After an error it is unknown which one is the newest.
     pub(super) fn advance(&mut self, snapshot_end: u64) -> io::Result<()> {
         *self = Self { snapshot_end, ..Self::adopt(&self.dir, self.generation + 1)? };
         Ok(())
@@ -464,7 +464,7 @@ fn new_path(dir: &Path, generation: u64) -> PathBuf {
     dir.join(JOURNAL_DIR).join(format!("{generation:08}{NEW_SUFFIX}"))
 }
 
-/// The generations that are there, oldest first. One that was not written to the end has no such name, and is removed.
+/// The generations, oldest first. Removes incomplete ones, which have another suffix.
 pub(super) fn generations(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let entries = match fs::read_dir(dir.join(JOURNAL_DIR)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,30 +1,29 @@
-//! What must survive a restart: opaque records in sled. Only this crate names it.
+//! The store: opaque records that survive a restart. Only this crate names sled.
 //!
-//! One OS thread writes. It takes all batches that wait, applies them as one, flushes, syncs sled's files (sled's own
-//! flush stops short of the disk on Linux) and only then acknowledges: a group commit. Several flushing tasks at once
-//! have dead-locked sled 0.34.
+//! One OS thread writes. It takes all waiting batches, applies them as one, syncs, and only then acknowledges: a group
+//! commit. Several threads that flush at once have dead-locked sled 0.34.
 //!
-//! A commit is durable once it is in our own journal (`journal`): one write and one sync for a group. sled, the index of
-//! all records, gets what is left of many groups at once, at checkpoints.
+//! A commit is durable once it is in the `journal`: one write and one sync for a group. sled, the index of all records,
+//! gets the net changes of many groups at once, at checkpoints.
 //!
-//! Nothing on disk is trusted. The directory is locked against a second agent. All records are there twice: in sled with
-//! the end of the journal, and in the journal alone, which begins with a snapshot, and each block of which can be healed
-//! where one stretch of it is damaged. So a flipped byte anywhere loses nothing (`recovery`); what is damaged is kept
-//! under another name, and what takes its place is written anew. Should both be damaged, what is sound of them is gone
-//! on with, and a small file that remembers how many commits were acknowledged tells how many are gone. (The identity
-//! key lives elsewhere, and much can be rebuilt from the grid.)
+//! Nothing on disk is trusted. The directory is locked against a second agent. All records exist twice: in sled with
+//! the end of the journal, and in the journal alone, which begins with a snapshot, and of which each block can be
+//! healed if one stretch of it is damaged. So a flipped byte anywhere loses nothing (`recovery`); the damaged file is
+//! kept under another name, and written anew. If both are damaged, the agent continues with the sound records of both,
+//! and a small file with the number of acknowledged commits tells how many are lost. (The identity key is kept
+//! elsewhere, and much can be rebuilt from the grid.)
 //!
-//! A disk that is nearly full fails a commit before anything is written, and one that is full a moment later leaves
-//! nothing behind. sled does not come back from a failed write, and waits for ever when it is closed after one. So it
-//! runs on a thread of its own that is given up when it fails or hangs; commits go on without it then, until the agent
-//! is started again.
+//! On a nearly full disk a commit fails before anything is written; a write that meets a full disk leaves nothing
+//! behind. sled does not recover from a failed write, and blocks for ever when it is closed after one. So it runs on a
+//! thread of its own that is abandoned when it fails or hangs; commits then go to the journal alone until the agent is
+//! restarted.
 //!
-//! sled does not give space back, so a store of which most is garbage is copied to a new one (`rebuild`), when it is
-//! opened and while it is written.
+//! sled does not give space back, so a store that is mostly garbage is copied to a new one (`rebuild`), at opening or
+//! while it is written.
 //!
-//! The parts: `lock`, `database` (sled's thread; `order`: what it is told), `writer`, `frame` (version and checksum), `block` and `journal`,
-//! `recovery`, `rebuild`, `disk` (what of sled is synced, the count of commits), `inspect` (for `idlewood store`),
-//! `reading` (results of bags, which nobody keeps in memory).
+//! The parts: `lock`, `database` (sled's thread; its orders: `order`), `writer`, `frame` (version and checksum),
+//! `block` and `journal`, `recovery`, `rebuild`, `disk` (syncing, the count of commits), `inspect` (for `idlewood
+//! store`), `reading` (results of bags, which are not kept in memory).
 //!
 //! Left out: blobs. All other state lives in the scheduler, whose records are read once, at the start.
 
@@ -67,16 +66,16 @@ use writer::{Job, Writer};
 /// Name of sled's directory in the state directory.
 const STORE_DIR: &str = "store";
 
-/// The file in it that sled locks, its log.
+/// sled's log in it, the file that sled locks.
 const SLED_FILE: &str = "db";
 
-/// The record under which the store counts its own commits. No other key may begin with this byte.
+/// The record with sled's count of commits. No other key may begin with this byte.
 const COUNT_KEY: &[u8] = &[0xff];
 
-/// Room for the small files that an agent writes when it starts.
+/// Space for the small files that an agent writes at its start.
 const STARTS_WITH_BYTES: u64 = 2 << 20;
 
-/// Longest value, in bytes. Our choice: larger things are blobs.
+/// Longest value, in bytes. Our choice: larger values are blobs.
 pub const VALUE_BYTES_MAX: usize = 1024 * 1024;
 
 /// Longest key, in bytes.
@@ -88,22 +87,22 @@ const COMMITS_MAX: usize = 1024;
 /// Sizes at which the store acts.
 #[derive(Clone, Copy, Debug)]
 struct Thresholds {
-    /// Free space below which commits fail, beside four times the size of the group. 0 in the test of what happens when
-    /// sled meets a full disk.
+    /// Free space, beside four times the size of the group, below which commits fail. 0 in the test of sled on a full
+    /// disk.
     free_bytes_min: u64,
     /// A smaller store is never rebuilt.
     rebuild_bytes_min: u64,
-    /// Room that is kept for what has to be written on a full disk.
+    /// Space reserved for commits that must be written on a full disk.
     reserve_bytes: u64,
-    /// sled gets what it does not have when that is more than this.
+    /// sled gets a checkpoint when it lacks more bytes than this.
     checkpoint_bytes: u64,
-    /// The journal's next generation begins when this much, and as much as its snapshot, has followed the snapshot.
+    /// The journal begins its next generation when this many bytes, and as many as its snapshot, follow the snapshot.
     generation_bytes_min: u64,
 }
 
-/// Our choice: sled grows in segments of half a MiB and rewrites some of them at each opening. What is in memory for the
-/// next checkpoint takes some times its bytes; the more there is, the more of it was replaced or removed before sled
-/// ever hears of it.
+/// Our choice: sled grows in segments of half a MiB and rewrites some of them at each opening. Changes for the next
+/// checkpoint take some times their bytes of memory; the more there are, the more of them are replaced or removed
+/// before sled gets them.
 const THRESHOLDS: Thresholds = Thresholds {
     free_bytes_min: 8 << 20,
     reserve_bytes: 16 << 20,
@@ -118,32 +117,32 @@ pub enum StoreError {
     /// Another agent is running on it.
     #[error("{} is in use by another agent ({holder}); stop that one, or give this one a state directory of its own", dir.display())]
     Locked {
-        /// Which directory.
+        /// The directory.
         dir: PathBuf,
-        /// What the lock file says of its holder.
+        /// The holder named in the lock file.
         holder: String,
     },
     /// The file system refuses.
     #[error("cannot {action} {}: {source}; check the disk and the permissions of the state directory", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// On which path.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// What is damaged cannot be written anew.
+    /// The damaged store cannot be replaced.
     #[error("no store can be opened in {} ({reason}); start the agent again, and if that does not help move the directory away", dir.display())]
     Unusable {
         /// The state directory.
         dir: PathBuf,
-        /// What sled said.
+        /// sled's error.
         reason: String,
     },
 }
 
-/// Why a commit failed. None of its changes is relied upon; they may have reached the disk all the same.
+/// Why a commit failed. Its changes do not count, though they may have reached the disk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
     /// The disk is nearly full; nothing was written.
@@ -151,9 +150,9 @@ pub enum CommitError {
         "the disk of the state directory is full ({free_bytes} bytes free, {needed_bytes} needed); make room, later commits will work again"
     )]
     DiskFull {
-        /// What is free.
+        /// Free space.
         free_bytes: u64,
-        /// What is needed.
+        /// Space needed.
         needed_bytes: u64,
     },
     /// The database or the disk failed. All later commits fail too: the agent has to end.
@@ -169,7 +168,7 @@ pub enum CommitError {
 /// Why a commit was not even queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
-    /// Too many wait already; take acknowledgements first.
+    /// Too many commits wait; receive results first.
     #[error("{COMMITS_MAX} commits wait for the disk already")]
     Full,
     /// The writer has ended.
@@ -189,30 +188,30 @@ pub struct Change {
 /// How a commit ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommitResult {
-    /// What the committer called it.
+    /// The ticket that the committer gave it.
     pub ticket: u64,
-    /// `Ok`: on disk.
+    /// `Ok`: durable.
     pub result: Result<(), CommitError>,
 }
 
-/// What [`Store::open`] found.
+/// The result of [`Store::open`].
 #[derive(Debug)]
 pub struct Opened {
-    /// The way to the writer.
+    /// The handle to the writer.
     pub store: Store,
     /// All sound records, by key.
     pub records: Vec<(Vec<u8>, Vec<u8>)>,
     /// One result for each commit, in the order of the commits. To be received; see [`Store::try_commit`].
     pub results: mpsc::Receiver<CommitResult>,
-    /// Keys of records of which both copies are damaged or of an unknown version.
+    /// Keys of records whose copies are both damaged or of an unknown version.
     pub damaged: Vec<Vec<u8>>,
-    /// Acknowledged commits that neither copy knows: 0 unless the disk lost data in several places.
+    /// Acknowledged commits missing from both copies: 0 unless the disk lost data in several places.
     pub commits_lost: u64,
-    /// Where what was damaged is now.
+    /// The present path of the damaged files.
     pub set_aside: Option<PathBuf>,
 }
 
-/// What of the store in a state directory was damaged, and is kept under another name.
+/// Damaged files of the store in a state directory, kept under another name.
 ///
 /// # Errors
 /// When the directory cannot be listed.
@@ -223,8 +222,8 @@ pub fn damaged_files(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
     Ok(rebuild::list_aside(dir)?.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Says what is wrong with the store, and what came of it.
-fn tell(findings: &Findings) {
+/// Logs what was wrong with the store, and the outcome.
+fn log_findings(findings: &Findings) {
     let Findings { flaws, damaged, commits_lost, set_aside } = findings;
     let why = flaws.join("; ");
     let moved_to = set_aside.as_ref().map(|aside| aside.display().to_string()).unwrap_or_default();
@@ -248,12 +247,12 @@ fn tell(findings: &Findings) {
     }
 }
 
-/// What records take without anything around them.
+/// Bytes of the records alone.
 fn live_bytes(records: &[(Vec<u8>, Vec<u8>)]) -> u64 {
     records.iter().map(|(key, value)| (key.len() + value.len() + HEADER_BYTES) as u64).sum()
 }
 
-/// The way to the writer thread.
+/// The handle to the writer thread.
 #[derive(Debug)]
 pub struct Store {
     jobs: Option<mpsc::Sender<Job>>,
@@ -278,12 +277,13 @@ impl Store {
             reserve.give(STARTS_WITH_BYTES);
         }
         let mut recovered = recovery::recover(dir).or_else(|error| {
-            // What it needs may be in the rest of it.
+            // The missing space may be in the reserve.
             if reserve.give(u64::MAX) { recovery::recover(dir) } else { Err(error) }
         })?;
-        tell(&recovered.findings);
+        log_findings(&recovered.findings);
         let (size_bytes, live_bytes) = (recovered.size_bytes, live_bytes(&recovered.records));
-        // What sled has not heard of yet goes to it first, which must not fail for want of room: it would be of no use then.
+        // Changes that sled lacks are written to it first; that must not fail for lack of space, or sled could not be
+        // used.
         let pending_bytes: u64 = recovered
             .pending
             .iter()
@@ -292,7 +292,7 @@ impl Store {
         let room_bytes = thresholds.free_bytes_min + 4 * (pending_bytes + live_bytes);
         let has_room = disk::free_bytes(dir).is_none_or(|free_bytes| free_bytes >= room_bytes);
         if has_room && rebuild::is_due(size_bytes, live_bytes, thresholds.rebuild_bytes_min) {
-            // sled may not have heard of what the journal alone has: removals above all.
+            // sled may lack changes that only the journal has, removals above all.
             let pending = std::mem::take(&mut recovered.pending);
             let rebuilt = recovered.database.checkpoint(pending.clone(), recovered.count);
             match rebuilt.and_then(|()| rebuild::prepare(dir, &mut recovered.database)) {
@@ -322,9 +322,9 @@ impl Store {
         Ok(Opened { store, records, results: result_receiver, damaged, commits_lost, set_aside })
     }
 
-    /// Queues a commit: all of its changes become durable together, or none is relied upon. Its [`CommitResult`] says
-    /// when. Of two commits the first queued is the first on disk. Never waits: 1,024 commits may be queued, and as many
-    /// results wait to be received.
+    /// Queues a commit: all of its changes become durable together, or none counts. A [`CommitResult`] reports its end.
+    /// Commits reach the disk in the order in which they were queued. Never waits: 1,024 commits may be queued, and as
+    /// many results wait to be received.
     ///
     /// # Errors
     /// When the queue is full or the writer has ended.
@@ -332,7 +332,7 @@ impl Store {
         self.queue(Job { ticket, changes: changes.into(), is_patient: false, takes_on: true })
     }
 
-    /// [`Store::try_commit`] of what may wait some milliseconds for others to go to disk with.
+    /// [`Store::try_commit`] of changes that may wait some milliseconds to share a group.
     ///
     /// # Errors
     /// When the queue is full or the writer has ended.
@@ -340,7 +340,7 @@ impl Store {
         self.queue(Job { ticket, changes: changes.into(), is_patient: true, takes_on: true })
     }
 
-    /// [`Store::try_commit`] of what takes on nothing new, which is written on a full disk, too, as long as the reserve lasts.
+    /// [`Store::try_commit`] of changes that take on no new work: on a full disk they are written from the reserve.
     ///
     /// # Errors
     /// When the queue is full or the writer has ended.
@@ -353,7 +353,7 @@ impl Store {
         self.queue(Job { ticket, changes: changes.into(), is_patient, takes_on: false })
     }
 
-    /// Reads what is durable, also while commits are written.
+    /// A handle that reads durable records, also while commits are written.
     pub fn reader(&self) -> Reader {
         self.reader.clone()
     }
@@ -366,8 +366,8 @@ impl Store {
         })
     }
 
-    /// Writes what is queued, flushes and ends the writer. Blocks: async callers go through `spawn_blocking`, and the
-    /// results are received meanwhile or dropped with their receiver. Dropping the store does the same.
+    /// Writes what is queued, syncs and ends the writer. Blocks: async callers go through `spawn_blocking`, and receive
+    /// results meanwhile or drop the receiver. Dropping the store does the same.
     pub fn close(mut self) {
         self.stop();
     }

@@ -17,12 +17,12 @@ const LOCK_FILE: &str = "lock";
 /// How long another process may keep a lock before it counts as running.
 pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The lock of a state directory, held as long as this lives. The system gives it back when the process ends, however
-/// it ends.
+/// The lock of a state directory, held while this value lives. The system releases it when the process ends, however it
+/// ends.
 #[derive(Debug)]
 pub struct StateLock {
     dir: PathBuf,
-    // Closing it gives the lock back.
+    // Closing the file releases the lock.
     _file: File,
 }
 
@@ -59,11 +59,10 @@ impl StateLock {
         Ok(Self { dir: dir.to_owned(), _file: file })
     }
 
-    /// Who has `dir` now, as it says of itself, `process 123`; `None` where nobody has. A lock that cannot be looked at is
-    /// nobody's.
+    /// The holder of the lock on `dir`, as it names itself: `process 123`; `None` if it is free or cannot be tested.
     pub fn holder(dir: &Path) -> Option<String> {
         let file = File::open(dir.join(LOCK_FILE)).ok()?;
-        // A shared lock is given back with the file, at once; who takes the directory meanwhile waits for longer.
+        // Closing the file releases this shared lock at once; an agent that tries meanwhile waits longer than that.
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
             Err(rustix::io::Errno::WOULDBLOCK) => {}
             Ok(()) | Err(_) => return None,
@@ -79,8 +78,8 @@ impl StateLock {
     }
 }
 
-/// Locks a file, and waits for it for a while: a process that was just forked holds what its parent had locked until
-/// it runs its own program.
+/// Locks a file, and waits for it for a while: until a forked child process executes its own program, it holds its
+/// parent's locks.
 pub(super) fn lock_within(file: &File, timeout: Duration) -> Result<(), rustix::io::Errno> {
     let deadline = Instant::now() + timeout;
     loop {

@@ -1,4 +1,4 @@
-//! What sled's thread is told to do, and what readers want of it.
+//! Orders to sled's thread, and requests of readers.
 
 use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
@@ -9,22 +9,22 @@ use super::journal::Changes;
 /// Records in the order of their keys.
 pub type Records = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What sled is told to do.
+/// An order to sled's thread.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// Brings it to so many commits, durably.
+    /// Apply the changes and record this count of commits, durably.
     Checkpoint(Changes, u64),
-    /// Writes all records to a new generation of the journal there.
+    /// Write all records to a new generation of the journal at this path.
     Snapshot(PathBuf),
-    /// Copies all sound records to a new database there.
+    /// Copy all sound records to a new database at this path.
     Copy(PathBuf),
-    /// How large it is.
+    /// Measure its files.
     Measure,
-    /// Answered to whoever wants to read.
+    /// Read for a reader.
     Read(Wanted),
 }
 
-/// What is to be read.
+/// A request to read records.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) first: Vec<u8>,
@@ -34,7 +34,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Reads it, and says so to whoever asked.
+    /// Reads the records and sends them to the reader.
     pub(super) fn read(self, db: &sled::Db) {
         let sound = |(key, record): (sled::IVec, sled::IVec)| {
             let value = decode(&key, &record)?.to_vec();
@@ -42,7 +42,7 @@ impl Wanted {
         };
         let records = db.range(self.first..=self.last).map(|record| record.map(sound)).filter_map(Result::transpose);
         let records = records.take(self.most).collect::<Result<Records, sled::Error>>();
-        // Whoever asked may have given up.
+        // The reader may have given up.
         drop(self.reply.send(records.map_err(|error| error.to_string())));
     }
 }

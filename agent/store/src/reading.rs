@@ -1,5 +1,5 @@
-//! Records read while the agent runs: results of bags, which are too many for the memory. sled gets what is durable in the
-//! journal some time later; until then it is read from memory.
+//! Reading records while the agent runs: results of bags, which are too many for the memory. sled gets durable changes
+//! some time after the journal; until then they are read from memory.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -10,7 +10,7 @@ use super::frame::decode;
 use super::journal::Changes;
 use super::order::{Order, Records, Wanted};
 
-/// How long a read may wait for what goes before it: a group on its way to the disk, or a rebuild of the store.
+/// How long a read may wait for earlier orders: a checkpoint, or a rebuild of the store.
 const READ_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Why nothing can be read.
@@ -18,28 +18,28 @@ const READ_TIMEOUT: Duration = Duration::from_secs(600);
 #[error("the store cannot be read ({0}); see the agent's log, and start the agent again")]
 pub struct ReadError(String);
 
-/// Reads what is durable. Clones read the same store.
+/// Reads durable records. Clones read the same store.
 #[derive(Clone, Debug, Default)]
 pub struct Reader {
-    /// Of the database that is open now.
+    /// Channel to the open database.
     orders: Arc<Mutex<Option<SyncSender<Order>>>>,
-    /// What is durable and on no way to that database yet.
+    /// Durable changes that the database has not been given yet.
     pending: Arc<Mutex<Changes>>,
 }
 
 impl Reader {
-    /// At most `most` sound records whose keys are in `first..=last`, in their order. Blocks.
+    /// Up to `most` sound records with keys in `first..=last`, in order of keys. Blocks.
     ///
     /// # Errors
-    /// The store is closed, or beyond use.
+    /// When the store is closed, or has failed.
     pub fn range(&self, first: Vec<u8>, last: Vec<u8>, most: usize) -> Result<Records, ReadError> {
         let closed = || ReadError("it is closed".to_owned());
         let (reply, answer) = sync_channel(1);
-        // Before what the database has: what leaves here meanwhile is found there.
+        // Before the database is read: changes that leave `pending` meanwhile are found there.
         let range = first.clone()..=last.clone();
         let pending: Vec<_> = self.pending().range(range).map(|(key, record)| (key.clone(), record.clone())).collect();
         let wanted = Wanted { first, last, most: most.saturating_add(pending.len()), reply };
-        // Held while the order finds its place: else the database could not be closed meanwhile.
+        // Locked until the order is queued: else the database could be closed meanwhile.
         let sent = match &*self.orders.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(orders) => orders.send(Order::Read(wanted)),
             None => return Err(closed()),
@@ -60,12 +60,12 @@ impl Reader {
         Ok(records.into_iter().take(most).collect())
     }
 
-    /// What sled does not have yet; who holds it holds up commits.
+    /// The changes that sled lacks; holding the lock blocks commits.
     pub(super) fn pending(&self) -> MutexGuard<'_, Changes> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on it reads that database, or none.
+    /// Reads from that database from now on, or from none.
     pub(super) fn follow(&self, orders: Option<SyncSender<Order>>) {
         *self.orders.lock().unwrap_or_else(PoisonError::into_inner) = orders;
     }
@@ -76,7 +76,7 @@ mod tests {
     use super::super::{Change, StateLock, Store};
 
     #[tokio::test]
-    async fn what_is_durable_is_read_while_the_store_is_open() {
+    async fn durable_records_are_read_while_the_store_is_open() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let lock = StateLock::acquire(dir.path()).expect("nobody else has it");
         let mut opened = Store::open(&lock).expect("an empty store opens");
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(found, [(vec![b'd', 8], vec![8; 3])]);
         assert_eq!(read(99, 255, 1).await.expect("it reads"), Ok(Vec::new()));
 
-        // What sled has not got yet counts, whether it adds, changes or removes.
+        // Changes that sled lacks count, whether they add, change or remove.
         let changes = vec![
             Change { key: vec![b'd', 4], value: None },
             Change { key: vec![b'd', 5], value: Some(vec![55]) },

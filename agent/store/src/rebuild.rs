@@ -1,8 +1,9 @@
-//! A store in the place of another: what is damaged is set aside, and what is mostly garbage is rebuilt, since sled
-//! does not give space back.
+//! Replacing a store: a damaged one is set aside, and one that is mostly garbage is rebuilt, since sled does not give
+//! space back.
 //!
-//! A rebuild copies what lives to a directory beside the store, syncs it, and only then exchanges the two by renaming.
-//! Wherever it is interrupted, [`finish`] finds one that is whole: the old one counts until the new one has its name.
+//! A rebuild copies the live records to a directory beside the store, syncs it, and only then exchanges the two by
+//! renaming. After an interruption at any point [`finish`] finds a complete one: the old store is used until the new
+//! one has its name.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -15,19 +16,20 @@ use super::journal::JOURNAL_DIR;
 use super::recovery::Findings;
 use super::{STORE_DIR, StoreError};
 
-/// Where a store is rebuilt, and where the old one waits to be deleted.
+/// Directory of the new store during a rebuild, and of the old one until it is deleted.
 pub(super) const REBUILT_DIR: &str = "store.rebuilt";
 pub(super) const RETIRED_DIR: &str = "store.retired";
 
-/// What a damaged store is called from then on, with a number behind it.
+/// Name of a damaged store, followed by a number.
 pub(super) const ASIDE_PREFIX: &str = "store.damaged-";
 
-/// In it: what was wrong.
+/// In it: the reason.
 pub(super) const NOTE_FILE: &str = "why.txt";
-/// So many are kept. Our choice.
+/// Number of damaged stores kept. Our choice.
 const ASIDE_MAX: usize = 4;
 
-/// A store larger than [`super::Thresholds::rebuild_bytes_min`] and than this many times what lives in it is rebuilt.
+/// A store is rebuilt if it is larger than [`super::Thresholds::rebuild_bytes_min`] and than this many times its live
+/// records.
 const GARBAGE_RATIO: u64 = 5;
 
 /// Whether a store of that size is to be rebuilt.
@@ -35,11 +37,11 @@ pub(super) fn is_due(size_bytes: u64, live_bytes: u64, rebuild_bytes_min: u64) -
     size_bytes > rebuild_bytes_min && size_bytes / GARBAGE_RATIO > live_bytes
 }
 
-/// Copies all that lives to a new store beside the old one, durably. How many bytes that is.
+/// Copies all live records to a new store beside the old one, durably; returns their bytes.
 pub(super) fn prepare(dir: &Path, database: &mut Database) -> Result<u64, String> {
     let rebuilt = dir.join(REBUILT_DIR);
     if rebuilt.exists() {
-        // Of a rebuild that failed.
+        // Left over from a failed rebuild.
         fs::remove_dir_all(&rebuilt).map_err(|error| error.to_string())?;
     }
     let live_bytes = database.copy(&rebuilt)?;
@@ -47,7 +49,7 @@ pub(super) fn prepare(dir: &Path, database: &mut Database) -> Result<u64, String
     Ok(live_bytes)
 }
 
-/// Puts the new store in the place of the old one, which is closed or gone, and opens it.
+/// Replaces the old store, which is closed or gone, by the new one, and opens it.
 pub(super) fn exchange(dir: &Path) -> Result<(Database, Contents), StoreError> {
     let (path, rebuilt, retired) = (dir.join(STORE_DIR), dir.join(REBUILT_DIR), dir.join(RETIRED_DIR));
     if path.exists() {
@@ -60,7 +62,7 @@ pub(super) fn exchange(dir: &Path) -> Result<(Database, Contents), StoreError> {
     Database::open(&path).map_err(|trouble| StoreError::Unusable { dir: dir.to_owned(), reason: trouble.to_string() })
 }
 
-/// Cleans up after a rebuild that was interrupted: the old store counts until the new one has its name.
+/// Cleans up after an interrupted rebuild: the old store is used until the new one has its name.
 pub(super) fn finish(dir: &Path) -> Result<(), StoreError> {
     let (path, rebuilt, retired) = (dir.join(STORE_DIR), dir.join(REBUILT_DIR), dir.join(RETIRED_DIR));
     if retired.exists() && !path.exists() {
@@ -74,8 +76,8 @@ pub(super) fn finish(dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Moves what is damaged out of the way: sled's directory, a file of the journal, or both, with a note of what was wrong
-/// with them. Where to.
+/// Moves damaged files out of the way: sled's directory, a file of the journal, or both, with a note of the reason.
+/// Returns where to.
 pub(super) fn set_aside(
     dir: &Path,
     store: Option<&Path>,
@@ -95,7 +97,7 @@ pub(super) fn set_aside(
         if lost == 0 { "nothing that was acknowledged is lost" } else { "see the agent's log for what is lost" };
     let note = format!("{}\n{result}\n", findings.flaws.join("\n"));
     fs::write(aside.join(NOTE_FILE), note).and_then(|()| sync_dir(dir)).map_err(failed("write to", &aside))?;
-    // A disk that damages something every day must not fill up with what is of no use.
+    // A disk that damages something every day must not fill up with damaged stores.
     while earlier.len() >= ASIDE_MAX {
         let (_, oldest) = earlier.remove(0);
         let removed = if oldest.is_dir() { fs::remove_dir_all(&oldest) } else { fs::remove_file(&oldest) };
@@ -104,7 +106,7 @@ pub(super) fn set_aside(
     Ok(aside)
 }
 
-/// What was set aside, by number.
+/// Damaged stores that were set aside, by number.
 pub(super) fn list_aside(dir: &Path) -> Result<Vec<(u64, PathBuf)>, StoreError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed("list", dir))? {

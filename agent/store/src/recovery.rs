@@ -1,13 +1,13 @@
-//! What the agent goes on with: sled and the end of the journal, or the journal alone where sled is damaged, or what is
-//! sound of both.
+//! Opening: the agent continues with sled and the end of the journal, with the journal alone if sled is damaged, or
+//! with the sound records of both.
 //!
-//! sled repairs a damaged file in place, by cutting its log short. So a copy of its directory is kept while it is
-//! opened; where sled is not sound the copy is set aside, and sled is filled anew from the journal. sled is sound
-//! where it opens, each record's checksum is right, number and sum of the records are those of its last checkpoint,
-//! and it is not behind the last checkpoint that the journal knows of.
+//! sled repairs a damaged file in place, by truncating its log. So its directory is copied before it is opened; if sled
+//! is not sound the copy is set aside, and sled is filled anew from the journal. sled is sound if it opens, each
+//! record's checksum is right, number and sum of the records are those of its last checkpoint, and it is not behind the
+//! last checkpoint that the journal knows of.
 //!
-//! A journal of which anything was damaged is set aside, too, once a new generation is durable. Nothing is set aside
-//! or removed before what takes its place is on disk, so that an opening may be interrupted anywhere.
+//! A damaged journal is set aside, too, once a new generation is durable. Nothing is set aside or removed before its
+//! replacement is on disk, so that an opening may be interrupted anywhere.
 
 use std::collections::HashSet;
 use std::fs;
@@ -22,25 +22,25 @@ use super::journal::{self, Changes, Journal, Replay};
 use super::rebuild::{self, REBUILT_DIR};
 use super::{STORE_DIR, StoreError};
 
-/// sled's directory as it was before it was opened.
+/// A copy of sled's directory from before it was opened.
 pub(super) const KEPT_DIR: &str = "store.opening";
-/// Such a copy while it is made, or removed.
+/// That copy while it is being made or removed.
 const COPY_DIR: &str = "store.copied";
 
-/// Bytes of records that are written at once when sled is filled anew.
+/// Bytes of records written at once when sled is filled anew.
 const FILL_BYTES: usize = 4 << 20;
 
 /// All records, by key.
 type Records = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What was wrong, and what came of it.
+/// The damage, and its consequences.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// What is damaged, in words.
+    /// Descriptions of the damage.
     pub(super) flaws: Vec<String>,
-    /// Keys of records that nobody has sound.
+    /// Keys of records without a sound copy.
     pub(super) damaged: Vec<Vec<u8>>,
-    /// Acknowledged commits that nobody has.
+    /// Acknowledged commits without a copy.
     pub(super) commits_lost: u64,
     /// Where the damaged files are now.
     pub(super) set_aside: Option<PathBuf>,
@@ -53,33 +53,33 @@ pub(super) struct Recovered {
     pub(super) journal: Journal,
     pub(super) mark: Mark,
     pub(super) records: Records,
-    /// What sled does not have yet.
+    /// Changes that sled lacks.
     pub(super) pending: Changes,
     /// Commits so far.
     pub(super) count: u64,
-    /// What sled takes on disk.
+    /// Bytes of sled's files.
     pub(super) size_bytes: u64,
     pub(super) findings: Findings,
 }
 
-/// What sled and the journal have together.
+/// The combined state of sled and the journal.
 #[derive(Debug, Default)]
 struct State {
     records: Records,
     pending: Changes,
     count: u64,
-    /// What sled had of them.
+    /// Commits that sled has.
     index_count: u64,
-    /// What is wrong with sled, and with the journal.
+    /// The damage in sled, and in the journal.
     index_flaw: Option<String>,
     journal_flaw: Option<String>,
     damaged: Vec<Vec<u8>>,
     commits_lost: u64,
-    /// Of the journal's newest generation.
+    /// The journal's newest generation.
     replay: Replay,
 }
 
-/// Opens what is in the state directory, and mends what can be mended.
+/// Opens the state directory's store, and repairs it if possible.
 pub(super) fn recover(dir: &Path) -> Result<Recovered, StoreError> {
     rebuild::finish(dir)?;
     let path = dir.join(STORE_DIR);
@@ -114,7 +114,7 @@ pub(super) fn recover(dir: &Path) -> Result<Recovered, StoreError> {
     let damaged_journal = generations.last().filter(|_| state.journal_flaw.is_some()).map(|(_, path)| path.as_path());
     let damaged_store = match &kept {
         _ if !was_replaced => None,
-        // There was none, or there was no room for a copy of it.
+        // There was no directory, or no room for a copy.
         Kept::Nothing => None,
         Kept::NoRoom => Some(path.clone()),
         Kept::Copy(copy) => Some(copy.clone()),
@@ -135,8 +135,8 @@ pub(super) fn recover(dir: &Path) -> Result<Recovered, StoreError> {
     Ok(Recovered { database, journal, mark, records, pending, count, size_bytes, findings })
 }
 
-/// Brings what is durable in line with the state: the journal that is to be written, and sled, if that is sound; else
-/// a new one is complete beside it.
+/// Makes the files match the state: the journal to be written, and sled if it is sound; else a complete new database is
+/// written beside it.
 fn write_anew(
     dir: &Path,
     state: &mut State,
@@ -147,7 +147,7 @@ fn write_anew(
     let begins_anew = generation == 0 || state.journal_flaw.is_some();
     let database = match database {
         Some(mut database) => {
-            // A snapshot says that sled has all that is in it.
+            // A snapshot implies that sled has all of its commits.
             if begins_anew && (state.index_count != state.count || !state.pending.is_empty()) {
                 database.checkpoint(std::mem::take(&mut state.pending), state.count).map_err(unusable)?;
             }
@@ -186,7 +186,7 @@ fn fill(path: &Path, state: &State) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads what sled had and what the journal has.
+/// Reads sled and the journal.
 fn read(
     contents: Option<Contents>,
     failure: Option<&String>,
@@ -202,7 +202,7 @@ fn read(
     let contents = contents.unwrap_or_default();
     state.index_count = contents.count;
     let Some((_, newest)) = generations.last() else {
-        // A store from before there was a journal, a new one, or a journal that somebody removed.
+        // A store from before the journal, a new one, or one whose journal was removed.
         state.count = contents.count.max(acknowledged);
         state.commits_lost = acknowledged.saturating_sub(contents.count);
         state.damaged = contents.damaged;
@@ -219,7 +219,7 @@ fn read(
     }
     let (replay, mut all) = read_generation(newest, acknowledged, None)?;
     if !replay.is_readable() {
-        // Neither has all: what is sound of sled first, then of the journal, the oldest generation first.
+        // Neither is complete: the sound records of sled first, then those of the journal, the oldest generation first.
         let mut older = Changes::new();
         let sound = contents.records.into_iter().map(|(key, value)| (encode(&key, &value), key));
         older.extend(sound.map(|(record, key)| (key, Some(record))));
@@ -249,7 +249,7 @@ fn read(
     Ok(state)
 }
 
-/// sled is sound: what the journal has of later commits comes on top.
+/// sled is sound: adds the journal's later commits.
 fn with_end_of_journal(
     mut state: State,
     contents: Contents,
@@ -282,8 +282,8 @@ fn journal_flaw(replay: &Replay, acknowledged: u64) -> Option<String> {
     }
 }
 
-/// What a generation holds: all of it, or what is later than `from` commits. One that the system cannot read is as
-/// damaged as one of which nothing is sound.
+/// The content of a generation: all of it, or only commits after `from`. One that the system cannot read counts as
+/// damaged throughout.
 fn read_generation(path: &Path, acknowledged: u64, from: Option<u64>) -> Result<(Replay, Changes), StoreError> {
     let mut changes = Changes::new();
     let replay = journal::replay(path, acknowledged, |header, (key, record)| {
@@ -298,7 +298,7 @@ fn read_generation(path: &Path, acknowledged: u64, from: Option<u64>) -> Result<
     }
 }
 
-/// The records after these changes.
+/// The records with these changes applied.
 fn merge(records: Records, changes: &Changes) -> Records {
     if changes.is_empty() {
         return records;
@@ -321,12 +321,12 @@ fn merge(records: Records, changes: &Changes) -> Records {
     merged
 }
 
-/// What there is of sled's directory as it was before it was opened.
+/// The copy of sled's directory from before it was opened.
 #[derive(Debug)]
 enum Kept {
     /// There was no directory.
     Nothing,
-    /// A copy would fill the disk: where sled is damaged, what it made of its files is set aside.
+    /// A copy would fill the disk: if sled is damaged, its repaired files are set aside instead.
     NoRoom,
     Copy(PathBuf),
 }
@@ -337,8 +337,7 @@ impl Kept {
     }
 }
 
-/// Copies sled's directory before sled can write to it. Where a copy is left of an opening that was interrupted, that is
-/// what sled's directory was.
+/// Copies sled's directory before sled writes to it. If an interrupted opening left such a copy, restores it first.
 fn keep_copy(dir: &Path) -> io::Result<Kept> {
     let [path, copy, kept] = [STORE_DIR, COPY_DIR, KEPT_DIR].map(|name| dir.join(name));
     if copy.exists() {
@@ -363,7 +362,7 @@ fn keep_copy(dir: &Path) -> io::Result<Kept> {
     Ok(Kept::Copy(kept))
 }
 
-/// Under a name first that says that it is not whole.
+/// Renamed first, so that a half-removed copy is not taken for a complete one.
 fn remove_copy(dir: &Path) -> io::Result<()> {
     let [copy, kept] = [COPY_DIR, KEPT_DIR].map(|name| dir.join(name));
     fs::rename(kept, &copy)?;
@@ -380,7 +379,7 @@ fn copy_bytes(dir: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Copies a directory of the store with all that is in it.
+/// Copies a directory of the store recursively.
 pub(super) fn copy_dir(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir(to)?;
     for entry in fs::read_dir(from)? {

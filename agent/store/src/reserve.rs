@@ -1,8 +1,8 @@
-//! Room on the disk that is kept for what has to be written when there is no other: that something goes, what machines have
-//! agreed on, results that are to leave.
+//! Reserved disk space for commits that must be written on a full disk: removals, agreements between machines, results
+//! on their way.
 //!
-//! Others fill disks, too, down to the last byte. A file without content of its own takes the room, and gives it back piece by
-//! piece; it is filled up when there is room for it again.
+//! Other programs may fill the disk to the last byte. A file without content occupies the space, shrinks piece by piece
+//! when it is needed, and grows again when there is room.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FallocateFlags;
 use tracing::warn;
 
-/// Its name in the state directory.
+/// Name of the file in the state directory.
 const RESERVE_FILE: &str = "reserve";
 
-/// What it gives back at once.
+/// Least space given back at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// The reserve of one state directory.
@@ -27,30 +27,30 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
-    /// What of it is there in a state directory. `full_bytes` is how large it is to be.
+    /// The reserve in a state directory, as large as it is now. `full_bytes` is its intended size.
     pub(super) fn of(dir: &Path, full_bytes: u64) -> Self {
         let path = dir.join(RESERVE_FILE);
         let bytes = path.metadata().map_or(0, |metadata| metadata.len());
         Self { path, bytes, full_bytes }
     }
 
-    /// What it would give.
+    /// Its present size.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Gives at least so many bytes back to the disk, or all there is. Whether it had any.
+    /// Gives at least so many bytes back to the disk, or all. False if it had none.
     pub(super) fn give(&mut self, bytes: u64) -> bool {
         if self.bytes == 0 {
             return false;
         }
-        let left = self.bytes.saturating_sub(bytes.clamp(1, self.bytes).next_multiple_of(PIECE_BYTES));
-        match OpenOptions::new().write(true).open(&self.path).and_then(|file| file.set_len(left)) {
+        let remaining = self.bytes.saturating_sub(bytes.clamp(1, self.bytes).next_multiple_of(PIECE_BYTES));
+        match OpenOptions::new().write(true).open(&self.path).and_then(|file| file.set_len(remaining)) {
             Ok(()) => {
                 if self.bytes == self.full_bytes {
                     warn!("the disk is full: the agent lives on what it has kept for that; free some space");
                 }
-                self.bytes = left;
+                self.bytes = remaining;
                 true
             }
             Err(error) => {
@@ -61,7 +61,7 @@ impl Reserve {
         }
     }
 
-    /// Takes what is lacking, or as much of it as leaves the disk so much beside it.
+    /// Grows to its full size, or as far as leaves the disk `beside_bytes` free.
     pub(super) fn fill(&mut self, free_bytes: u64, beside_bytes: u64) {
         let lacking = self.full_bytes.saturating_sub(self.bytes);
         let more = free_bytes.saturating_sub(beside_bytes).min(lacking) / PIECE_BYTES * PIECE_BYTES;
@@ -72,14 +72,14 @@ impl Reserve {
             Ok(()) => self.bytes += more,
             Err(error) => {
                 warn!(path = %self.path.display(), %error, "no room can be kept for a full disk");
-                // Not again in this life: it would be tried with each write.
+                // Do not try again with each write until the agent restarts.
                 self.full_bytes = self.bytes;
             }
         }
     }
 }
 
-/// Makes a file that takes so much of the disk.
+/// Makes a file that occupies so many bytes.
 fn allocate(path: &Path, bytes: u64) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
     match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
@@ -89,7 +89,7 @@ fn allocate(path: &Path, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// For file systems that allocate nothing without being written to.
+/// For file systems that allocate only what is written.
 fn write_zeros(mut file: File, bytes: u64) -> io::Result<()> {
     io::copy(&mut io::Read::take(io::repeat(0), bytes), &mut file).map(drop)
 }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_takes_room_gives_it_back_and_takes_it_again() {
+    fn a_reserve_shrinks_and_grows_again() {
         let dir = tempfile::tempdir().expect("a directory");
         let taken = || dir.path().join(RESERVE_FILE).metadata().map_or(0, |metadata| metadata.blocks() * 512);
         let full = 4 << 20;

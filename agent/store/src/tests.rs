@@ -1,4 +1,4 @@
-//! What the disk, a crash and a second agent can do to the store.
+//! The store after crashes, on faulty disks, and with a second agent.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -21,14 +21,14 @@ type Records = Vec<(Vec<u8>, Vec<u8>)>;
 /// Longer than any commit takes, also on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Set for the process that is to be killed: where its store lives.
+/// Environment variable for the process that is to be killed: the directory of its store.
 const VICTIM_DIR: &str = "IDLEWOOD_TEST_STORE_DIR";
 
 fn set(key: &[u8], value: &[u8]) -> Change {
     Change { key: key.to_vec(), value: Some(value.to_vec()) }
 }
 
-/// The next result. Where none comes that is told, instead of waited for.
+/// The next result; fails if none comes in time.
 fn next(results: &mut mpsc::Receiver<CommitResult>) -> CommitResult {
     let begin = Instant::now();
     loop {
@@ -48,7 +48,7 @@ fn open(dir: &Path) -> (Opened, StateLock) {
     (Store::open(&lock).unwrap(), lock)
 }
 
-/// The database itself, without a store around it.
+/// sled itself, without a store around it.
 fn database(dir: &Path) -> sled::Db {
     wait_for_lock(&dir.join(STORE_DIR)).unwrap();
     sled::open(dir.join(STORE_DIR)).unwrap()
@@ -121,7 +121,7 @@ fn records_survive_a_restart_and_changes_apply_in_order() {
 }
 
 #[test]
-fn what_waits_is_committed_together() {
+fn waiting_commits_are_written_together() {
     let dir = tempfile::tempdir().unwrap();
     let (mut opened, _lock) = open(dir.path());
     // Another program's burst of writes can spoil a comparison, but not all of them.
@@ -146,7 +146,7 @@ fn what_waits_is_committed_together() {
     assert!(is_faster, "500 at once take as long as one by one");
 }
 
-/// How many groups so many commits went to disk in that came a millisecond apart: results of one group come together.
+/// In how many groups commits a millisecond apart went to disk: results of one group come together.
 fn groups(commit: impl Fn(&Store, u64)) -> usize {
     const COMMITS: u64 = 100;
     let dir = tempfile::tempdir().unwrap();
@@ -197,7 +197,7 @@ fn a_full_queue_refuses_instead_of_growing() {
     let dir = tempfile::tempdir().unwrap();
     let (mut opened, _lock) = open(dir.path());
     let mut queued = 0;
-    // Nobody takes results: both queues fill, and then some are in the writer's hands.
+    // Results are not received: both queues fill, and the writer holds some more.
     let error = loop {
         match opened.store.try_commit(vec![set(b"k", b"v")], queued) {
             Ok(()) => queued += 1,
@@ -281,7 +281,7 @@ fn nothing_acknowledged_is_lost_by_kill() {
         }
         victim.kill().unwrap(); // SIGKILL
         victim.wait().unwrap();
-        // What it had still written to the pipe counts too.
+        // Lines still in the pipe count, too.
         for line in lines.map_while(Result::ok) {
             if let Some(ticket) = line.strip_prefix("acknowledged ").and_then(|ticket| ticket.parse().ok()) {
                 last = Some(ticket);
@@ -345,7 +345,7 @@ fn open_small(dir: &Path) -> (Opened, StateLock) {
     (Store::open_with(&lock, thresholds).unwrap(), lock)
 }
 
-/// A store that goes through checkpoints and generations of the journal all the time.
+/// A store that makes checkpoints and generations all the time.
 fn open_busy(dir: &Path) -> (Opened, StateLock) {
     let lock = StateLock::acquire(dir).unwrap();
     let thresholds = Thresholds { checkpoint_bytes: 8 << 10, generation_bytes_min: 32 << 10, ..THRESHOLDS };
@@ -354,7 +354,7 @@ fn open_busy(dir: &Path) -> (Opened, StateLock) {
 
 fn size_of(dir: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(dir) else { return 0 };
-    // Files may go while they are looked at.
+    // Files may be removed meanwhile.
     let sizes = entries.flatten().map(|entry| match entry.metadata() {
         Ok(metadata) if metadata.is_file() => metadata.len(),
         Ok(_) => size_of(&entry.path()),
@@ -421,12 +421,12 @@ fn a_kill_in_the_middle_of_a_rebuild_leaves_one_good_store() {
         while !rebuilt.exists() {
             assert!(Instant::now() < deadline, "it never rebuilds");
         }
-        // From right at the beginning to about the end of it.
+        // From its beginning to about its end.
         std::thread::sleep(Duration::from_millis(4 * round));
         victim.kill().unwrap();
         victim.wait().unwrap();
         found[if retired.exists() { 2 } else { usize::from(rebuilt.exists()) }] += 1;
-        // None where it rebuilt what it found at its start.
+        // None if it rebuilt the store that it found at its start.
         last = last.max(reader.join().unwrap());
         let (opened, _lock) = open(dir.path());
         assert!(sound(&opened), "{opened:?}");
@@ -443,7 +443,7 @@ fn a_kill_in_the_middle_of_a_rebuild_leaves_one_good_store() {
 fn a_kill_while_a_snapshot_is_written_costs_nothing() {
     for part in [0, 5, 40] {
         let (dir, records) = filled(20);
-        // sled writes one where it finds something in the log.
+        // sled writes one if its log is not empty.
         open(dir.path()).0.store.close();
         let store = dir.path().join(STORE_DIR);
         let names = || fs::read_dir(&store).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -463,7 +463,8 @@ fn a_kill_while_a_snapshot_is_written_costs_nothing() {
 
 #[test]
 fn an_interrupted_rebuild_is_undone_or_completed() {
-    // What is there when it stops: the store itself, a copy that may be half, and the old one under its other name.
+    // State at an interruption: the store itself, a copy that may be incomplete, and the old store under its other
+    // name.
     for (store, copy_of_it, old) in [(true, Some("half"), false), (false, Some("whole"), true), (true, None, true)] {
         let (dir, records) = filled(20);
         let [path, rebuilt, retired] = [STORE_DIR, REBUILT_DIR, RETIRED_DIR].map(|name| dir.path().join(name));
@@ -488,7 +489,7 @@ fn an_interrupted_rebuild_is_undone_or_completed() {
 }
 
 #[test]
-fn an_inspection_tells_all_and_changes_nothing() {
+fn an_inspection_reports_all_and_changes_nothing() {
     let (dir, records) = filled(30);
     let files = |dir: &Path| {
         let mut files: Vec<_> = fs::read_dir(dir.join(STORE_DIR)).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -518,7 +519,7 @@ fn an_inspection_tells_all_and_changes_nothing() {
     drop(lock);
     let (opened, lock) = open(dir.path());
     assert_eq!(inspect(&lock).unwrap().set_aside, [opened.set_aside.unwrap()]);
-    // What was copied is gone.
+    // The copy is gone.
     let left = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(!left.into_iter().any(|name| name.to_string_lossy().starts_with("store.inspected")));
 }
@@ -573,7 +574,7 @@ fn measure() {
         println!("{when}: {}", of_writes.collect::<Vec<_>>().join(", "));
     };
     written("before");
-    // As a busy bag writes: each commit replaces what is held, adds a result, and removes one.
+    // Like a busy bag: each commit replaces the record of a placement, adds a result, and removes one.
     for number in 0..100_000_u64 {
         let key = |kind: u8, number: u64| [&[kind][..], &[7; 32], &number.to_be_bytes()].concat();
         let changes = vec![

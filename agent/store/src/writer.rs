@@ -1,9 +1,9 @@
-//! The thread that writes: all batches that wait go to the journal as one, and only then are acknowledged.
+//! The writer thread: appends all waiting batches to the journal as one group, then acknowledges them.
 //!
-//! What was written is kept in memory, the last value of each key, until there is enough of it; then sled gets it as one
-//! batch, beside the commits that go on, and the journal is told. When the journal has grown by as much as it began
-//! with, sled writes the snapshot of the next generation, beside them, too. Should sled fail, commits go on in the
-//! journal alone, and the next opening of the store mends the rest.
+//! Written changes stay in memory, the last value of each key, until there are enough; then sled gets them as one
+//! batch, in the background, and the journal notes that. When the journal has grown by as much as its snapshot, sled
+//! writes the snapshot of the next generation, also in the background. If sled fails, commits go to the journal alone,
+//! and the next opening repairs the rest.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,32 +21,32 @@ use super::recovery::Recovered;
 use super::reserve::Reserve;
 use super::{COUNT_KEY, Change, CommitError, CommitResult, KEY_BYTES_MAX, Thresholds, VALUE_BYTES_MAX, rebuild};
 
-/// How long a group that comes right behind another waits for company: each costs a flush, and more processor time than
-/// the writes in it. Our choice: less than a disk takes.
+/// How long a group that directly follows another waits for more commits: each group costs a flush, and more processor
+/// time than its writes. Our choice: less than a disk takes.
 const GATHER: Duration = Duration::from_millis(2);
-/// The same for a group of which all is patient. Our choice: on a busy machine tasks end some milliseconds apart, and
-/// nobody waits for the end of one of many.
+/// The same for a group of patient commits only. Our choice: on a busy machine tasks end some milliseconds apart, and
+/// no caller waits for one of them.
 const GATHER_PATIENTLY: Duration = Duration::from_millis(10);
-/// A group of so many has company enough: more would save little, and whoever queues commits waits for it.
+/// A group of so many waits no longer: more would save little, and the callers wait for it.
 const COMPANY: usize = 96;
 
 /// Commits and bytes that go to disk together.
 const GROUP_MAX: usize = 1024;
 const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Bytes that sled may lack while it works on others. Our choice: eight checkpoints; they take some times that in memory.
+/// Bytes that sled may lack while it is busy. Our choice: eight checkpoints; they take some times that in memory.
 const PENDING_BYTES_MAX: u64 = 16 << 20;
 
-/// So many looks at the size of the store while it grows to the size at which it may be rebuilt.
+/// How often the store's size is checked while it grows to the size at which it may be rebuilt.
 const LOOKS: u64 = 8;
 
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) ticket: u64,
     pub(super) changes: Arc<[Change]>,
-    /// It may wait for others.
+    /// It may wait for more commits.
     pub(super) is_patient: bool,
-    /// It needs more room than the reserve is for.
+    /// It takes on new work, so it may not use the reserve.
     pub(super) takes_on: bool,
 }
 
@@ -65,12 +65,12 @@ impl Job {
     }
 }
 
-/// What sled does beside the commits.
+/// An order that sled carries out in the background.
 #[derive(Clone, Copy, Debug)]
 enum UnderWay {
-    /// It gets the commits up to a count, which end at a place of the journal.
+    /// It applies commits up to `count`, which end at `end` in the journal.
     Checkpoint { count: u64, end: u64, bytes: u64 },
-    /// It writes the snapshot of the next generation, which commits behind that place of the journal have to follow.
+    /// It writes the snapshot of the next generation; blocks after `end` must be appended to that.
     Snapshot { end: u64 },
 }
 
@@ -81,27 +81,27 @@ pub(super) struct Writer {
     /// Or why nothing can be written any more.
     pub(super) journal: Result<Journal, String>,
     reserve: Reserve,
-    /// Until it fails.
+    /// None after it failed.
     pub(super) database: Option<Database>,
     under_way: Option<UnderWay>,
-    /// It has what sled does not have yet.
+    /// Holds the changes that sled lacks.
     reader: Reader,
-    /// What that takes.
+    /// Bytes of these changes.
     pending_bytes: u64,
-    /// The journal may grow to this size before a next generation is tried again.
+    /// Size of the journal at which the next generation is tried again.
     grown_bytes_min: u64,
     /// Commits since the store was made.
     count: u64,
     mark: Mark,
-    /// What lives in sled, at its last checkpoint.
+    /// Bytes of the live records in sled at its last checkpoint.
     live_bytes: u64,
-    /// Bytes that sled got since its size was looked at.
+    /// Bytes that sled got since its size was checked.
     unlooked_bytes: u64,
     jobs: mpsc::Receiver<Job>,
     results: mpsc::Sender<CommitResult>,
 }
 
-/// What a key and its record take in a batch.
+/// Bytes of a key and its record in a batch.
 fn size(key: &[u8], record: Option<&Vec<u8>>) -> u64 {
     (key.len() + record.map_or(0, Vec::len)) as u64
 }
@@ -149,13 +149,13 @@ impl Writer {
             let written: Vec<bool> = refused.iter().map(Option::is_none).collect();
             let result = if written.contains(&true) { self.write(&group, &written, bytes) } else { Ok(()) };
             if let Err(error) = &result {
-                // Whoever hears of it tells it, once and not with each attempt.
+                // The receiver of the result logs it, once and not with each attempt.
                 debug!(%error, "a commit failed");
             }
             for (job, refused) in group.iter().zip(refused) {
                 let result = refused.map_or_else(|| result.clone(), Err);
                 if self.results.blocking_send(CommitResult { ticket: job.ticket, result }).is_err() {
-                    // The agent is ending and does not wait for results; what is queued is written all the same.
+                    // The agent is ending and does not wait for results; queued commits are still written.
                     continue;
                 }
             }
@@ -165,7 +165,7 @@ impl Writer {
         self.end();
     }
 
-    /// Everything that goes to disk with this job, and how many bytes that are.
+    /// Collects the group of jobs to write with `first`; returns it with its bytes.
     fn gather(&mut self, first: Job, last: Option<Instant>) -> (Vec<Job>, usize) {
         let mut bytes = first.bytes();
         let mut group = vec![first];
@@ -177,7 +177,7 @@ impl Writer {
             }
             let is_patient = group.len() < COMPANY && group.iter().all(|job| job.is_patient);
             let wait = if is_patient { GATHER_PATIENTLY } else { GATHER };
-            // Whoever is not patient has to wait at most once.
+            // An impatient job waits at most once.
             if last.is_none_or(|last| last.elapsed() >= wait) {
                 return (group, bytes);
             }
@@ -185,9 +185,9 @@ impl Writer {
         }
     }
 
-    /// Which of these are not written, and why.
+    /// Why each of these jobs is refused, if it is.
     fn refused(&self, group: &[Job], bytes: usize) -> Vec<Option<CommitError>> {
-        // What only removes makes room, and what takes on nothing new is what the reserve is for.
+        // Removals free space, and the reserve is for jobs that take on no work.
         let takes_on = |job: &Job| job.takes_on && job.changes.iter().any(|change| change.value.is_some());
         let is_full = if group.iter().any(takes_on) { self.check_room(4 * bytes as u64).err() } else { None };
         let refused = |job: &Job| match &is_full {
@@ -201,7 +201,7 @@ impl Writer {
     fn write(&mut self, group: &[Job], written: &[bool], bytes: usize) -> Result<(), CommitError> {
         let changes =
             || group.iter().zip(written).filter(|(_, written)| **written).flat_map(|(job, _)| job.changes.iter());
-        // What takes on more leaves the reserve alone.
+        // New work may not use the reserve.
         let may_use_reserve = group.iter().zip(written).all(|(job, written)| !written || !job.takes_on);
         if may_use_reserve {
             self.find_room(4 * bytes as u64);
@@ -249,7 +249,7 @@ impl Writer {
     }
 
     /// # Errors
-    /// When the disk has not that much room, and what must stay free beside it.
+    /// When the disk has less free space than that and the space that must stay free.
     fn check_room(&self, bytes: u64) -> Result<(), CommitError> {
         let needed_bytes = match self.thresholds.free_bytes_min {
             0 => 0,
@@ -257,12 +257,12 @@ impl Writer {
         };
         match self.free_bytes() {
             Some(free_bytes) if free_bytes < needed_bytes => Err(CommitError::DiskFull { free_bytes, needed_bytes }),
-            // Where it is not known, the write will tell.
+            // If the free space is unknown, the write will show.
             Some(_) | None => Ok(()),
         }
     }
 
-    /// Makes this much room from the reserve where the disk has less.
+    /// Frees this much of the reserve if the disk has less.
     fn find_room(&mut self, bytes: u64) {
         if self.free_bytes().is_some_and(|free_bytes| free_bytes < bytes) {
             self.reserve.give(bytes);
@@ -281,10 +281,10 @@ impl Writer {
         disk::free_bytes(&self.dir)
     }
 
-    /// Sees to sled and to the next generation, without waiting for them.
+    /// Handles sled's finished order and starts the next, without waiting.
     fn tend(&mut self) {
         if let (Some(under_way), Some(database)) = (self.under_way, &mut self.database) {
-            // What sled does not have yet is in memory. Where it cannot keep up commits wait for it.
+            // The changes that sled lacks are in memory. If it cannot keep up, commits wait for it.
             let is_behind = self.pending_bytes > PENDING_BYTES_MAX;
             let Some(result) = (if is_behind { Some(database.wait()) } else { database.poll() }) else { return };
             self.under_way = None;
@@ -307,7 +307,7 @@ impl Writer {
         })
     }
 
-    /// Hands sled what it does not have, if the disk has room for it: it does not come back from a failed write.
+    /// Gives sled the changes that it lacks, if the disk has room for them: it does not recover from a failed write.
     fn begin_checkpoint(&mut self) {
         let (count, bytes) = (self.count, self.pending_bytes);
         if let Err(CommitError::DiskFull { free_bytes, needed_bytes }) = self.check_room(4 * bytes)
@@ -319,7 +319,7 @@ impl Writer {
         let end = journal.end();
         self.pending_bytes = 0;
         let begun = {
-            // Until sled has its order: who reads finds all in one of the two.
+            // Locked until sled has its order: a reader finds each change in one of the two.
             let mut pending = self.reader.pending();
             database.begin_checkpoint(std::mem::take(&mut *pending), count)
         };
@@ -336,7 +336,7 @@ impl Writer {
     fn ended(&mut self, under_way: UnderWay, result: Result<u64, String>) {
         match (under_way, result) {
             (UnderWay::Checkpoint { count, end, bytes }, Ok(live_bytes)) => {
-                // Much of what it takes may be garbage now.
+                // Much of its files may be garbage now.
                 let freed_bytes = self.live_bytes.saturating_sub(live_bytes);
                 self.unlooked_bytes += bytes + freed_bytes;
                 self.live_bytes = live_bytes;
@@ -381,7 +381,7 @@ impl Writer {
         self.grown_bytes_min = self.thresholds.generation_bytes_min;
     }
 
-    /// The journal goes on as it is, until it has grown by as much again.
+    /// Keeps the present generation until it has grown by as much again.
     fn put_generation_off(&mut self, reason: &str) {
         warn!(reason, "the journal's next generation is put off");
         if let Ok(journal) = &self.journal {
@@ -402,7 +402,7 @@ impl Writer {
         self.pending_bytes = 0;
     }
 
-    /// Brings all to sled that it does not have, so that it has all without the journal.
+    /// Gives sled all changes that it lacks, so that it is complete without the journal.
     fn end(mut self) {
         self.wait_for_database();
         if self.pending_bytes > 0 {
@@ -422,7 +422,7 @@ impl Writer {
         }
     }
 
-    /// Gives disk space back where most of sled's files is garbage. Commits wait meanwhile: 100,000 records take a second.
+    /// Frees disk space if most of sled's files is garbage. Commits wait meanwhile: 100,000 records take a second.
     fn rebuild_if_due(&mut self) {
         let Thresholds { free_bytes_min, rebuild_bytes_min, .. } = self.thresholds;
         if self.unlooked_bytes < rebuild_bytes_min / LOOKS {

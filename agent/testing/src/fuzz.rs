@@ -1,10 +1,10 @@
-//! Hostile bytes for decoders: mutations of what they read every day, for the tests of all modules that have one.
+//! Fuzzing of decoders by mutations of valid inputs, for the tests of all modules that have a decoder.
 //!
-//! Everybody runs a few thousand of them, always the same. A run of some minutes for each decoder:
-//! `IDLEWOOD_FUZZ_SECONDS=600 cargo test --release --workspace --lib mutations -- --nocapture --test-threads=64`; the tests run
-//! at the same time, the decoders of one (six at most) one after the other.
-//! `IDLEWOOD_FUZZ_SEED` picks another sequence. What fails is written to `corpus/` (`<decoder>/crash-…`), where the
-//! everyday run finds it. `IDLEWOOD_FUZZ_KEEP=1` adds a few of those that were accepted.
+//! Every test run tries the same few thousand. To spend some minutes on each decoder: `IDLEWOOD_FUZZ_SECONDS=600 cargo
+//! test --release --workspace --lib mutations -- --nocapture --test-threads=64`; tests run in parallel, the decoders
+//! within one test (six at most) in sequence. `IDLEWOOD_FUZZ_SEED` picks another sequence. Failing inputs are written
+//! to `corpus/` (`<decoder>/crash-…`), where every test run finds them. `IDLEWOOD_FUZZ_KEEP=1` adds a few accepted
+//! ones.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-/// Inputs of one decoder where nothing else is asked for.
+/// Inputs of one decoder by default.
 const INPUTS: u64 = 3000;
-/// Largest input, and most that are kept to go on from.
+/// Largest input, and most inputs kept for further mutation.
 const BYTES_MAX: usize = 20_000;
 const POOL_MAX: usize = 500;
 
-/// Of these so many are kept when somebody asks for it, none longer than so many bytes.
+/// Accepted inputs written by `IDLEWOOD_FUZZ_KEEP`, and their longest size.
 const KEEP: usize = 6;
 const KEEP_BYTES_MAX: usize = 1500;
 
@@ -41,15 +41,15 @@ fn keep(name: &str, kind: &str, bytes: &[u8]) {
     std::fs::create_dir_all(directory).and_then(|()| std::fs::write(file, bytes)).expect("a directory of ours");
 }
 
-/// Feeds `target` with what is kept for it, and with mutations of that, of `seeds`, and of what it accepted of them (that is
-/// what it returns).
+/// Feeds `target` with its corpus, and with mutations of that, of `seeds`, and of mutations that it accepted by
+/// returning true.
 pub fn mutations(name: &str, seeds: Vec<Vec<u8>>, target: impl Fn(&[u8]) -> bool) {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
     let (seconds, seed) = (number("IDLEWOOD_FUZZ_SECONDS"), number("IDLEWOOD_FUZZ_SEED").unwrap_or(1));
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let (mut pool, mut inputs, mut accepted) = (seeds, 0, 0);
     assert!(pool.iter().all(|seed| target(seed)), "{name}: what it starts from is good");
-    // Some of it was a crash, and is refused now.
+    // Former crashes are refused now.
     pool.extend(corpus(name).into_iter().filter(|kept| target(kept)));
     let begin = Instant::now();
     while seconds.map_or(inputs < INPUTS, |seconds| begin.elapsed() < Duration::from_secs(seconds)) {
@@ -86,7 +86,7 @@ fn mutate(rng: &mut ChaCha8Rng, bytes: &mut Vec<u8>, others: &[Vec<u8>]) {
             1 => drop(bytes.drain(at..(at + rng.random_range(0..9)).min(bytes.len()))),
             2 => bytes.truncate(at),
             3 => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << rng.random_range(0..8)),
-            // The first byte of something long, large, nested, or endless.
+            // The first byte of a long, large, nested or endless value.
             4 => bytes
                 .iter_mut()
                 .skip(at)

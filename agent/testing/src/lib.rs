@@ -1,5 +1,5 @@
-//! What the tests of several crates share: hostile bytes for their decoders (`fuzz`), disks that are full
-//! (`small_disk`), an allocator that counts (`allocator`), and tests that something is missing for (`missing`). Only ever a dev-dependency.
+//! Helpers for tests of several crates: hostile bytes for decoders (`fuzz`), full disks (`small_disk`), an allocator that
+//! counts (`allocator`), and tests that lack a requirement (`missing`). Only ever a dev-dependency.
 
 mod allocator;
 mod fuzz;

@@ -1,7 +1,7 @@
 //! Tests that need programs or rights which not every machine has.
 
-/// Says what a test needs and this machine has not. Continuous integration (`CI` is set) installs all of it and runs as root: there the
-/// test fails.
+/// Reports what a test needs and this machine lacks. Continuous integration (`CI` is set) installs everything and runs
+/// as root: there the test fails.
 ///
 /// # Panics
 /// In continuous integration.

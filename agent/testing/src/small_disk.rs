@@ -1,4 +1,4 @@
-//! Disks for tests of what happens on a full one.
+//! Small disks for tests of full ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use tempfile::TempDir;
 
 use crate::missing;
 
-/// A small file system that goes away with this.
+/// A small file system, unmounted when dropped.
 #[derive(Debug)]
 pub struct SmallDisk(TempDir);
 
 impl SmallDisk {
-    /// None where this user may not mount one.
+    /// None if this user may not mount one.
     ///
     /// # Panics
     /// Without a temporary directory.
@@ -32,12 +32,12 @@ impl SmallDisk {
         is_mounted.then(|| Self(dir))
     }
 
-    /// A file that takes all room but `room_bytes`.
+    /// Fills the disk with one file, except `room_bytes`.
     pub fn fill(&self, room_bytes: u64) -> PathBuf {
         self.fill_with("filler", room_bytes)
     }
 
-    /// The same once more.
+    /// Fills it again with another file.
     pub fn fill_more(&self, room_bytes: u64) -> PathBuf {
         self.fill_with("more filler", room_bytes)
     }
@@ -49,13 +49,13 @@ impl SmallDisk {
         filler
     }
 
-    /// Room that is left.
+    /// Free space.
     pub fn free_bytes(&self) -> u64 {
         let disk = rustix::fs::statvfs(self.path()).unwrap();
         disk.f_bavail * disk.f_frsize
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         self.0.path()
     }

@@ -8,7 +8,7 @@ fn the_memory_limit_holds_and_is_named() {
     assert_eq!(setup.probe(&["allocate", "50"]).1, "got 50 MiB\n");
     let outcome = setup.outcome_of(&["allocate", "80"]);
     assert!(matches!(&outcome, Outcome::Trapped { message } if message.contains("limit of 64 MiB")), "{outcome:?}");
-    // A limit below what the program begins with.
+    // A limit below the program's initial memory.
     let mut job = setup.job("probe", &["exit", "0"]);
     job.memory_bytes = mib(1);
     let outcome = setup.run(&job).outcome;
@@ -42,39 +42,39 @@ fn the_limit_of_disk_holds_for_one_file_for_many_and_while_a_task_runs() {
     assert!(said.starts_with("0 files and 1048577 bytes, then File too large"), "the system refused: {said}");
     assert_eq!(fill("file", "300", "0", "0").0.outcome, over, "empty ones count");
     assert_eq!(fill("checkpoint/file", "1", "2000000", "0").0.outcome, over);
-    // A checkpoint and a file that are within it alone.
+    // A checkpoint and a file that are each within it.
     let mut job = setup.job("probe", &["fill", "file", "1", "600000", "0"]);
     job.checkpoint = Some(setup.dir.path().join("out/kept"));
     fs::create_dir(setup.dir.path().join("out/kept")).unwrap();
     fs::write(setup.dir.path().join("out/kept/before"), vec![1; 600_000]).unwrap();
     assert_eq!(setup.run(&job).outcome, over);
-    // Many files of which none is too large, in a task that would go on.
+    // Many files, each small, in a task that would go on.
     let pause_ms = (2 * PATIENCE).as_millis().to_string();
     let job = setup.job("probe", &["fill", "file", "20", "100000", &pause_ms]);
     assert_eq!(setup.run(&job).outcome, over);
     assert_eq!(setup.outcome_of(&["fill", "file", "1", "900000", "0"]), exit(0), "the slot has a new worker");
 }
 
-/// Longer than a test waits: whoever gets that far was not ended.
+/// Longer than a test waits: a task that gets that far was not ended.
 fn without_end() -> String {
     (2 * PATIENCE).as_millis().to_string()
 }
 
-fn trapped(outcome: &Outcome, words: &str) {
-    assert!(matches!(outcome, Outcome::Trapped { message } if message.contains(words)), "{words}: {outcome:?}");
+fn trapped(outcome: &Outcome, text: &str) {
+    assert!(matches!(outcome, Outcome::Trapped { message } if message.contains(text)), "{text}: {outcome:?}");
 }
 
 #[test]
-fn what_is_removed_and_held_open_counts_while_a_task_runs() {
+fn removed_files_held_open_count_while_a_task_runs() {
     let mut setup = Setup::new(1);
     let job = setup.job("hoard", &["hold", "10", "500000", &without_end()]);
     assert_eq!(setup.run(&job).outcome, Outcome::OverDisk { limit_bytes: mib(1) });
-    // Within the limit, and it goes with the task.
+    // Within the limit, and removed with the task.
     let job = setup.job("hoard", &["hold", "1", "900000", "2500"]);
     assert_eq!(setup.run(&job).outcome, exit(0));
 }
 
-/// That of number is tested where files are made more quickly (`worker/disk`).
+/// The limit of number is tested where files are made more quickly (`worker/disk`).
 #[test]
 fn depth_has_a_limit_while_a_task_runs_and_at_its_end() {
     let mut setup = Setup::new(1);
@@ -88,9 +88,9 @@ fn depth_has_a_limit_while_a_task_runs_and_at_its_end() {
     assert_eq!(setup.run(&job).outcome, exit(0));
 }
 
-/// More than a worker may have open, at which the agent looks every second.
+/// More than a worker may have open, which the agent checks every second.
 #[test]
-fn a_task_opens_so_many_files_and_no_more() {
+fn the_number_of_open_files_is_limited() {
     let mut setup = Setup::new(1);
     let job = Job { disk_bytes: mib(4096), ..setup.job("hoard", &["hold", "1100", "0", "0"]) };
     let ended = setup.run(&job);
@@ -100,7 +100,7 @@ fn a_task_opens_so_many_files_and_no_more() {
 }
 
 #[test]
-fn a_frozen_task_is_not_looked_at_and_its_disk_counts_when_it_goes_on() {
+fn a_frozen_tasks_disk_use_counts_after_the_thaw() {
     let mut setup = Setup::new(1);
     setup.pool.freeze();
     let pause_ms = (2 * PATIENCE).as_millis().to_string();
@@ -128,13 +128,13 @@ fn the_time_limit_holds_for_work_and_for_sleep() {
 #[test]
 fn frozen_tasks_stand_still_and_their_time_does_not_count() {
     let mut setup = Setup::new(2);
-    // Long against what starting takes on a loaded machine, where workers come last.
+    // Long compared with the start on a loaded machine, where workers come last.
     let limit = Duration::from_secs(15);
     for slot in 0..2 {
         let mut job = setup.job("probe", &["sleep", "1000"]);
         job.time_limit = Some(limit);
         setup.pool.start(slot, &job).unwrap();
-        // Before that the program is being loaded, which is no part of the run.
+        // Before that the program is being loaded, which is not part of the run.
         wait_until(|| has_begun(&job));
     }
     let pids = setup.pool.worker_pids();
@@ -174,7 +174,7 @@ fn the_time_limit_holds_after_a_thaw() {
 }
 
 #[test]
-fn what_is_started_frozen_begins_after_the_thaw() {
+fn a_task_started_frozen_begins_after_the_thaw() {
     let mut setup = Setup::new(2);
     setup.pool.freeze();
     let job = setup.job("probe", &["exit", "5"]);
@@ -187,7 +187,7 @@ fn what_is_started_frozen_begins_after_the_thaw() {
     assert_eq!(setup.next().1.outcome, Outcome::Stopped);
     setup.pool.thaw();
     assert_eq!(setup.next().1.outcome, exit(5));
-    // With a worker that is there already.
+    // With a worker that exists already.
     setup.pool.freeze();
     let job = setup.job("probe", &["exit", "7"]);
     setup.pool.start(0, &job).unwrap();
@@ -209,7 +209,7 @@ fn slots_freeze_singly() {
     setup.pool.start(1, &short).unwrap();
     let (slot, ended) = setup.next();
     assert_eq!((slot, ended.outcome), (1, exit(0)));
-    // Thawing all leaves alone what is frozen singly, and the other way round.
+    // Thawing all leaves slots frozen that were frozen singly, and the other way round.
     setup.pool.freeze();
     setup.pool.thaw();
     assert_eq!(state_of(held), Some('T'));
@@ -221,7 +221,7 @@ fn slots_freeze_singly() {
 }
 
 #[test]
-fn what_a_task_wrote_is_there_when_its_worker_is_killed_the_moment_after() {
+fn output_survives_a_worker_killed_a_moment_later() {
     let mut setup = Setup::new(1);
     setup.warm();
     // An earlier task of the same worker wrote something, too.

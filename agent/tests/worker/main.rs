@@ -40,7 +40,7 @@ struct Setup {
     tasks: usize,
     /// Number of the last job appended.
     last: u64,
-    /// Of all its jobs.
+    /// The directories of all its jobs.
     reach: Arc<Reach>,
 }
 
@@ -50,7 +50,7 @@ fn reach(dir: &Path) -> Arc<Reach> {
     Arc::new(Reach { readable: vec![dir.join("in")], writable: vec![dir.join("out")] })
 }
 
-/// What became of a task.
+/// How a task ended.
 #[derive(Debug)]
 struct Ended {
     outcome: Outcome,
@@ -58,7 +58,7 @@ struct Ended {
     cpu: Duration,
     compile: Duration,
     output_truncated: bool,
-    said: Streams,
+    streams: Streams,
 }
 
 fn config(dir: &Path, command: Vec<OsString>, slots: usize, events: mpsc::Sender<WorkerEvent>) -> PoolConfig {
@@ -118,8 +118,8 @@ impl Setup {
         let begin = Instant::now();
         loop {
             match self.events.try_recv() {
-                Ok(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, said, .. }) => {
-                    return (slot, Ended { outcome, wall, cpu, compile, output_truncated, said });
+                Ok(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, streams, .. }) => {
+                    return (slot, Ended { outcome, wall, cpu, compile, output_truncated, streams });
                 }
                 Err(mpsc::error::TryRecvError::Empty) if begin.elapsed() < PATIENCE => {
                     std::thread::sleep(Duration::from_millis(1));
@@ -142,7 +142,7 @@ impl Setup {
         exited(&job, &self.run(&job))
     }
 
-    /// The worker that compiles is over: from now on there are such that run only.
+    /// Ends the compiling worker: from now on there are running ones only.
     fn warm(&mut self) {
         for program in ["noop", "probe"] {
             let job = self.job(program, &["exit", "0"]);
@@ -166,7 +166,7 @@ impl Setup {
 }
 
 impl Setup {
-    /// A job of the probe whose end tells which one it was.
+    /// A job of the probe whose exit code tells which one it was.
     fn append(&mut self, args: &[&str]) -> Job {
         let job = self.job("probe", args);
         self.last = self.pool.append(0, &job).unwrap();
@@ -181,7 +181,7 @@ impl Setup {
     }
 }
 
-/// Whether a task of a program that has directories began: the first thing that is done for it is to make them.
+/// Whether a task of a program with directories began: making them comes first.
 fn has_begun(job: &Job) -> bool {
     job.work_dir().exists()
 }
@@ -196,13 +196,13 @@ fn exited(job: &Job, ended: &Ended) -> (u8, String, String) {
     (code, stdout, stderr)
 }
 
-/// What a task wrote to its standard output and error: what is in no file is little.
+/// A task's standard output and error; short output is in no file.
 fn written(job: &Job, ended: &Ended) -> (String, String) {
-    let read = |path: PathBuf, said: &[u8]| {
-        let bytes = if path.exists() { fs::read(path).unwrap() } else { said.to_vec() };
+    let read = |path: PathBuf, stream: &[u8]| {
+        let bytes = if path.exists() { fs::read(path).unwrap() } else { stream.to_vec() };
         String::from_utf8(bytes).unwrap()
     };
-    (read(job.stdout_path(), &ended.said.stdout), read(job.stderr_path(), &ended.said.stderr))
+    (read(job.stdout_path(), &ended.streams.stdout), read(job.stderr_path(), &ended.streams.stderr))
 }
 
 fn exit(code: u8) -> Outcome {
@@ -239,7 +239,7 @@ fn kill(pid: u32) {
 }
 
 #[test]
-fn a_task_sees_what_it_is_given_and_nothing_else() {
+fn a_task_sees_only_what_it_is_given() {
     let mut setup = Setup::new(1);
     let mut job = setup.job("probe", &["hello", "two words", "ä"]);
     job.args[0] = "greeter".to_owned();
@@ -254,7 +254,7 @@ fn a_task_sees_what_it_is_given_and_nothing_else() {
 }
 
 #[test]
-fn what_is_fixed_is_the_same_in_every_run_and_goes_on() {
+fn a_fixed_clock_is_the_same_in_every_run_and_advances() {
     let says = |fixed| {
         // A worker of its own, as on another machine.
         let mut setup = Setup::new(1);
@@ -356,7 +356,7 @@ fn outputs_and_checkpoints_stay_where_they_belong() {
         assert!(!job.work_dir().join("checkpoint").exists());
     }
     assert_eq!(setup.probe(&["append", "checkpoint/progress", "x"]).0, 1, "no checkpoint directory unless given");
-    // Two attempts at a task do not write to the same.
+    // Two attempts at a task do not write to the same files.
     let mut job = setup.job("probe", &["append", "checkpoint/progress", "x"]);
     job.checkpoint = Some(checkpoint.clone());
     let other = fs::File::open(&checkpoint).unwrap();
@@ -441,7 +441,7 @@ fn shutdown_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_cannot_be_started_is_refused() {
+fn a_job_that_cannot_start_is_refused() {
     let mut setup = Setup::new(2);
     let good = setup.job("probe", &["sleep", "100"]);
     assert!(matches!(setup.pool.start(2, &good), Err(StartError::NoSlot { slot: 2, slots: 2 })));
@@ -455,7 +455,7 @@ fn what_cannot_be_started_is_refused() {
     assert!(matches!(setup.pool.start(0, &good), Err(StartError::Busy { slot: 0 })));
     assert_eq!(setup.next().1.outcome, exit(0));
 
-    // With the event of its end unread, there is no place for another.
+    // With the event of its end unread, there is no room for another.
     let (sender, _unread) = mpsc::channel(1);
     let command = vec![OsString::from(env!("CARGO_BIN_EXE_idlewood")), OsString::from("worker")];
     let pool = Pool::new(config(setup.dir.path(), command, 2, sender)).unwrap();
@@ -519,7 +519,7 @@ fn agent_to_be_killed() {
             std::hint::spin_loop();
         }
         setup.pool.freeze();
-        return tell_and_wait(&setup);
+        return print_and_wait(&setup);
     }
     if frozen.starts_with("native") {
         let spin = "while :; do :; done";
@@ -529,7 +529,7 @@ fn agent_to_be_killed() {
         if frozen.ends_with("frozen") {
             setup.pool.freeze();
         }
-        return tell_and_wait(&setup);
+        return print_and_wait(&setup);
     }
     setup.warm();
     let spinning = setup.job("probe", &["spin", "1000000"]);
@@ -541,11 +541,11 @@ fn agent_to_be_killed() {
     if !frozen.is_empty() {
         setup.pool.freeze();
     }
-    tell_and_wait(&setup);
+    print_and_wait(&setup);
 }
 
-/// Says which workers there are, and waits to be killed.
-fn tell_and_wait(setup: &Setup) {
+/// Prints which workers there are, and waits to be killed.
+fn print_and_wait(setup: &Setup) {
     for pid in setup.pool.worker_pids() {
         println!("\nworker {pid}");
     }

@@ -1,8 +1,8 @@
-//! What takes memory where a limit that only looks at memory does not look.
+//! Memory that bypasses a limit on linear memory alone.
 
 use super::*;
 
-/// A WebAssembly module, of sections.
+/// A WebAssembly module, built of sections.
 #[derive(Default)]
 struct Module {
     sections: Vec<(u8, Vec<u8>)>,
@@ -18,7 +18,7 @@ fn leb(mut number: u32) -> Vec<u8> {
     bytes
 }
 
-/// The same for a constant in code, which has a sign.
+/// The same for a constant in code, which is signed.
 fn constant(number: i32) -> Vec<u8> {
     let mut bytes = vec![0x41];
     let mut rest = number;
@@ -39,7 +39,7 @@ impl Module {
         self
     }
 
-    /// With one function of this code, which is `_start`, behind so many imported functions.
+    /// The module with one function of this code, `_start`, after so many imported functions.
     fn bytes(self, imports: u8, code: &[u8]) -> Vec<u8> {
         let body = [&[0][..], code, &[0x0b]].concat();
         let export =
@@ -71,7 +71,7 @@ fn over_memory(outcome: &Outcome, mib: u64) {
     assert!(matches!(outcome, Outcome::Trapped { message } if message.contains(&words)), "{outcome:?}");
 }
 
-/// Memory, tables that are there from the beginning, and such that grow, have one sum.
+/// Memory, initial tables, and growing tables count together.
 #[test]
 fn tables_count_as_memory() {
     let mut setup = Setup::new(1);
@@ -94,9 +94,9 @@ fn tables_count_as_memory() {
     over_memory(&setup.run_module(&module(1, 0, 1).bytes(0, &grow), mib(64)), 64);
 }
 
-/// What the runtime keeps of a task besides its memory is bounded by the system.
+/// The system limits the runtime's memory for a task besides its linear memory.
 #[test]
-fn what_the_runtime_needs_for_a_task_is_bounded() {
+fn the_runtimes_memory_for_a_task_is_bounded() {
     let mut setup = Setup::new(1);
     assert_eq!(setup.outcome_of(&["exit", "0"]), exit(0));
     let limits = fs::read_to_string(format!("/proc/{}/limits", setup.only_pid())).unwrap();
@@ -106,7 +106,7 @@ fn what_the_runtime_needs_for_a_task_is_bounded() {
     };
     assert!((mib(64)..mib(64 + 64 + 64)).contains(&most("Max data size")), "{limits}");
     assert_eq!(most("Max open files"), 1024);
-    // A file with a name of 60 MiB gets another such name: the runtime copies both before it looks at them.
+    // A file with a name of 60 MiB is renamed to another such name: the runtime copies both before it looks at them.
     let import = [&b"\x16wasi_snapshot_preview1\x0bpath_rename"[..], &[0, 1]].concat();
     let call = [3, 0, 60 << 20, 3, 0, 60 << 20].map(constant).concat();
     let module = Module::default()
@@ -119,7 +119,7 @@ fn what_the_runtime_needs_for_a_task_is_bounded() {
     assert_eq!(setup.outcome_of(&["exit", "0"]), exit(0), "the slot goes on");
 }
 
-/// What a second thread of [`two_processes_whose_first_thread_has_ended`] does: takes memory and keeps it.
+/// The second thread of [`two_processes_whose_first_thread_has_ended`]: takes memory and keeps it.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 extern "C" fn hold(memory: *mut libc::c_void) -> libc::c_int {
@@ -134,7 +134,7 @@ extern "C" fn hold(memory: *mut libc::c_void) -> libc::c_int {
 #[cfg(target_arch = "x86_64")]
 const HELD_BYTES: usize = 40 << 20;
 
-/// Not a test by itself: a native program that [`who_hides_behind_a_thread_is_seen`] runs.
+/// Not a test by itself: a native program that [`a_process_that_hides_behind_a_thread_is_seen`] runs.
 ///
 /// Its children come from a process with several threads, any of which may hold a lock when it forks. They therefore use
 /// nothing but system calls: no `std::thread`, no allocation.
@@ -155,7 +155,7 @@ fn two_processes_whose_first_thread_has_ended() {
                 if memory == libc::MAP_FAILED || libc::clone(hold, end_of_stack, flags, memory) == -1 {
                     libc::_exit(1);
                 }
-                // Ends this thread alone, which is the first.
+                // Ends only this thread, the first.
                 libc::syscall(libc::SYS_exit, 0);
             }
         }
@@ -165,7 +165,7 @@ fn two_processes_whose_first_thread_has_ended() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn who_hides_behind_a_thread_is_seen() {
+fn a_process_that_hides_behind_a_thread_is_seen() {
     let mut setup = Setup::new(1);
     let program = std::env::current_exe().unwrap();
     let args = ["--exact", "memory::two_processes_whose_first_thread_has_ended", "--ignored"];
@@ -173,7 +173,7 @@ fn who_hides_behind_a_thread_is_seen() {
     over_memory(&setup.run(&job).outcome, 64);
 }
 
-/// Calls, of which these are the numbers, by which a program could hold memory that is in no process.
+/// Numbers of system calls by which a program could hold memory that belongs to no process.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_native_program_gets_no_memory_that_nothing_counts() {
@@ -196,7 +196,7 @@ fn a_native_program_gets_no_memory_that_nothing_counts() {
         ("a ring of requests", "syscall(425, 8, my $parameters = chr(0) x 200)"),
         ("faults of its own", "syscall(323, 1)"),
     ] {
-        // Where it worked the system says so, and else why not.
+        // If a call worked the system reports that, and else why not.
         let text =
             format!("perl -e 'my $got = ({attempt}); print defined $got && $got != -1 ? qq(got it\\n) : qq($!\\n)'");
         let (code, stdout, stderr) = setup.run_script(&text, &[]);
@@ -210,12 +210,12 @@ fn a_native_program_gets_no_memory_that_nothing_counts() {
     );
 }
 
-/// Page tables, and what the kernel keeps of mappings, are memory of who needs them.
+/// Page tables, and kernel memory of mappings, count for the program that needs them.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn what_the_kernel_keeps_of_a_native_program_counts() {
+fn kernel_memory_of_a_native_program_counts() {
     let mut setup = Setup::new(1);
-    // One page of each 2 MiB is read, which takes a page of tables and no other.
+    // Reads one page of each 2 MiB, which takes a page of tables and no other.
     let tables = "exec perl -e 'pipe(R, W); my $at = syscall(9, 0, 80 << 30, 1, 0x4022, -1, 0); die qq($!\\n) if $at == -1; \
                   for (0 .. 39_999) { syscall(1, fileno(W), $at + ($_ << 21), 1) == 1 or die qq($!\\n); sysread R, my $byte, 1 } \
                   sleep 1000'";
@@ -242,11 +242,11 @@ fn open_files_have_a_sum() {
     assert!(matches!(&outcome, Outcome::Trapped { message } if message.contains("4096 files")), "{outcome:?}");
 }
 
-/// What only the kernel can count, such as what is in pipes, it counts where there are control groups.
+/// Control groups count what only the kernel can count, such as the content of pipes.
 #[test]
-fn a_control_group_holds_what_cannot_be_looked_at() {
+fn a_control_group_limits_what_looks_cannot_see() {
     if let Some(gap) = idlewood_worker::group_gap() {
-        // What the rest of these tests then is about; `doctor` says the same.
+        // The remaining tests then cover that; `doctor` reports the same.
         assert!(gap.what.starts_with("no control groups") && !gap.remedy.is_empty(), "{gap:?}");
         return println!("not tried: {}", gap.what);
     }
@@ -255,6 +255,6 @@ fn a_control_group_holds_what_cannot_be_looked_at() {
                 syswrite $w, q(x) x 65536 } sleep 1000 } sleep 1000'";
     let job = Job { memory_bytes: mib(40), ..setup.script(text, &[]) };
     over_memory(&setup.run(&job).outcome, 40);
-    // What is within the limit is not in the way.
+    // Use within the limit is not hindered.
     assert_eq!(setup.run_script("head -c 100000 /dev/zero | wc -c", &[]).1, "100000\n");
 }

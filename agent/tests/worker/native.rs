@@ -46,12 +46,12 @@ fn is_killed(pid: u32) -> bool {
     is_dead(pid) || pending("SigPnd:") || pending("ShdPnd:")
 }
 
-fn trapped(outcome: &Outcome, words: &str) {
-    assert!(matches!(outcome, Outcome::Trapped { message } if message.contains(words)), "{words}: {outcome:?}");
+fn trapped(outcome: &Outcome, text: &str) {
+    assert!(matches!(outcome, Outcome::Trapped { message } if message.contains(text)), "{text}: {outcome:?}");
 }
 
-/// It was seen; or the system, which limits all users but root, and root in control groups, refused it more before that, and it
-/// gave up.
+/// The limit noticed it; or the system, which limits all users but root, and root in control groups, refused it more
+/// before that, and it gave up.
 fn bombed(outcome: &Outcome) {
     let is_limited = !rustix::process::geteuid().is_root() || idlewood_worker::group_gap().is_none();
     match outcome {
@@ -61,7 +61,7 @@ fn bombed(outcome: &Outcome) {
 }
 
 #[test]
-fn a_native_task_sees_what_it_is_given_and_leaves_what_it_wrote() {
+fn a_native_task_sees_only_its_input_and_leaves_its_output() {
     let mut setup = Setup::new(1);
     let blob = setup.file("blob", b"precious");
     let inputs = setup.dir.path().join("in/laid-out");
@@ -95,15 +95,15 @@ fn a_native_task_sees_what_it_is_given_and_leaves_what_it_wrote() {
 }
 
 #[test]
-fn what_cannot_be_executed_here_is_told() {
+fn a_program_that_cannot_be_executed_is_reported() {
     let mut setup = Setup::new(1);
-    for (content, words) in
+    for (content, text) in
         [(&b"\x7fELF nonsense"[..], "cannot execute"), (b"#!/no/such/interpreter\n", "cannot execute")]
     {
         let program = setup.file("odd", content);
         let job = Job { native: true, ..setup.job_for_file(&program, &[]) };
         let outcome = setup.run(&job).outcome;
-        assert!(matches!(&outcome, Outcome::CouldNotStart { message } if message.contains(words)), "{outcome:?}");
+        assert!(matches!(&outcome, Outcome::CouldNotStart { message } if message.contains(text)), "{outcome:?}");
     }
     let mut job = setup.script("exit 0", &[]);
     job.program_hash[0] ^= 1;
@@ -119,7 +119,7 @@ fn what_cannot_be_executed_here_is_told() {
     setup.expect(&(0..3).map(exit).collect::<Vec<_>>());
 }
 
-/// Many at once, or ever more of them: the task fails, and nothing of it stays.
+/// Many at once, or ever more of them: the task fails, and no process remains.
 #[test]
 fn a_fork_bomb_ends_as_a_failed_task() {
     let mut setup = Setup::new(1);
@@ -140,7 +140,7 @@ fn a_fork_bomb_ends_as_a_failed_task() {
     assert_eq!(setup.outcome_of_script("exit 0"), exit(0));
 }
 
-/// All that descends from a program stops with it, and goes with it.
+/// All descendants of a program stop with it, and end with it.
 #[test]
 fn all_descendants_stop_and_end_together() {
     let mut setup = Setup::new(1);
@@ -150,7 +150,7 @@ fn all_descendants_stop_and_end_together() {
     setup.pool.start(0, &job).unwrap();
     let worker = setup.only_pid();
     wait_until(|| job.work_dir().join("ready").exists());
-    // The worker, the first process, the shell, and three that do nothing but turn.
+    // The worker, the first process, the shell, and three that only spin.
     let mut tree = session_of(worker);
     assert_eq!(tree.len(), 6);
     let mut known = setup.pool.worker_pids();
@@ -168,7 +168,7 @@ fn all_descendants_stop_and_end_together() {
     assert!(setup.pool.stop(0));
     assert_eq!(setup.next().1.outcome, Outcome::Stopped);
     wait_until(|| session_of(worker).is_empty());
-    // What is left behind by one that ends does not stay either.
+    // Processes left behind by a program that ends do not remain either.
     let job = setup.script("(sleep 1000 &) ; sleep 1000 & exit 4", &[]);
     setup.pool.start(0, &job).unwrap();
     let worker = setup.only_pid();
@@ -176,7 +176,7 @@ fn all_descendants_stop_and_end_together() {
     wait_until(|| session_of(worker).is_empty());
 }
 
-/// What it is read from is a file of the host: its rights, by the open file.
+/// A task's standard input is a file of the host: tries to change its rights through the open file.
 const CHANGE_OF_STDIN: &str = r#"perl -e 'chmod 0666, *STDIN or die "$!\n"'"#;
 /// `clone` of a child whose end sends SIGCONT.
 #[cfg(target_arch = "x86_64")]
@@ -229,8 +229,8 @@ fn a_native_program_reaches_nothing_of_the_host() {
     assert!(ours.accept().is_err(), "nobody came");
 }
 
-/// Ways to ask for what is at a path, or about the mounts of the system, each in a command that fails, or says nothing, where it
-/// is not told.
+/// Ways to ask for the file at a path, or for the mounts of the system, each in a command that fails, or prints
+/// nothing, if it gets no answer.
 fn questions_about(path: &str) -> Vec<String> {
     let questions = [
         "stat PATH",
@@ -248,7 +248,7 @@ fn questions_about(path: &str) -> Vec<String> {
     questions.iter().map(|question| question.replace("PATH", path)).collect()
 }
 
-/// What tells of all mounts, `listmount` and `statmount`: a kernel that knows neither answers ENOSYS, which is 38.
+/// Calls that tell all mounts, `listmount` and `statmount`: a kernel without them answers ENOSYS, which is 38.
 #[cfg(target_arch = "x86_64")]
 const MOUNTS: [&str; 2] = [
     r#"perl -e 'syscall(458, pack("LLQQ", 24, 0, ~0, 0), my $ids = " " x 800, 100, 0); print $! == 38 ? "" : "known\n"'"#,
@@ -267,7 +267,7 @@ fn owners_directory(setup: &Setup) -> PathBuf {
     directory
 }
 
-/// In a root of its own a program finds nothing of the owner's, not even that it is there.
+/// In a root of its own a program finds nothing of the owner's, not even that it exists.
 #[test]
 fn the_owner_s_paths_do_not_exist_for_native_programs() {
     let mut setup = Setup::new(1);
@@ -286,7 +286,7 @@ fn the_owner_s_paths_do_not_exist_for_native_programs() {
     let job = Job { inputs: Some(setup.dir.path().join("in")), ..setup.script("pwd; readlink inputs; echo $0", &[]) };
     let ended = setup.run(&job);
     assert_eq!(exited(&job, &ended).1, "/task/work\n/task/inputs\n/task/program\n");
-    // What is installed is there, and what the task writes.
+    // The installed system is there, and the task's own files.
     let own = "set -e; touch -d @7 mine; stat -c %Y mine; ln -s mine link; readlink link; stat -f . >/dev/null; \
                test -x /bin/sh -a -d /usr -a -c /dev/null; df . | wc -l";
     assert_eq!(setup.run_script(own, &[]).1, "7\nmine\n2\n");
@@ -297,7 +297,7 @@ fn the_limits_hold_for_native_programs() {
     let mut setup = Setup::new(1);
     let spin = Job { time_limit: Some(Duration::from_secs(1)), ..setup.script("while :; do :; done", &[]) };
     assert_eq!(setup.run(&spin).outcome, Outcome::TimedOut { limit: Duration::from_secs(1) });
-    // One process alone gets no more memory; several together are seen.
+    // One process alone gets no more memory; several together are noticed.
     let (code, _, stderr) = setup.run_script("dd if=/dev/zero of=/dev/null bs=200M count=1", &[]);
     assert!(code != 0 && stderr.contains("memory"), "{code} {stderr}");
     let hoard = "for i in 1 2 3 4; do dd if=/dev/zero bs=30M | sleep 1000 & done; wait";
@@ -312,14 +312,14 @@ fn the_limits_hold_for_native_programs() {
     assert_eq!(setup.outcome_of_script("for i in 1 2 3; do head -c 500000 /dev/zero >$i; done; sleep 1000"), over);
 }
 
-/// A file without a name, or of which only a mapping is left, takes as much of the disk as before.
+/// A nameless file, even one that is only mapped, occupies the disk as before.
 #[test]
-fn what_is_removed_and_held_counts_for_native_programs() {
+fn removed_files_held_open_count_for_native_programs() {
     let mut setup = Setup::new(1);
     let over = Outcome::OverDisk { limit_bytes: mib(1) };
     let held = "for i in 3 4 5; do eval \"exec $i<>held\"; rm held; head -c 500000 /dev/zero >&$i; done; sleep 1000";
     assert_eq!(setup.outcome_of_script(held), over);
-    // By a child alone; and as what is run.
+    // By a child alone; and as an executable that runs.
     let inherited = "exec 3<>held; rm held; head -c 1000000 /dev/zero >&3; sleep 1000 & exec 3<&-; \
                      head -c 60000 /dev/zero >more; sleep 1000";
     assert_eq!(setup.outcome_of_script(inherited), over);
@@ -331,10 +331,10 @@ fn what_is_removed_and_held_counts_for_native_programs() {
     assert_eq!(setup.outcome_of_script("exec 3<>held; rm held; head -c 900000 /dev/zero >&3; sleep 2.5"), exit(0));
 }
 
-/// Only root is told how large a file is of which nothing but mappings are left. The `:` after the shell's `sleep` keeps the
-/// shell, and what it maps: without it the shell becomes the `sleep`, which may start after `mine` is gone.
+/// Only root learns the size of a file that is only mapped. The `:` after the shell's `sleep` keeps the shell, and its
+/// mapping: without it the shell becomes the `sleep`, which may start after `mine` is gone.
 #[test]
-fn what_is_removed_and_mapped_is_measured_or_counts_as_over() {
+fn removed_and_mapped_files_are_measured_or_count_as_over() {
     let mut setup = Setup::new(1);
     let map = "cp $(ldd /bin/bash | grep -o '/[^ ]*/libc.so[^ ]*') mine; \
                LD_PRELOAD=$PWD/mine bash -c ': >ready; sleep 1000; :' & until [ -e ready ]; do :; done; rm mine; \
@@ -349,13 +349,13 @@ fn what_is_removed_and_mapped_is_measured_or_counts_as_over() {
     }
 }
 
-/// Whether this process may see what others map.
+/// Whether this process may see other processes' mappings.
 fn has_map_files() -> bool {
     let own = fs::read_dir("/proc/self/map_files").unwrap().flatten().next().unwrap();
     fs::metadata(own.path()).is_ok()
 }
 
-/// Rights that a task takes away, from the agent as from itself.
+/// Rights that a task removes, from the agent as from itself.
 #[test]
 fn directories_without_rights_count_and_are_removed() {
     let mut setup = Setup::new(1);
@@ -363,7 +363,7 @@ fn directories_without_rights_count_and_are_removed() {
     let job = setup.script(text, &[]);
     setup.pool.start(0, &job).unwrap();
     if rustix::process::geteuid().is_root() {
-        // It is read all the same, and is within the limit.
+        // It is still read, and is within the limit.
         wait_until(|| fs::metadata(job.work_dir().join("closed")).is_ok_and(|it| it.permissions().mode() & 0o777 == 0));
         setup.pool.stop(0);
         assert_eq!(setup.next().1.outcome, Outcome::Stopped);
@@ -374,9 +374,9 @@ fn directories_without_rights_count_and_are_removed() {
     assert!(!job.directory.exists());
 }
 
-/// Room beyond the end of a file, which its size does not tell.
+/// Space beyond the end of a file, which its size does not show.
 #[test]
-fn no_room_is_set_aside_beyond_the_end_of_a_file() {
+fn no_space_is_allocated_beyond_the_end_of_a_file() {
     let mut setup = Setup::new(1);
     let (code, _, stderr) = setup.run_script(": >file; fallocate --keep-size --length 1000000 file", &[]);
     assert!(code != 0 && stderr.contains("not permitted"), "{code} {stderr}");
@@ -384,7 +384,7 @@ fn no_room_is_set_aside_beyond_the_end_of_a_file() {
     assert_eq!(code, 0, "{stderr}");
 }
 
-/// Not a test by itself: what [`without_namespaces_the_rest_holds`] runs where there are none.
+/// Not a test by itself: what [`without_namespaces_the_rest_holds`] runs without namespaces.
 #[test]
 #[ignore = "run by another test"]
 fn natives_where_there_are_no_namespaces() {
@@ -418,7 +418,7 @@ fn natives_where_there_are_no_namespaces() {
         let (code, stdout, stderr) = setup.run_script(&attempt, &[]);
         assert!(code != 0 && stdout.is_empty() && !stderr.is_empty(), "{attempt}: {code} {stdout}{stderr}");
     }
-    // Whether it is there, its size and its times are told.
+    // Existence, size and times of a file can be seen.
     let owners = owners_directory(&setup);
     let before = fs::metadata(owners.join("secret")).unwrap().modified().unwrap();
     let closed = ["readlink", "stat -f", "touch", "perl"];
@@ -450,7 +450,7 @@ fn natives_where_there_are_no_namespaces() {
     }
 }
 
-/// A system that gives users no namespaces is one in which there may be no more of them.
+/// A system that gives users no namespaces is one with a limit of none.
 #[test]
 fn without_namespaces_the_rest_holds() {
     let none = "echo 0 >/proc/sys/user/max_user_namespaces && exec \"$@\"";

@@ -1,4 +1,4 @@
-//! The programs that come with idlewood, and what running them costs.
+//! The programs that come with idlewood, and the cost of running them.
 
 use super::*;
 
@@ -46,7 +46,7 @@ fn the_tile_program_refuses_nonsense() {
     }
 }
 
-/// The committed modules are what their sources give.
+/// The committed modules are what their sources compile to.
 #[test]
 fn the_committed_modules_can_be_rebuilt() {
     let version = Command::new("clang").arg("--version").output();

@@ -1,4 +1,4 @@
-//! Several jobs, one after the other, and what stops or takes them back.
+//! Runs of several jobs, and stopping or taking them back.
 
 use super::*;
 
@@ -41,7 +41,7 @@ fn stop_ends_running_and_frozen_tasks_at_once() {
 }
 
 #[test]
-fn a_run_goes_in_order_and_what_has_not_begun_is_taken_back() {
+fn a_run_is_in_order_and_jobs_not_begun_are_taken_back() {
     let mut setup = Setup::new(1);
     for code in ["1", "2", "3"] {
         setup.append(&["exit", code]);
@@ -66,7 +66,7 @@ fn a_run_is_taken_back_from_a_frozen_worker_too() {
     wait_until(|| has_begun(&first));
     setup.pool.freeze();
     assert_eq!(setup.pool.take_back(0).len(), 10);
-    // Given while frozen: it begins after the thaw, behind what had begun.
+    // Given while frozen: it begins after the thaw, after the one that had begun.
     let late = setup.append(&["exit", "7"]);
     assert!(setup.pool.stop(0));
     assert_eq!(setup.next().1.outcome, Outcome::Stopped);
@@ -89,7 +89,7 @@ fn a_worker_that_dies_in_a_run_takes_one_task_with_it() {
     let outcome = setup.next().1.outcome;
     assert!(matches!(&outcome, Outcome::WorkerDied { reason } if reason.contains("signal 9")), "{outcome:?}");
     setup.expect(&[exit(2), exit(3)]);
-    // Likewise one that is over its limit.
+    // So does a task over its time limit.
     let mut slow = setup.job("probe", &["spin", "1000000"]);
     slow.time_limit = Some(Duration::from_millis(100));
     setup.pool.append(0, &slow).unwrap();
@@ -100,7 +100,7 @@ fn a_worker_that_dies_in_a_run_takes_one_task_with_it() {
 #[test]
 fn a_new_worker_is_greeted_even_if_its_run_is_taken_back() {
     let mut setup = Setup::new(1);
-    // At every moment of the worker's beginning.
+    // At every moment of the worker's start.
     for pause_us in (0..20).map(|step| step * 1000) {
         let job = setup.append(&["exit", "4"]);
         std::thread::sleep(Duration::from_micros(pause_us));
@@ -122,7 +122,7 @@ fn every_job_of_a_run_is_accounted_for_once() {
     let mut setup = Setup::new(1);
     let (mut given, mut ended): (Vec<(u64, Job)>, usize) = (Vec::new(), 0);
     let mut back_and_gone = Vec::new();
-    // A fixed walk over what can happen (a linear congruential generator).
+    // A fixed random walk over possible events (a linear congruential generator).
     let mut state = 3_u64;
     let mut draw = |below: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Whatever a task could make of a defect of the runtime, its process is behind the second wall by then.
+/// Whatever a task gains by a defect of the runtime, its process is behind the second wall.
 #[test]
 fn a_worker_that_runs_a_task_is_confined() {
     let mut setup = Setup::new(1);
@@ -12,7 +12,7 @@ fn a_worker_that_runs_a_task_is_confined() {
     assert_eq!([field("NoNewPrivs:"), field("Seccomp:"), field("Seccomp_filters:")], [Some("1"), Some("2"), Some("2")]);
 }
 
-/// What is not of its bag is no more readable to a worker than the owner's letters, though a job speaks of it.
+/// Files of another bag are as closed to a worker as the owner's letters, even if a job names them.
 #[test]
 fn files_elsewhere_are_closed_to_a_worker() {
     let mut setup = Setup::new(1);
@@ -26,7 +26,7 @@ fn files_elsewhere_are_closed_to_a_worker() {
         let mut job = setup.job("probe", &["exit", "0"]);
         change(&mut job, elsewhere.path().to_owned());
         let outcome = setup.run(&job).outcome;
-        // By Landlock, or by seccomp, which stands before it.
+        // By Landlock, or by seccomp, which comes first.
         let is_refusal = |message: &str| message.contains("denied") || message.contains("not permitted");
         assert!(matches!(&outcome, Outcome::CouldNotStart { message } if is_refusal(message)), "{outcome:?}");
     }
@@ -37,7 +37,7 @@ fn files_elsewhere_are_closed_to_a_worker() {
     assert_eq!(setup.outcome_of(&["exit", "0"]), exit(0), "the slot goes on");
 }
 
-/// Whoever broke out could make a directory impossible, so that the next worker is not confined as it should be.
+/// A task that broke out could prevent a directory from being made, so that the next worker would not be confined.
 #[test]
 fn under_the_strict_sandbox_a_worker_that_cannot_be_confined_does_not_run() {
     let mut setup = Setup::new(1);
@@ -52,7 +52,7 @@ fn under_the_strict_sandbox_a_worker_that_cannot_be_confined_does_not_run() {
     assert_eq!(setup.outcome_of(&["exit", "0"]), exit(0), "what can be confined runs");
 }
 
-/// Neither the host's files nor what the system says of processes: a program has the directories that it was given.
+/// A program sees only its directories: neither the host's files nor processes.
 #[test]
 fn a_program_reads_nothing_of_the_host() {
     let mut setup = Setup::new(1);
@@ -66,7 +66,7 @@ fn a_program_reads_nothing_of_the_host() {
     // A link may be made and leads nowhere: `meddle` tries, in `inputs_can_be_read_and_nothing_more`.
 }
 
-/// There is no function that opens a socket, and a program that wants one is refused.
+/// There is no function that opens a socket, and a program that imports one is refused.
 #[test]
 fn a_program_that_wants_the_network_is_refused() {
     let mut setup = Setup::new(1);
@@ -86,7 +86,7 @@ fn a_program_that_wants_the_network_is_refused() {
     }
 }
 
-/// What a worker wrote into a bag's directories, or made of itself, no task of another bag meets.
+/// No task of another bag meets the files of a worker, or a worker that was taken over.
 #[test]
 fn a_worker_is_for_one_bag_and_one_program() {
     let mut setup = Setup::new(1);
@@ -122,7 +122,7 @@ fn a_worker_is_for_one_bag_and_one_program() {
     setup.expect(&(0..9).map(exit).collect::<Vec<_>>());
 }
 
-/// Machine code that a worker could write is machine code that others would run.
+/// Other workers would run machine code that a worker could write.
 #[test]
 fn a_worker_cannot_reach_compiled_programs_but_its_own() {
     let mut setup = Setup::new(1);
@@ -152,14 +152,14 @@ fn a_worker_cannot_reach_compiled_programs_but_its_own() {
     assert_eq!(files(&cache), before);
 }
 
-/// A worker that was taken over, played by a shell script that can answer what it likes.
+/// A worker that was taken over, played by a shell script that can answer anything.
 fn pool_of_liars(dir: &Path, script: &str) -> (Pool, mpsc::Receiver<WorkerEvent>) {
     let (sender, events) = mpsc::channel(8);
     let command = ["/bin/sh", "-c", script].map(OsString::from).to_vec();
     (Pool::new(config(dir, command, 1, sender)).unwrap(), events)
 }
 
-/// A shell command that says something in a frame.
+/// A shell command that writes a frame.
 fn say(content: &[u8]) -> String {
     let mut frame = u32::try_from(content.len()).unwrap().to_le_bytes().to_vec();
     frame.extend(content);
@@ -167,10 +167,10 @@ fn say(content: &[u8]) -> String {
     format!("printf '{octal}'; ")
 }
 
-/// The protocol knows one order of things, and whoever does not keep to it is no worker any more: it can neither begin anew,
-/// and with it its time, nor end what it was not given, nor block the slot for others.
+/// A worker that breaks the order of the protocol is ended: it can neither restart the clock of its task, nor end jobs
+/// that it was not given, nor block the slot.
 #[test]
-fn a_worker_that_speaks_out_of_turn_is_ended_and_its_task_fails() {
+fn a_worker_that_breaks_the_protocol_is_ended_and_its_task_fails() {
     // `Ready { cpu: 0 s }`, and `Done(number, Report { end: Exited { code: 0 }, .. })`.
     let ready = say(b"\xa1\x65Ready\xa1\x63cpu\xa2\x64secs\x00\x65nanos\x00");
     let done = |number: u8| {
@@ -194,7 +194,7 @@ fn a_worker_that_speaks_out_of_turn_is_ended_and_its_task_fails() {
     };
     let wait = "exec sleep 1000";
     let dir = tempfile::tempdir().unwrap();
-    // The artefact is there, so that the liars are to run it.
+    // The artefact exists, so that the liars are to run it.
     let mut setup = Setup::in_dir(1, dir);
     assert_eq!(setup.outcome_of(&["exit", "0"]), exit(0));
     for (script, words) in [
@@ -217,7 +217,7 @@ fn a_worker_that_speaks_out_of_turn_is_ended_and_its_task_fails() {
             }
             outcomes.iter().any(|outcome| matches!(outcome, Outcome::WorkerDied { reason } if reason.contains(words)))
         });
-        // And the slot goes on with what is next.
+        // And the slot continues with the next job.
         wait_until(|| {
             while let Ok(WorkerEvent::Ended { outcome, .. }) = events.try_recv() {
                 outcomes.push(outcome);
@@ -228,15 +228,16 @@ fn a_worker_that_speaks_out_of_turn_is_ended_and_its_task_fails() {
     }
 }
 
-/// A worker's stderr is nobody's terminal: it can neither write to it, nor fill the agent's memory, nor wait for it.
+/// A worker's stderr reaches no terminal: it can neither write to one, nor fill the agent's memory, nor make the agent
+/// wait.
 #[test]
-fn what_a_worker_writes_to_stderr_is_bounded_and_waits_for_nobody() {
+fn a_workers_stderr_is_bounded_and_blocks_nothing() {
     let mut setup = Setup::new(1);
     let job = setup.job("probe", &["exit", "0"]);
     let (pool, mut events) =
         pool_of_liars(setup.dir.path(), "exec 1>&-; while :; do echo \"$0\x1b[2J0123456789\" >&2; done");
     pool.start(0, &job).unwrap();
-    // Nobody waits for what it does not say.
+    // The agent does not wait for a silent stderr.
     let mut outcome = None;
     wait_until(|| {
         outcome = events.try_recv().ok();
@@ -259,12 +260,12 @@ fn what_a_worker_writes_to_stderr_is_bounded_and_waits_for_nobody() {
     };
     let reason = reason_of("printf 'why\\033[2J' >&2; exit 3");
     assert!(reason.ends_with("(exit code 3): why\\u{1b}[2J"), "{reason}");
-    // Of much it keeps the beginning.
+    // The beginning of long output is kept.
     let kept = reason_of("head -c 60000 /dev/zero | tr '\\0' x >&2; exit 3").matches('x').count();
     assert!((4000..=4100).contains(&kept), "{kept}");
 }
 
-/// A program on which the compiler spends long, and memory.
+/// A program whose compilation takes long, and memory.
 fn large_module(functions: u32) -> Vec<u8> {
     fn leb(mut number: u32) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -276,7 +277,7 @@ fn large_module(functions: u32) -> Vec<u8> {
         bytes
     }
     let section = |number: u8, content: &[u8]| [&[number][..], &leb(content.len() as u32), content].concat();
-    // Each adds up what it is given by the one before: (local.get 0)(i32.const n)(i32.mul)(local.set 0), often.
+    // Each sums the values of the one before: (local.get 0)(i32.const n)(i32.mul)(local.set 0), often.
     let mut body = vec![1, 1, 0x7f];
     (0..200).for_each(|number| body.extend([0x20, 0, 0x41, number & 0x3f, 0x6c, 0x41, 7, 0x6a, 0x21, 0]));
     body.push(0x0b);
@@ -292,7 +293,7 @@ fn large_module(functions: u32) -> Vec<u8> {
     .concat()
 }
 
-/// Who compiles a program for others has as much memory and disk as that takes, and no more.
+/// A compiling worker has as much memory and disk as that takes, and no more.
 #[test]
 fn a_worker_that_compiles_is_limited() {
     let mut setup = Setup::new(1);

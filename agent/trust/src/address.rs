@@ -1,11 +1,11 @@
-//! Addresses of agents, read and not used: an IP address and a TCP port, as libp2p writes them.
+//! Parsing of agents' addresses: an IP address and a TCP port, as libp2p writes them.
 
 use std::net::{IpAddr, SocketAddr};
 
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 
-/// It is no address of the kind in use.
+/// Not an IP address with a TCP port.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is not an address this agent can use; write /ip4/192.0.2.7/tcp/4001 or /ip6/::1/tcp/4001")]
 pub struct Unusable(pub String);

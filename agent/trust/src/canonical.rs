@@ -1,9 +1,9 @@
 //! Canonical CBOR, and signatures over it.
 //!
-//! A value has one encoding: arrays of definite length, numbers and lengths in their shortest form, nothing optional
-//! left out (RFC 8949, 4.2.1; there are no maps, hence no order of keys). What is decoded is encoded again and has to
-//! give the same bytes, so that nobody can make a second certificate from a first by writing it differently. Sizes are
-//! looked at before anything is decoded.
+//! A value has one encoding: arrays of definite length, numbers and lengths in their shortest form, no field omitted
+//! (RFC 8949, 4.2.1; there are no maps, hence no order of keys). Decoding encodes the value again and compares the
+//! bytes, so that nobody can make a second certificate from a first by writing it differently. Sizes are checked before
+//! decoding.
 
 use idlewood_overlay::GridId;
 use libp2p::identity::ed25519;
@@ -37,7 +37,7 @@ pub(super) fn decode<T: Serialize + DeserializeOwned>(bytes: &[u8], bytes_max: u
     if encode(&value) == bytes { Ok(value) } else { Err(Malformed) }
 }
 
-/// What is signed, and the signature: the outermost array of everything that is.
+/// Body and signature: the outermost array of all signed values.
 #[derive(Serialize, Deserialize)]
 struct Envelope(#[serde(with = "serde_bytes")] Vec<u8>, #[serde(with = "serde_bytes")] [u8; 64]);
 
@@ -46,13 +46,13 @@ pub(super) fn seal(body: &[u8], signature: [u8; 64]) -> Vec<u8> {
     encode(&Envelope(body.to_vec(), signature))
 }
 
-/// The body and the signature, which is not checked here.
+/// Splits a signed value into body and signature; does not verify.
 pub(super) fn open(bytes: &[u8], bytes_max: usize) -> Result<(Vec<u8>, [u8; 64]), Malformed> {
     let Envelope(body, signature) = decode(bytes, bytes_max)?;
     Ok((body, signature))
 }
 
-/// Signs `body`. The domain keeps a signature from meaning anything in another place.
+/// Signs `body`. The domain makes the signature worthless for any other purpose.
 pub(super) fn sign(key: &ed25519::Keypair, domain: &[u8], body: &[u8]) -> [u8; 64] {
     key.sign(&[domain, body].concat()).try_into().expect("an Ed25519 signature has 64 bytes")
 }

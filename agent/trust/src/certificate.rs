@@ -1,11 +1,11 @@
 //! Certificates: who is a machine of a grid, as what, and until when.
 //!
-//! The grid key signs administrators, and may sign anybody; an administrator's machine signs members and submitters with
-//! its own key. So a chain has one certificate or two, and every machine checks it by the grid id alone. Bytes:
+//! The grid key signs administrators, and may sign any machine; an administrator's machine signs members and submitters
+//! with its own key. So a chain has one certificate or two, and every machine checks it by the grid id alone. Bytes:
 //! `docs/formats.md`.
 //!
-//! Left out: not valid before (a machine whose clock is slow would turn everybody away; a certificate is issued to be
-//! used at once).
+//! Left out: a date before which a certificate is not valid (a machine whose clock is slow would turn all others away;
+//! a certificate is issued to be used at once).
 
 use std::{fmt, iter};
 
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::canonical::{self, Malformed, grid_id};
 
-/// What precedes a certificate's body when it is signed.
+/// Prefix of a certificate's body when it is signed.
 const DOMAIN: &[u8] = b"idlewood certificate v1";
 
 /// Version of certificates.
@@ -31,7 +31,7 @@ pub const CHAIN_BYTES_MAX: usize = 2 * CERTIFICATE_BYTES_MAX + 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Runs the tasks of others.
+    /// Accepts tasks of other machines.
     Member,
     /// Submits bags of its own.
     Submitter,
@@ -70,7 +70,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// Why a machine is not let in. The numbers travel in handshakes.
+/// Why a machine is not admitted. The numbers travel in handshakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 pub enum Refused {
     /// Bytes that are no certificate of this version.
@@ -123,20 +123,20 @@ impl From<Malformed> for Refused {
     }
 }
 
-/// What a certificate says.
+/// The content of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// The grid.
     pub grid: GridId,
     /// The machine that is certified: its public key.
     pub peer: PeerId,
-    /// What it may do.
+    /// Its role.
     pub role: Role,
     /// When it was issued, in seconds of Unix time.
     pub issued_s: u64,
-    /// When it runs out, likewise.
+    /// When it expires, in seconds of Unix time.
     pub expires_s: u64,
-    /// Drawn by the issuer at the first certificate of a machine and kept since, so that nobody can choose a place on
+    /// Drawn by the issuer for a machine's first certificate and kept by renewals, so that nobody can choose a place on
     /// the line by trying keys.
     pub nonce: [u8; 16],
 }
@@ -144,9 +144,9 @@ pub struct Terms {
 /// A signed certificate. The signature is checked by [`Chain::verify`] alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// What it says.
+    /// The content.
     pub terms: Terms,
-    /// The public key that signed: the grid's, or an administrator's machine.
+    /// The public key that signed: the grid's, or that of an administrator's machine.
     pub issuer: [u8; 32],
     signature: [u8; 64],
 }
@@ -165,7 +165,7 @@ struct Body(
 );
 
 impl Certificate {
-    /// Signs what `terms` say.
+    /// Signs `terms`.
     pub fn issue(terms: Terms, key: &ed25519::Keypair) -> Self {
         let mut certificate = Self { terms, issuer: key.public().to_bytes(), signature: [0; 64] };
         certificate.signature = canonical::sign(key, DOMAIN, &certificate.body());
@@ -203,7 +203,7 @@ impl Certificate {
         canonical::is_signed_by(&self.issuer, DOMAIN, &self.body(), &self.signature)
     }
 
-    /// Whether it makes its machine an administrator: of this grid, and signed by the grid key. Time does not count.
+    /// Checks that it makes its machine an administrator: of this grid, signed by the grid key. Ignores expiry.
     pub(super) fn verify_admin(&self, grid: GridId) -> Result<(), Refused> {
         if self.terms.grid != grid {
             return Err(Refused::WrongGrid);
@@ -215,12 +215,12 @@ impl Certificate {
     }
 }
 
-/// A certificate with what proves that its issuer may issue it.
+/// A certificate, with the one that entitles its issuer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     /// The machine's own.
     pub own: Certificate,
-    /// That of the administrator that signed it; none where the grid key did.
+    /// The certificate of the administrator that signed `own`; none if the grid key did.
     pub admin: Option<Certificate>,
 }
 
@@ -244,16 +244,16 @@ impl Chain {
         Ok(Self { own: Certificate::decode(&own)?, admin })
     }
 
-    /// Until when all of it is valid.
+    /// When the first of its certificates expires.
     pub fn expires_s(&self) -> u64 {
         let admin = self.admin.as_ref().map_or(u64::MAX, |admin| admin.terms.expires_s);
         self.own.terms.expires_s.min(admin)
     }
 
-    /// Whether it makes `peer` a machine of `grid` at `now_s`, as far as `is_revoked` knows.
+    /// Checks that it makes `peer` a machine of `grid` at `now_s`, given the known revocations.
     ///
     /// # Errors
-    /// The first reason for which it does not: what is forged is never called expired or revoked.
+    /// The first reason why not: a forged certificate is never called expired or revoked.
     pub fn verify(
         &self,
         grid: GridId,
@@ -273,7 +273,7 @@ impl Chain {
             None => {}
             Some(admin) => {
                 admin.verify_admin(grid)?;
-                // Administrators are made by the grid key alone: else the chain would have no end.
+                // The grid key alone makes administrators: else chains could be of any length.
                 if own.issuer != admin.terms.peer.0 || own.terms.role == Role::Admin {
                     return Err(Refused::Forged);
                 }
@@ -285,7 +285,7 @@ impl Chain {
         self.still_valid(now_s, is_revoked)
     }
 
-    /// Whether a chain that was verified before is valid at `now_s`: cheap, since no signature is looked at.
+    /// Checks a chain verified earlier for expiry and revocation at `now_s`: cheap, without signatures.
     ///
     /// # Errors
     /// [`Refused::Revoked`] or [`Refused::Expired`].

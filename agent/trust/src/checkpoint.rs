@@ -1,25 +1,25 @@
-//! Signed checkpoints: what a task goes on from, with proof that its submitter gives it out for that task.
+//! Signed checkpoints: a checkpoint with its submitter's signature for one task.
 //!
-//! A request names the checkpoints of its tasks, and nobody signs requests: they are split on their way, by machines that may
-//! be anybody's. So the blob that is named holds the submitter's signature, over bag, task and content. It says who gives the
-//! checkpoint out, and not that the machine which made it did so rightly. Bytes: `docs/formats.md`.
+//! A request names the checkpoints of its tasks, and requests are unsigned: routers split them on the way. So the named
+//! blob holds the submitter's signature over bag, task and content. It proves that the submitter issued this checkpoint
+//! for that task, not that the machine which made it computed correctly. Bytes: `docs/formats.md`.
 
 use idlewood_overlay::PeerId;
 use libp2p::identity::ed25519;
 
 use super::canonical;
 
-/// What precedes bag, task and the checkpoint's hash when they are signed.
+/// Prefix of bag, task and checkpoint hash when they are signed.
 const DOMAIN: &[u8] = b"idlewood checkpoint v1";
 
-/// What precedes a checkpoint in its blob: the signature.
+/// Bytes before the checkpoint in its blob: the signature.
 pub const CHECKPOINT_ADDED_BYTES: usize = 64;
 
 fn body(bag: &[u8; 32], index: u64, checkpoint: &[u8]) -> Vec<u8> {
     [bag.as_slice(), &index.to_be_bytes(), blake3::hash(checkpoint).as_bytes()].concat()
 }
 
-/// The submitter's signature: this is what the task goes on from.
+/// Signs a checkpoint as the submitter, for one task of a bag.
 pub(super) fn sign_checkpoint(
     key: &ed25519::Keypair,
     bag: &[u8; 32],
@@ -29,7 +29,7 @@ pub(super) fn sign_checkpoint(
     canonical::sign(key, DOMAIN, &body(bag, index, checkpoint))
 }
 
-/// The checkpoint in a blob, if `submitter` has signed it for this very task.
+/// The checkpoint in a blob, if `submitter` signed it for this task.
 pub fn open_checkpoint<'a>(blob: &'a [u8], bag: &[u8; 32], index: u64, submitter: PeerId) -> Option<&'a [u8]> {
     let (signature, checkpoint) = blob.split_first_chunk()?;
     canonical::is_signed_by(&submitter.0, DOMAIN, &body(bag, index, checkpoint), signature).then_some(checkpoint)

@@ -1,8 +1,8 @@
-//! What a submitter signs of a bag: its label, by which every machine that hears of the bag judges whether it may run there, and
-//! the name of its manifest, which is for those alone who hold tasks of it.
+//! Envelopes: what a submitter signs of a bag. An envelope holds the bag's label, by which any machine judges whether
+//! the bag may run there, and the hash of its manifest, which only holders of its tasks can read.
 //!
-//! The signed envelope is a blob; its BLAKE3 is the bag's id, which routers on a request's way see. Agents before this one
-//! signed the manifest itself, which everybody could read then: such bags go on.
+//! The signed envelope is a blob; its BLAKE3 is the bag's id, visible to the routers on a request's way. Earlier agents
+//! signed the manifest itself, readable by all; their bags still run.
 
 use idlewood_scheduler::{BagId, BlobId};
 use serde::{Deserialize, Serialize};
@@ -19,25 +19,25 @@ pub const ENVELOPE_VERSION: u32 = 1;
 pub struct Envelope {
     /// [`ENVELOPE_VERSION`].
     pub version: u32,
-    /// What all may know.
+    /// Public facts about the bag.
     pub label: Label,
-    /// The blob with the manifest.
+    /// The manifest's blob.
     pub manifest: BlobId,
-    /// Its size.
+    /// The manifest's size.
     pub manifest_bytes: u64,
 }
 
-/// What a submitter has signed of a bag.
+/// The signed content of a bag.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Opened {
-    /// An envelope, whose manifest is a blob of its own.
+    /// An envelope; the manifest is a blob of its own.
     Envelope(Envelope),
-    /// The manifest, by an agent before this one.
+    /// The manifest, as earlier agents signed it.
     Manifest(Box<Manifest>),
 }
 
 impl Envelope {
-    /// That of a manifest whose encoding is given, too.
+    /// The envelope of a manifest with this encoding.
     pub fn of(manifest: &Manifest, bytes: &[u8]) -> Self {
         let name = BlobId(*blake3::hash(bytes).as_bytes());
         let (version, label) = (ENVELOPE_VERSION, manifest.label());
@@ -51,7 +51,7 @@ impl Envelope {
         bytes
     }
 
-    /// Reads one.
+    /// Reads an envelope.
     ///
     /// # Errors
     /// [`ManifestError`]: none of it may be used.
@@ -67,7 +67,7 @@ impl Envelope {
         Ok(envelope)
     }
 
-    /// Reads and validates the manifest that this is the envelope of.
+    /// Reads and validates the manifest of this envelope.
     ///
     /// # Errors
     /// [`ManifestError`]: none of it may be used.
@@ -84,7 +84,7 @@ impl Envelope {
 }
 
 impl Opened {
-    /// Takes the signed blob of a bag apart, and reads nothing of what is signed.
+    /// Splits the signed blob of a bag; decodes neither envelope nor manifest.
     ///
     /// # Errors
     /// [`ManifestError::Malformed`].
@@ -93,7 +93,7 @@ impl Opened {
             .map_err(|_| ManifestError::Malformed("it is not signed".to_owned()))
     }
 
-    /// Reads what is signed. Who signed it is not looked at.
+    /// Decodes the signed content. Does not verify the signature.
     ///
     /// # Errors
     /// [`ManifestError`]: none of it may be used.
@@ -104,7 +104,7 @@ impl Opened {
         }
     }
 
-    /// The manifest's own blob, where it has one.
+    /// The manifest's own blob, if it has one.
     pub fn manifest_blob(&self) -> Option<BlobId> {
         match self {
             Self::Envelope(envelope) => Some(envelope.manifest),
@@ -112,7 +112,7 @@ impl Opened {
         }
     }
 
-    /// What all may know of the bag.
+    /// Public facts about the bag.
     pub fn label(&self) -> Label {
         match self {
             Self::Envelope(envelope) => envelope.label,
@@ -121,7 +121,7 @@ impl Opened {
     }
 }
 
-/// A bag's id: the hash of what its submitter signed.
+/// A bag's id: the hash of its signed blob.
 pub fn id(signed: &[u8]) -> BagId {
     BagId(*blake3::hash(signed).as_bytes())
 }
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!((read.blob, read.label()), (Some(envelope.manifest), envelope.label));
         let other = Manifest { nonce: 99, ..manifest.clone() };
         assert!(envelope.manifest(&other.encode()).is_err(), "another manifest");
-        // A submitter that promises less than it wants.
+        // A submitter whose label promises less memory use than its manifest wants.
         let label = Label { memory_bytes: 1, ..envelope.label };
         assert!(Envelope { label, ..envelope.clone() }.manifest(&bytes).is_err());
         for odd in [
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(gate.authorise(&signed, gate.me()), Ok(()));
         let opened = Opened::read(&signed).expect("it is sound");
         assert_eq!((opened.label(), opened.manifest_blob()), (manifest().label(), None));
-        // An envelope cannot be shown as a manifest, nor the other way round.
+        // An envelope does not pass for a manifest, nor a manifest for an envelope.
         let envelope = Envelope::of(&manifest(), &manifest().encode()).encode();
         let as_manifest = gate.sign_earlier_manifest(envelope);
         assert!(Opened::read(&as_manifest).is_err());

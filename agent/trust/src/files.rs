@@ -1,4 +1,4 @@
-//! Small files that nobody else may read, and that are there whole or not at all.
+//! Small private files, written atomically.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write as _};
@@ -22,7 +22,7 @@ pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     sync_parent(path)
 }
 
-/// Removes a file, durably; one that is not there is no error.
+/// Removes a file, durably; a missing one is no error.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,4 +1,4 @@
-//! Certificates, revocations and invitations: their bytes, and what is refused.
+//! Bytes of certificates, revocations and invitations, and which of them are refused.
 
 use idlewood_overlay::PeerId;
 use libp2p::identity::ed25519;
@@ -53,7 +53,7 @@ fn signed_envelope() -> SignedBag {
     SignedBag::sign(b"a manifest".to_vec(), chain().encode(), &key(3))
 }
 
-/// As agents signed before there were envelopes.
+/// As agents signed before envelopes existed.
 fn signed_manifest() -> SignedBag {
     SignedBag::sign_as(SignedForm::Manifest, b"a manifest".to_vec(), chain().encode(), &key(3))
 }
@@ -82,7 +82,7 @@ fn the_bytes_are_pinned() {
 }
 
 #[test]
-fn what_is_encoded_is_decoded_and_within_its_size() {
+fn encodings_decode_and_stay_within_their_size() {
     let longest = Terms { issued_s: u64::MAX, expires_s: u64::MAX, ..terms(3, Role::Admin) };
     let longest = Certificate::issue(longest, &key(1));
     assert!(longest.encode().len() <= CERTIFICATE_BYTES_MAX, "{}", longest.encode().len());
@@ -161,8 +161,8 @@ fn every_rule_of_a_revocation_has_its_refusal() {
 
 #[test]
 fn a_signature_counts_in_its_place_alone() {
-    // A certificate's signature put under a revocation's body of the same key, and the other way round, is refused
-    // because the bodies differ; here the same body is signed for another domain.
+    // A certificate's signature under a revocation's body of the same key, and the other way round, is refused because
+    // the bodies differ; here the same body is signed for another domain.
     let body = b"any body";
     let signature = canonical::sign(&key(1), b"idlewood certificate v1", body);
     let public = key(1).public().to_bytes();
@@ -187,7 +187,7 @@ fn other_encodings_of_the_same_value_are_refused() {
 }
 
 #[test]
-fn of_too_many_revocations_the_oldest_go() {
+fn excess_revocations_displace_the_oldest() {
     let mut known = Revocations::default();
     let empty = known.digest();
     let mut name = [0; 32];
@@ -213,7 +213,7 @@ fn of_too_many_revocations_the_oldest_go() {
 }
 
 #[test]
-fn whoever_revokes_most_pushes_out_nothing_but_that() {
+fn excess_revocations_displace_only_their_issuers_own() {
     let templates = [0, 1, 2].map(|by: u8| {
         let admin = (by > 0).then(admin);
         let mut revocation = Revocation::issue(grid(), peer(3), 0, &key(1), admin);
@@ -264,7 +264,7 @@ proptest! {
     }
 
     #[test]
-    fn any_flipped_bit_of_what_is_signed_of_a_bag_is_refused(
+    fn any_flipped_bit_of_a_signed_bag_is_refused(
         position in 0..8 * signed_envelope().encode().len(), is_old in any::<bool>()
     ) {
         let mut bytes = if is_old { signed_manifest() } else { signed_envelope() }.encode();
@@ -294,9 +294,9 @@ proptest! {
     }
 }
 
-/// What travels of grids has one encoding: whatever is read is written as it was.
+/// A signed value has one encoding: decoding and encoding gives the same bytes.
 #[test]
-fn mutations_of_what_is_signed() {
+fn mutations_of_signed_values() {
     use idlewood_testing::mutations;
 
     let same = |read: Result<Vec<u8>, Malformed>, bytes: &[u8]| {
@@ -333,7 +333,7 @@ fn mutations_of_what_is_signed() {
 }
 
 #[test]
-fn mutations_of_what_machines_say_of_their_grid() {
+fn mutations_of_messages_about_the_grid() {
     use super::message::{First, Gossip, Hello, Renewal, Welcome, decode_answer, encode_answer};
     use idlewood_testing::mutations;
 
@@ -352,7 +352,7 @@ fn mutations_of_what_machines_say_of_their_grid() {
     mutations("last word", vec![encode_answer(&Ok(()))], |bytes| {
         decode_answer::<()>(bytes).is_ok_and(|read| encode_answer(&read) == bytes)
     });
-    let news = Gossip::News { revocations: vec![by_admin()], admins: vec![(admin(), "/ip4/192.0.2.7".to_owned())] };
+    let news = Gossip::Known { revocations: vec![by_admin()], admins: vec![(admin(), "/ip4/192.0.2.7".to_owned())] };
     let gossip = [news, Gossip::Certificate(chain().encode()), Gossip::Renew];
     mutations("news", gossip.map(|gossip| gossip.encode()).to_vec(), |bytes| {
         Gossip::decode(bytes).is_ok_and(|read| read.encode() == bytes)

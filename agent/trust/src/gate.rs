@@ -1,15 +1,17 @@
-//! The gate of a running agent: whom it lets in, whom it invites, renews and revokes, and what it tells of that.
+//! The gate of a running agent: admission of peers, and issuing of invitations, renewals and revocations.
 //!
-//! The network asks it about every connection, before anything else of that connection is read. It is shared between
-//! the network's tasks and the control API; a lock is held while files are written, which is rare.
+//! The network asks it about every connection, before it reads anything else of that connection. The network's async
+//! tasks and the control API share it; its lock is held while files are written, which is rare.
 //!
-//! In parts: `issuing` (invitations and renewals), `news` (revocations and what machines tell each other), `bags`.
+//! In parts: `issuing` (invitations and renewals), `gossip` (revocations, administrators and renewed certificates,
+//! exchanged by connected machines), `bags` (whose bags may run).
 //!
-//! A machine without a grid has a gate too: of a grid that nobody else can join, whose key was never written down.
+//! A machine without a grid has a gate, too: of a grid that no other machine can join, whose key was never written
+//! down.
 
 mod bags;
+mod gossip;
 mod issuing;
-mod news;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -28,55 +30,54 @@ use super::membership::{Membership, MembershipError};
 use super::revocation::Revocation;
 use super::{GridKeyError, address, canonical, key, message};
 use crate::identity;
-use news::GOSSIP_BURST;
+use gossip::GOSSIP_BURST;
 
-/// How long after it was admitted a connection is a connection at the latest.
+/// Longest time between a machine's admission and its connection being reported.
 const ON_ITS_WAY_S: u64 = 60;
 
-/// What the gate let in and what not: how connections ended before anything but the handshake was read, and whose word about
-/// others does not count. Totals since the start.
+/// Totals since the start: how handshakes ended, and revocations that were ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Admissions {
-    /// Let in.
+    /// Machines admitted.
     pub admitted: u64,
-    /// Showed no certificate, or a forged or stolen one.
+    /// Machines without a certificate, or with a forged or stolen one.
     pub strangers: u64,
-    /// Of another grid, or do not speak this protocol at all.
+    /// Machines of another grid, or that do not speak this protocol.
     pub wrong_grid: u64,
-    /// Showed a certificate that has expired, or still had it when it did.
+    /// Machines whose certificate had expired, or expired while they were connected.
     pub expired: u64,
-    /// Revoked.
+    /// Machines that were revoked.
     pub revoked: u64,
-    /// Did not say in time who they are, or broke off.
+    /// Handshakes that timed out or broke off.
     pub unfinished: u64,
-    /// Turned away unheard: too many failures from their address lately.
+    /// Connections refused at once: too many failures from their address lately.
     pub held_off: u64,
-    /// Joined the grid through this machine.
+    /// Machines that joined the grid through this one.
     pub joined: u64,
-    /// Asked to join without a valid invitation.
+    /// Machines that asked to join without a valid invitation.
     pub uninvited: u64,
-    /// Did not let this machine in.
+    /// Machines that refused this one.
     pub refused_by_others: u64,
-    /// Revocations of administrators by other administrators, which only the grid's key ends.
+    /// Revocations of administrators by other administrators: ignored, since only the grid's key ends one.
     pub revoked_in_vain: u64,
 }
 
-/// Which of them grows.
+/// An event that `Admissions` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A machine was let in.
+    /// A machine was admitted.
     Admitted,
-    /// One was not, and why.
+    /// A machine was refused, and why.
     Refused(Refused),
-    /// One belongs to another grid.
+    /// A machine belongs to another grid.
     WrongGrid,
-    /// One did not come to the end of the handshake.
+    /// A machine did not complete the handshake.
     Unfinished,
-    /// An address was not listened to.
+    /// A connection was refused for its address.
     HeldOff,
-    /// A machine became one of the grid.
+    /// A machine joined the grid.
     Joined,
-    /// Another machine did not let this one in, and why.
+    /// Another machine refused this one, and why.
     RefusedByOther(Refused),
     /// An administrator revoked another.
     RevokedInVain,
@@ -94,39 +95,39 @@ struct Counters {
     joined: AtomicU64,
     uninvited: AtomicU64,
     refused_by_others: AtomicU64,
-    /// Why the latest of them did, as a code; 0 where somebody has let this machine in since.
+    /// The latest refusal by another machine, as a code; 0 once a machine has admitted this one since.
     refused_as: AtomicU8,
     revoked_in_vain: AtomicU64,
 }
 
-/// Why an owner's wish concerning the grid is not granted. Nothing was changed.
+/// Why an administrative command failed. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum GateError {
     /// There is no grid.
     #[error("this machine belongs to no grid: `idlewood grid create` makes one, `idlewood grid join` joins one")]
     NoGrid,
-    /// It may not.
+    /// The machine is no administrator.
     #[error("this machine is {0} of its grid: only an admin can do that")]
     NotAdmin(Role),
-    /// Its certificate is not valid any more.
+    /// The machine's certificate is not valid any more.
     #[error("this machine's certificate is not valid any more: {0}")]
     Invalid(Refused),
-    /// Only the grid's key makes administrators, and ends them.
+    /// Only the grid's key makes and revokes administrators.
     #[error("only the machine that made the grid can invite or revoke admins: the grid's key is there")]
     NoGridKey,
-    /// The grid's key.
+    /// The grid's key cannot be used.
     #[error(transparent)]
     Key(#[from] GridKeyError),
-    /// It cannot be invited anybody with such numbers.
+    /// The invitation's numbers are out of range.
     #[error("{0}")]
     Terms(&'static str),
-    /// It is this machine.
+    /// The command names this machine.
     #[error("this is the machine's own id; `idlewood grid leave` leaves the grid")]
     Oneself,
-    /// It was revoked before.
+    /// The machine was revoked before.
     #[error("it is revoked already")]
     RevokedAlready,
-    /// It cannot be written down.
+    /// The change cannot be written.
     #[error(transparent)]
     Membership(#[from] MembershipError),
 }
@@ -134,13 +135,13 @@ pub enum GateError {
 /// Why tasks of a bag must not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unauthorised {
-    /// Unsigned, signed by somebody else, or changed since.
+    /// Unsigned, signed by another machine, or changed since.
     #[error("the bag is not signed by its submitter")]
     Signature,
-    /// It is a member only.
+    /// The submitter is a member only.
     #[error("its submitter is a member of the grid that may not submit bags: an admin can invite it as a submitter")]
     Role,
-    /// It is no machine of the grid.
+    /// The submitter is no machine of the grid.
     #[error("its submitter is not a machine of the grid: {0}")]
     Refused(Refused),
 }
@@ -155,26 +156,26 @@ impl From<Unauthorised> for DeclineReason {
     }
 }
 
-/// What an invitation grants.
+/// The terms of an invitation.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer {
-    /// What whoever joins may do.
+    /// Role of the machines that join.
     pub role: Role,
-    /// How long the invitation is good.
+    /// How long the invitation is valid.
     pub valid: Duration,
     /// How many machines may join with it.
     pub uses: u32,
-    /// How long their certificates are valid; they are renewed on the way.
+    /// How long their certificates are valid; renewals extend that.
     pub lifetime: Duration,
 }
 
-/// What is known of a machine that was let in.
+/// A machine that was admitted.
 #[derive(Debug)]
 struct Admitted {
     chain: Chain,
     digest: [u8; 16],
     since_s: u64,
-    gossip_left: f64,
+    gossip_allowance: f64,
     gossip_at_s: u64,
 }
 
@@ -182,24 +183,24 @@ struct Admitted {
 struct State {
     /// None: the machine is alone.
     membership: Option<Membership>,
-    /// That of the membership; of a machine alone, one that nobody sees.
+    /// The machine's own chain; without a grid, one that is never shown.
     chain: Chain,
     grid_key: Option<ed25519::Keypair>,
     admitted: BTreeMap<PeerId, Admitted>,
-    /// Submitters whose manifests were authorised, by what proved that they may submit.
+    /// Submitters whose bags were authorised, each with the chain that entitled it.
     submitters: BTreeMap<PeerId, Chain>,
-    /// Revocations that are to be passed on.
-    news: Vec<Revocation>,
-    /// Whether the certificate is to be shown to those that are connected.
+    /// Revocations to be passed on to connected machines.
+    unspread: Vec<Revocation>,
+    /// Whether the renewed certificate is to be shown to connected machines.
     renewed: bool,
     renewal_tried_s: u64,
-    /// Administrators are asked one after the other.
+    /// Renewals asked for so far: administrators take turns.
     renewals: usize,
-    /// Where this machine listens.
+    /// Addresses of this machine.
     addresses: Vec<Multiaddr>,
 }
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct Gate {
     grid: GridId,
@@ -210,17 +211,17 @@ pub struct Gate {
     changed: Notify,
 }
 
-/// What a certificate is renewed by: whom to ask.
+/// An administrator to ask for a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenewFrom {
-    /// The administrator.
+    /// Its id.
     pub peer: PeerId,
-    /// Where it listens.
+    /// Its address.
     pub address: String,
 }
 
 impl Gate {
-    /// The gate of a machine of a grid, or of one that is alone.
+    /// The gate of a machine of a grid, or of a machine without one.
     ///
     /// # Errors
     /// When the grid's key is here and cannot be read.
@@ -255,7 +256,7 @@ impl Gate {
             grid_key,
             admitted: BTreeMap::new(),
             submitters: BTreeMap::new(),
-            news: Vec::new(),
+            unspread: Vec::new(),
             renewed: false,
             renewal_tried_s: 0,
             renewals: 0,
@@ -265,7 +266,7 @@ impl Gate {
         Ok(Self { grid, me, machine, state, counters, changed })
     }
 
-    /// The grid; that of a machine alone is new with every start.
+    /// The grid; without one, an id that is new with every start.
     pub fn grid(&self) -> GridId {
         self.grid
     }
@@ -280,17 +281,17 @@ impl Gate {
         self.state().membership.is_none()
     }
 
-    /// What the machine may do; one that is alone, everything but invite.
+    /// The machine's role; without a grid, all rights but inviting.
     pub fn role(&self) -> Role {
         self.state().chain.own.terms.role
     }
 
-    /// What people call the grid; none where there is none.
+    /// The grid's name; none without a grid.
     pub fn name(&self) -> Option<String> {
         self.state().membership.as_ref().map(|membership| membership.name.clone())
     }
 
-    /// Until when this machine's certificate is valid, in seconds of Unix time.
+    /// When this machine's certificate expires, in seconds of Unix time.
     pub fn expires_s(&self) -> u64 {
         self.state().chain.expires_s()
     }
@@ -343,7 +344,7 @@ impl Gate {
         }
     }
 
-    /// Why the latest machine to refuse this one did, where none has let it in since.
+    /// Why another machine refused this one last; none once a machine has admitted it since.
     pub fn refused_as(&self) -> Option<Refused> {
         Refused::from_code(self.counters.refused_as.load(Ordering::Relaxed))
     }
@@ -352,18 +353,18 @@ impl Gate {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // ---- who comes ----
+    // ---- admission ----
 
-    /// What this machine shows to others.
+    /// The handshake message of this machine.
     pub fn hello(&self) -> message::Hello {
         let state = self.state();
         message::Hello { chain: state.chain.encode(), digest: state.digest() }
     }
 
-    /// Lets the machine `peer`, whose key the transport has checked, in by what it shows.
+    /// Admits `peer`, whose key the transport has checked, on its handshake message.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The reason for refusing it.
     pub fn admit(&self, peer: PeerId, hello: &message::Hello) -> Result<(), Refused> {
         self.admit_at(peer, hello, now_s())
     }
@@ -373,12 +374,12 @@ impl Gate {
         let mut state = self.state();
         chain.verify(self.grid, peer, now_s, |peer, role| state.is_revoked(peer, role))?;
         let digest = hello.digest;
-        let gossip_left = state.admitted.get(&peer).map_or(GOSSIP_BURST, |before| before.gossip_left);
-        state.admitted.insert(peer, Admitted { chain, digest, since_s: now_s, gossip_left, gossip_at_s: now_s });
+        let gossip_allowance = state.admitted.get(&peer).map_or(GOSSIP_BURST, |before| before.gossip_allowance);
+        state.admitted.insert(peer, Admitted { chain, digest, since_s: now_s, gossip_allowance, gossip_at_s: now_s });
         Ok(())
     }
 
-    /// Why a machine that was let in must go now, if it must.
+    /// Why an admitted machine must be disconnected now, if it must.
     pub fn objection(&self, peer: PeerId) -> Option<Refused> {
         self.objection_at(peer, now_s())
     }
@@ -389,7 +390,7 @@ impl Gate {
         admitted.chain.still_valid(now_s, |peer, role| state.is_revoked(peer, role)).err()
     }
 
-    /// What a machine that is connected may do.
+    /// The role of a connected machine.
     #[cfg(any(test, feature = "testing"))]
     pub fn role_of(&self, peer: PeerId) -> Option<Role> {
         self.state().admitted.get(&peer).map(|admitted| admitted.chain.own.terms.role)
@@ -404,7 +405,7 @@ impl Gate {
         state.admitted.get(&peer).map(|admitted| admitted.chain.own.terms.nonce)
     }
 
-    /// Forgets machines that are not connected, except those that were let in just now: theirs is on its way.
+    /// Forgets machines that are not connected, except recently admitted ones, whose connection is still being set up.
     pub fn keep(&self, is_connected: impl Fn(PeerId) -> bool) {
         let now_s = now_s();
         self.state().admitted.retain(|peer, admitted| is_connected(*peer) || now_s < admitted.since_s + ON_ITS_WAY_S);
@@ -412,17 +413,17 @@ impl Gate {
 
     // ---- addresses ----
 
-    /// This agent can be reached here.
+    /// Adds an address at which this agent can be reached.
     pub fn listens_on(&self, address: &Multiaddr) {
         self.state().addresses.push(address.clone());
     }
 
-    /// It cannot be any more.
+    /// Removes such an address.
     pub fn listens_no_more_on(&self, address: &Multiaddr) {
         self.state().addresses.retain(|other| other != address);
     }
 
-    /// Administrators that this machine can join its grid through.
+    /// Administrators through which this machine can join its grid.
     pub fn contacts(&self) -> Vec<Contact> {
         let state = self.state();
         let Some(membership) = &state.membership else { return Vec::new() };
@@ -448,7 +449,7 @@ impl State {
         self.membership.as_ref().is_some_and(|membership| membership.revocations.revokes(peer, role))
     }
 
-    /// What a machine is, as far as that is known here.
+    /// A machine's role as far as this machine knows.
     fn known_role(&self, peer: PeerId) -> Role {
         let is_known = self.membership.as_ref().is_some_and(|membership| membership.admins.contains_key(&peer));
         let own = Some(&self.chain).filter(|chain| chain.own.terms.peer == peer);
@@ -456,13 +457,13 @@ impl State {
         if is_known { Role::Admin } else { chain.map_or(Role::Member, |chain| chain.own.terms.role) }
     }
 
-    /// Whether the grid's key is here and takes no passphrase, or none any more.
+    /// Whether the grid's key is here and usable without a passphrase.
     fn has_open_grid_key(&self) -> Result<bool, GateError> {
         let Some(membership) = &self.membership else { return Ok(false) };
         Ok(self.grid_key.is_some() || key::is_sealed(&membership.directory)? == Some(false))
     }
 
-    /// Opens the grid's key, until the agent ends.
+    /// Opens the grid's key until the agent ends.
     fn open_grid_key(&mut self, grid: GridId, passphrase: Option<&[u8]>) -> Result<(), GateError> {
         let Some(membership) = &self.membership else { return Err(GateError::NoGrid) };
         if self.grid_key.is_none() {
@@ -487,7 +488,7 @@ impl State {
             .map_err(GateError::Invalid)
     }
 
-    /// Addresses for others: loopback ones only where there are no others.
+    /// Addresses to announce: loopback ones only if there are no others.
     fn reachable_at(&self) -> impl Iterator<Item = String> {
         let is_far = |address: &Multiaddr| address::parse(address).is_ok_and(|(socket, _)| !socket.ip().is_loopback());
         let some_are_far = self.addresses.iter().any(is_far);
@@ -503,7 +504,7 @@ pub fn now_s() -> u64 {
 
 #[cfg(any(test, feature = "testing"))]
 impl Gate {
-    /// The gate of a machine that `signer` has certified: the grid's key, or, with its certificate, an administrator.
+    /// The gate of a machine certified by `signer`: the grid's key, or, with its certificate, an administrator.
     pub fn certified(
         machine: &Keypair,
         terms: Terms,

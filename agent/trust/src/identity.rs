@@ -1,10 +1,9 @@
 //! The machine's identity: one Ed25519 key in its own file, and its two notations.
 //!
-//! The overlay knows a peer by the 32 bytes of its public key, libp2p by a multihash that holds the same 32 bytes
-//! (keys this short are inlined, not hashed), so the two convert without a table. The key lives apart from the
-//! store, so that a damaged store never costs a machine its place in the grid. It is there twice: where one file is
-//! damaged or gone, it is written anew from the other. Both halves of the key are in each file, so that any changed byte
-//! is noticed.
+//! The overlay knows a peer by the 32 bytes of its public key, libp2p by a multihash that holds the same 32 bytes (keys
+//! this short are inlined, not hashed), so the two convert without a table. The key is kept apart from the store, so
+//! that a damaged store never costs a machine its place in the grid. Two files hold it: if one is damaged or gone, it
+//! is rewritten from the other. Each holds both halves of the key, so that any changed byte is noticed.
 //!
 //! Left out: passphrases (an agent starts unattended) and rotation (a new key is a new machine).
 
@@ -23,14 +22,14 @@ pub const IDENTITY_FILE: &str = "identity.key";
 /// Name of the second file with the same content.
 pub const IDENTITY_COPY_FILE: &str = "identity.key.copy";
 
-/// What a damaged file is called from then on.
+/// Suffix given to a damaged file.
 const DAMAGED_SUFFIX: &str = ".damaged";
 
-/// First line of the file: says what it is, and its version.
+/// First line of the file: its kind and version.
 const HEADER: &str = "idlewood identity v1";
 
-/// What precedes the 32 key bytes in the protobuf form of an Ed25519 public key: field 1 (type) = Ed25519, field 2
-/// (data), 32 bytes long.
+/// Prefix of the 32 key bytes in the protobuf form of an Ed25519 public key: field 1 (type) = Ed25519, field 2 (data),
+/// 32 bytes long.
 const ED25519_PREFIX: [u8; 4] = [8, 1, 18, 32];
 
 /// The multihash code under which libp2p inlines short keys.
@@ -42,11 +41,11 @@ pub enum IdentityError {
     /// The file or its directory cannot be read or written.
     #[error("cannot {action} the identity key {}: {source}; check that the directory is yours and has space", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file does not hold a key.
@@ -57,27 +56,27 @@ pub enum IdentityError {
         path.display()
     )]
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The flaw.
         reason: &'static str,
     },
     /// Others on this machine can read the key.
     #[error("the identity key {} can be read by others; run: chmod 600 {}", path.display(), path.display())]
     Exposed {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
 }
 
 /// Reads the key of the machine from `dir`, or makes one there (mode 0600, durable) if there is none.
 ///
-/// `dir` is created (0700) if it is missing. Of the two files with the key one that is damaged is kept under another
-/// name, and written anew from the other.
+/// `dir` is created (0700) if it is missing. A damaged file is kept under another name, and rewritten from the other
+/// one.
 ///
 /// # Errors
-/// When no file with a key is sound and one exists, when one is readable by others, or cannot be read or written. A
-/// key that exists is never overwritten.
+/// When files exist and none is sound, or one is readable by others, or cannot be read or written. An existing key is
+/// never overwritten.
 pub fn load_or_create(dir: &Path) -> Result<Keypair, IdentityError> {
     let (path, copy) = (dir.join(IDENTITY_FILE), dir.join(IDENTITY_COPY_FILE));
     let (first, second) = (load(&path), load(&copy));
@@ -85,7 +84,8 @@ pub fn load_or_create(dir: &Path) -> Result<Keypair, IdentityError> {
         (Ok(key), Ok(copied)) if key.public() == copied.public() => Ok(key.into()),
         (Err(error @ IdentityError::Exposed { .. }), _) | (_, Err(error @ IdentityError::Exposed { .. })) => Err(error),
         (Ok(key), copied) => {
-            // One that an older idlewood made has no copy, and one from elsewhere has the copy of what was here.
+            // An older idlewood writes no copy, and a key restored from elsewhere lies beside the copy of the former
+            // one.
             let is_there = !is_absent(&copied);
             if is_there {
                 tracing::warn!(file = %copy.display(), "the copy of the identity key is damaged, and is made again");
@@ -137,7 +137,7 @@ fn create(dir: &Path) -> Result<Keypair, IdentityError> {
     Ok(key.into())
 }
 
-/// Writes a file with the key anew; a damaged one is kept under another name.
+/// Rewrites a file with the key; keeps a damaged one under another name.
 fn renew(dir: &Path, path: &Path, is_there: bool, key: &ed25519::Keypair) -> io::Result<()> {
     if is_there {
         let mut damaged = path.as_os_str().to_owned();
@@ -196,7 +196,7 @@ pub fn from_libp2p(peer: &libp2p::PeerId) -> Option<PeerId> {
 
 /// The libp2p name of a peer of the overlay.
 ///
-/// Whether the bytes are a point of the curve is not looked at here: one that is not can never authenticate.
+/// Does not check that the bytes are a point of the curve: a peer with others can never authenticate.
 ///
 /// # Panics
 /// Never: 36 bytes always fit an inlined multihash.
@@ -260,7 +260,7 @@ mod tests {
             assert_eq!(load_or_create(dir.path()).unwrap().public(), name, "without {file:?}");
             assert!(files.iter().all(|file| fs::read(file).unwrap() == good));
         }
-        // Who removes both is a new machine.
+        // After removing both, the machine has a new identity.
         files.iter().for_each(|file| fs::remove_file(file).unwrap());
         assert_ne!(load_or_create(dir.path()).unwrap().public(), name);
     }
@@ -269,7 +269,7 @@ mod tests {
     fn a_damaged_or_exposed_key_is_refused_and_kept() {
         let dir = tempfile::tempdir().unwrap();
         load_or_create(dir.path()).unwrap();
-        // As an older idlewood left it.
+        // As an older idlewood leaves it.
         fs::remove_file(dir.path().join(IDENTITY_COPY_FILE)).unwrap();
         let path = dir.path().join(IDENTITY_FILE);
         let good = fs::read(&path).unwrap();

@@ -1,7 +1,7 @@
-//! Invitations: one line that lets whoever has it join a grid, a number of times and until it expires.
+//! Invitations: a text by which machines can join a grid, a limited number of times and until it expires.
 //!
-//! It names the machine that wrote it and where that can be dialled; the secret in it is shown to that machine alone,
-//! which knows its hash. Eight bytes of a hash at its end tell a line that was copied badly. Bytes: `docs/formats.md`.
+//! It names the machine that issued it and its addresses; the secret in it is shown to that machine alone, which stores
+//! its hash. The last eight bytes are a checksum against bad copying. Bytes: `docs/formats.md`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::canonical;
 use super::certificate::Role;
 
-/// What an invitation begins with.
+/// First characters of an invitation.
 const PREFIX: &str = "idlewood1.";
 
 /// Version of the bytes within.
@@ -31,22 +31,22 @@ pub const ADDRESSES_MAX: usize = 4;
 /// Longest address.
 pub(super) const ADDRESS_BYTES_MAX: usize = 128;
 
-/// What an invitation says.
+/// The content of an invitation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Invitation {
     /// The grid.
     pub grid: GridId,
-    /// The machine that wrote it, and issues the certificate.
+    /// The machine that issued it, and issues the certificates.
     pub issuer: PeerId,
     /// Where to dial it.
     pub addresses: Vec<String>,
-    /// What it knows its guests by.
+    /// Proves to the issuer that a guest was invited.
     pub secret: [u8; 16],
-    /// What whoever joins may do. For people: the issuer goes by what it wrote down.
+    /// Role of the machines that join. For people to read: the issuer uses its own record.
     pub role: Role,
-    /// Until when it is good, in seconds of Unix time; likewise.
+    /// When it expires, in seconds of Unix time; for people to read.
     pub expires_s: u64,
-    /// How many machines may join with it; likewise.
+    /// How many machines may join with it; for people to read.
     pub uses: u32,
 }
 
@@ -69,13 +69,13 @@ struct Fields(
     u32,
 );
 
-/// A line that is not an invitation.
+/// A text that is not an invitation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvitationError {
-    /// It does not begin like one.
+    /// It does not begin like an invitation.
     #[error("this is not an invitation: one begins with {PREFIX} and is printed by `idlewood grid invite`")]
     NotOne,
-    /// It begins like one.
+    /// It begins like an invitation.
     #[error("the invitation is damaged: copy the whole line that `idlewood grid invite` printed")]
     Damaged,
 }
@@ -106,7 +106,7 @@ impl fmt::Display for Invitation {
 }
 
 impl Invitation {
-    /// Whether a text begins as an invitation does; it may be damaged all the same.
+    /// Whether a text begins like an invitation; it may still be damaged.
     pub fn looks_like_one(text: &str) -> bool {
         text.trim_start().starts_with(PREFIX)
     }

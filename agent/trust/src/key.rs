@@ -1,8 +1,8 @@
-//! The grid's key: who has it makes administrators, and the grid is theirs.
+//! The grid's key: whoever has it makes administrators and so owns the grid.
 //!
-//! It lies in a file of its own (0600) on the machine that made the grid, in the clear or sealed with a passphrase:
-//! Argon2id (64 MiB, 3 passes) gives the key of ChaCha20-Poly1305, which also covers the file's first line. An agent
-//! needs it for administrators alone, so that the sealed one is opened when somebody types the passphrase.
+//! It is a file of its own (0600) on the machine that made the grid, in the clear or sealed with a passphrase: Argon2id
+//! (64 MiB, 3 passes) gives the key of ChaCha20-Poly1305, which also covers the file's first line. An agent needs the
+//! key for administrators alone, so a sealed one is opened when an admin gives the passphrase.
 
 use std::fs;
 use std::io;
@@ -24,7 +24,7 @@ pub const GRID_KEY_FILE: &str = "grid.key";
 /// First line of the file.
 const HEADER: &str = "idlewood grid key v1";
 
-/// Memory that the derivation of a key from a passphrase takes, and how often it goes over it.
+/// Memory and passes of the derivation of a key from a passphrase.
 const ARGON2_KIB: u32 = 64 * 1024;
 const ARGON2_PASSES: u32 = 3;
 
@@ -34,11 +34,11 @@ pub enum GridKeyError {
     /// The file cannot be read or written.
     #[error("cannot {action} the grid key {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file does not hold a key.
@@ -56,7 +56,7 @@ pub enum GridKeyError {
     /// It is the key of another grid.
     #[error("the grid key {} belongs to another grid", .0.display())]
     Foreign(PathBuf),
-    /// The memory for the derivation is not to be had.
+    /// The memory for the derivation is not available.
     #[error("cannot derive a key from the passphrase: {0}")]
     Derivation(argon2::Error),
 }

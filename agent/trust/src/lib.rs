@@ -1,12 +1,13 @@
-//! Who belongs to a grid, how everybody can tell, and what else is signed.
+//! Trust: membership of grids by certificates, and everything that machines sign.
 //!
 //! A grid is a key pair; its id is the hash of the public half. A machine belongs to it by a certificate
-//! (`certificate`), gets one by an invitation (`invitation`), and loses it by a revocation (`revocation`). What it submits
-//! it signs (`signed`), what tasks of that go on from (`checkpoint`), and the results that it gives (`receipt`). Bytes are
-//! canonical and signatures separated by domain (`canonical`); `docs/formats.md` has them all.
+//! (`certificate`), gets one by an invitation (`invitation`), and loses it by a revocation (`revocation`). It signs the
+//! bags that it submits (`signed`), the checkpoints of their tasks (`checkpoint`), and the results of tasks that it ran
+//! (`receipt`). Bytes are canonical and signatures separated by domain (`canonical`); `docs/formats.md` has them all.
 //!
-//! Of a bag its [`label`] and its [`manifest`] are what is signed, in an [`envelope`]; a [`ticket`] is what it needs to go on
-//! elsewhere. The machine's own key is its [`identity`]; addresses are read here ([`address`]), and nothing is opened.
+//! A submitter signs a bag's [`envelope`], which holds its [`label`] and names its [`manifest`]; a [`ticket`] lets
+//! another machine take the submitter's place. [`identity`] is the machine's own key; [`address`] parses addresses,
+//! without using them.
 //!
 //! Left out: changing a grid's key (a new key is a new grid).
 

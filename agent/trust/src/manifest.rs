@@ -1,8 +1,8 @@
-//! What a bag runs: the part of a submission that every executor needs and the scheduler does not.
+//! Manifests: the part of a submission that executors need and the scheduler does not.
 //!
-//! The manifest is a blob; the bag's envelope, which its submitter signs, names it ([`crate::envelope`]). Executors fetch it from the
-//! submitter (or from whoever has it) when they first start a task of the bag. What a task produced travels back as one blob too,
-//! [`TaskOutput`].
+//! The manifest is a blob; the bag's signed envelope names it ([`crate::envelope`]). Executors fetch it from the
+//! submitter, or from another holder, when they first start a task of the bag. A task's output travels back as one
+//! blob, too: [`TaskOutput`].
 
 mod bounded;
 
@@ -24,28 +24,28 @@ pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 pub const OUTPUT_BYTES_MAX: u64 = 256 << 20;
 /// Largest program or input, in bytes.
 pub const INPUT_BYTES_MAX: u64 = 4 << 30;
-/// Disk space of a task where nothing else is said, in bytes. Our choice: several of the largest outputs.
+/// Default disk space of a task, in bytes. Our choice: several of the largest outputs.
 pub const DISK_BYTES_DEFAULT: u64 = 1 << 30;
-/// Most that arguments and environment of one task may take, filled in, in bytes. Our choice: with the inputs below
-/// it fits the 1 MiB in which a worker is told its job.
+/// Most bytes of arguments and environment of one task, filled in. Our choice: with the inputs below it fits the 1 MiB
+/// of a worker's job message.
 pub const ARGUMENT_BYTES_MAX: u64 = 512 << 10;
-/// What an argument or a variable takes besides its text.
+/// Size that an argument or a variable counts beside its text.
 const ARGUMENT_OVERHEAD_BYTES: u64 = 16;
-/// Most arguments, and variables, that these can be.
+/// Most arguments, and most variables, that fit.
 const ARGUMENTS_MAX: usize = (ARGUMENT_BYTES_MAX / ARGUMENT_OVERHEAD_BYTES) as usize;
-/// Most entries of a bag. Our choice: what [`MANIFEST_BYTES_MAX`] holds of entries that name a file each, and less than
-/// 100 MB of memory where they are empty.
+/// Most entries of a bag. Our choice: as many as fit [`MANIFEST_BYTES_MAX`] if each names a file, and less than 100 MB
+/// of memory if they are empty.
 pub const ENTRIES_MAX: usize = 1 << 20;
 /// Most exit codes that mean success: systems have 256.
 const SUCCESS_CODES_MAX: usize = 1024;
-/// What is read of [`TaskOutput::error`].
+/// Bytes read of [`TaskOutput::error`].
 pub const ERROR_BYTES_MAX: usize = 4096;
 
 /// Most paths of [`TaskOutput::left_out`]; agents write far fewer.
 const LEFT_OUT_MAX: usize = 1024;
 /// Most files shared by all tasks.
 pub const INPUTS_MAX: usize = 1000;
-/// What precedes what a task is given when it is hashed.
+/// Prefix of a task's input when it is hashed.
 const INPUT_DOMAIN: &[u8] = b"idlewood input v1";
 /// Longest name of a bag, in bytes.
 pub const NAME_BYTES_MAX: usize = 1024;
@@ -61,12 +61,12 @@ pub struct Input {
     pub bytes: u64,
 }
 
-/// What distinguishes one task from the others.
+/// The part of a task's input that differs between tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its line, number or file, as `IDLEWOOD_ENTRY` and `{}` show it.
+    /// Its text (a line of text, number or file), as `IDLEWOOD_ENTRY` and `{}` show it.
     pub text: String,
-    /// Its own file, where it has one.
+    /// Its own file, if it has one.
     pub input: Option<Input>,
 }
 
@@ -77,16 +77,16 @@ pub struct Manifest {
     pub version: u32,
     /// The user's name for the bag.
     pub name: String,
-    /// Who submits it.
+    /// The submitter.
     pub submitter: PeerId,
-    /// Tells two submissions of the same work apart.
+    /// Makes two submissions of the same work different.
     pub nonce: u64,
-    /// When it was made, in seconds of Unix time by its submitter's clock; 0 in what was signed before this field.
+    /// When it was made, in seconds of Unix time by its submitter's clock; 0 in manifests from before this field.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub made_s: u64,
     /// Number of tasks.
     pub tasks: u64,
-    /// The WebAssembly module, or where [`Manifest::native`] says so what a system executes.
+    /// The WebAssembly module, or, with [`Manifest::native`], an executable.
     pub program: Input,
     /// Arguments after the program's name; `{}` stands for the entry, `{index}` for the task's index.
     #[serde(deserialize_with = "at_most::<_, _, ARGUMENTS_MAX>")]
@@ -102,24 +102,24 @@ pub struct Manifest {
     /// Environment beside the `IDLEWOOD_*` variables.
     #[serde(deserialize_with = "at_most_pairs::<_, _, ARGUMENTS_MAX>")]
     pub env: BTreeMap<String, String>,
-    /// Memory a task may use.
+    /// Memory that a task may use.
     pub memory_bytes: u64,
-    /// Disk space that a task's files may take, its checkpoint included; what was signed before this field has the default.
+    /// Disk space of a task's files, its checkpoint included; the default in manifests from before this field.
     #[serde(default = "disk_bytes_default")]
     pub disk_bytes: u64,
-    /// Time a task may run, frozen time left out.
+    /// Time that a task may run, without the time that it is frozen.
     pub time_limit_s: u64,
     /// Exit codes that mean success.
     #[serde(deserialize_with = "at_most::<_, _, SUCCESS_CODES_MAX>")]
     pub success_codes: Vec<i32>,
-    /// The same clock, random numbers and environment for a task wherever it runs, and no times in its output, so that the
+    /// The same clock, random numbers and environment wherever a task runs, and no times in its output, so that the
     /// results of two machines can be compared.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deterministic: bool,
-    /// The program runs on machines whose owner lets native programs run, and whose system can execute it.
+    /// The program runs only on machines whose owner allows native programs and whose system can execute it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub native: bool,
-    /// The blob that it was read from. None where it is within what its submitter signed, and before it is written.
+    /// The blob that it was read from. None if it is part of the signed blob, and before it is written.
     #[serde(skip)]
     pub blob: Option<BlobId>,
 }
@@ -132,10 +132,10 @@ fn disk_bytes_default() -> u64 {
     DISK_BYTES_DEFAULT
 }
 
-/// What a task produced.
+/// The output of a task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskOutput {
-    /// Its exit code; `None` where it did not end by itself.
+    /// Its exit code; `None` if it did not end by itself.
     pub exit_code: Option<i32>,
     /// Why it did not end by itself.
     pub error: Option<String>,
@@ -145,16 +145,16 @@ pub struct TaskOutput {
     /// Captured standard error.
     #[serde(with = "serde_bytes")]
     pub stderr: Vec<u8>,
-    /// Files it left in its working directory, by path relative to it, with `/`.
+    /// Files in its working directory at its end, by relative path with `/`.
     #[serde(deserialize_with = "at_most_pairs::<_, _, FILES_MAX>")]
     pub files: BTreeMap<String, serde_bytes::ByteBuf>,
-    /// Paths of what else it left there and is not kept: links, files that have another name, what lies too deep. Of very
-    /// many the first, and how many more.
+    /// Paths in that directory that are not kept: links, files with other names, too deep ones. If there are very many:
+    /// the first, and the number of the others.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "at_most::<_, _, LEFT_OUT_MAX>")]
     pub left_out: Vec<String>,
     /// CPU time used.
     pub cpu_s: f64,
-    /// Time it ran, frozen time left out.
+    /// Time it ran, without the time that it was frozen.
     pub wall_s: f64,
 }
 
@@ -164,16 +164,16 @@ pub enum ManifestError {
     /// Not a manifest at all.
     #[error("not a manifest: {0}")]
     Malformed(String),
-    /// Of another version.
+    /// The manifest has another version.
     #[error("manifest of version {0}; this idlewood reads version {MANIFEST_VERSION}: update it")]
     Version(u32),
-    /// Its parts do not fit.
+    /// Its parts do not fit together.
     #[error("{0}")]
     Invalid(String),
 }
 
 impl Manifest {
-    /// What all may know of it.
+    /// The public facts of it.
     pub fn label(&self) -> Label {
         let &Self { submitter, tasks, made_s, memory_bytes, native, .. } = self;
         Label { submitter, tasks, made_s, program: self.program.blob, memory_bytes, native }
@@ -184,10 +184,10 @@ impl Manifest {
         to_cbor(self)
     }
 
-    /// Reads and validates a manifest. That takes, whatever the bytes are, twice their size and 150 MB at most.
+    /// Reads and validates a manifest. On any bytes it uses at most twice their size and 150 MB of memory.
     ///
     /// # Errors
-    /// [`ManifestError`]: none of it may be used.
+    /// [`ManifestError`]: the manifest must not be used.
     pub fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
         let manifest: Self = ciborium::de::from_reader_with_recursion_limit(bytes, 16)
             .map_err(|error| ManifestError::Malformed(error.to_string()))?;
@@ -195,10 +195,10 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Whether its parts fit.
+    /// Checks that its parts fit together.
     ///
     /// # Errors
-    /// [`ManifestError`] with a sentence that says what does not, and what to do.
+    /// [`ManifestError`] with a sentence that names the flaw and the remedy.
     pub fn validate(&self) -> Result<(), ManifestError> {
         let invalid = |sentence: String| Err(ManifestError::Invalid(sentence));
         if self.version != MANIFEST_VERSION {
@@ -270,7 +270,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// Arguments, environment and entries: what C programs can take, and no more than a worker can be told.
+    /// Checks that C programs can take arguments, environment and entries, and that a worker's job message can hold
+    /// them.
     fn validate_texts(&self) -> Result<(), ManifestError> {
         let invalid = |sentence: String| Err(ManifestError::Invalid(sentence));
         let entries = self.entries.iter().map(|entry| &entry.text);
@@ -309,7 +310,7 @@ impl Manifest {
         self.inputs.iter().chain(own).chain([&self.program])
     }
 
-    /// Memory that it takes, about, in bytes.
+    /// Approximate memory use, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let text = |text: &String| size_of::<String>() + text.len();
         let input = |input: &Input| size_of::<Input>() + input.name.len();
@@ -322,22 +323,22 @@ impl Manifest {
         (size_of::<Self>() + entries + inputs + texts) as u64
     }
 
-    /// The entry of a task; an empty one where the bag has none.
+    /// The entry of a task; an empty one if the bag has none.
     pub fn entry(&self, index: u64) -> Entry {
         let position = usize::try_from(index).unwrap_or(usize::MAX);
         self.entries.get(position).cloned().unwrap_or_default()
     }
 
-    /// `template` with `{index}` and `{}` filled in for a task. An entry with a file stands for its path.
+    /// `template` with `{index}` and `{}` filled in for a task. If the entry has a file, `{}` is its path.
     pub fn fill(&self, template: &str, index: u64) -> String {
         let entry = self.entry(index);
         let value = entry.input.map_or(entry.text, |input| format!("inputs/{}", input.name));
         template.replace("{index}", &index.to_string()).replace("{}", &value)
     }
 
-    /// Hash of what a task is given: arguments and environment filled in, its entry, its standard input's name, and the names
-    /// and hashes of its files (`docs/formats.md`). The same in every bag; what the agent adds by itself, as the attempt, is
-    /// not in it.
+    /// Hash of a task's input: arguments and environment filled in, its entry, its standard input's name, and names and
+    /// hashes of its files (`docs/formats.md`). Equal across bags; leaves out variables that the agent adds, such as
+    /// the attempt.
     pub fn input_hash(&self, index: u64) -> [u8; 32] {
         let args: Vec<String> = self.args.iter().map(|argument| self.fill(argument, index)).collect();
         let env: Vec<(&String, String)> =
@@ -368,8 +369,8 @@ impl TaskOutput {
         to_cbor(self)
     }
 
-    /// Reads an output blob. That takes, whatever the bytes are, twice their size and 2 MB at most. An error of more than
-    /// [`ERROR_BYTES_MAX`] is cut: no agent writes such a one.
+    /// Reads an output blob. On any bytes it uses at most twice their size and 2 MB of memory. An error longer than
+    /// [`ERROR_BYTES_MAX`], which no agent writes, is cut.
     ///
     /// # Errors
     /// [`ManifestError::Malformed`].
@@ -394,8 +395,8 @@ fn to_cbor<T: Serialize>(value: &T) -> Vec<u8> {
     bytes
 }
 
-/// Whether a name is a plain file name: no separator, no way up, no control character, and nothing that makes it look like
-/// another by a change of direction.
+/// Whether a name is a plain file name: no separator, no `..`, no control character, and no change of text direction
+/// that makes it look like another name.
 pub fn is_file_name(name: &str) -> bool {
     let is_override = |character| matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let is_forbidden =
@@ -455,7 +456,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_hash_of_an_input_is_that_of_all_a_task_is_given_and_of_nothing_else() {
+    fn an_input_hash_covers_all_of_a_tasks_input_and_nothing_else() {
         let plain = manifest();
         let hash = plain.input_hash(0);
         assert_ne!(hash, plain.input_hash(1));
@@ -473,7 +474,7 @@ pub(crate) mod tests {
         assert!(!same(|it| it.inputs[0].blob = BlobId([7; 32])));
         assert!(!same(|it| it.entries[0].text = "other".to_owned()));
         assert!(same(|it| it.entries[1].text = "other".to_owned()));
-        // What one part ends with is not what the next begins with.
+        // Moving text from one part to the next changes the hash.
         assert!(!same(|it| it.args = vec!["{index}{}".to_owned(), String::new()]));
     }
 
@@ -486,7 +487,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_was_signed_without_later_fields_has_their_defaults() {
+    fn older_manifests_get_the_defaults_of_later_fields() {
         let without = |name: &str| {
             let mut value: ciborium::Value = ciborium::from_reader(manifest().encode().as_slice()).expect("it is CBOR");
             let fields = value.as_map_mut().expect("a map");
@@ -514,7 +515,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_no_machine_could_run_is_refused() {
+    fn a_manifest_that_no_machine_can_run_is_refused() {
         let refused = |what: &str, change: fn(&mut Manifest)| {
             let mut manifest = manifest();
             change(&mut manifest);
@@ -565,7 +566,7 @@ pub(crate) mod tests {
         assert!(!with(300_000, 1));
     }
 
-    /// Whatever is read as a manifest can be asked for each of its tasks.
+    /// Any manifest that decodes answers for each of its tasks.
     #[test]
     fn mutations_of_manifests_and_outputs() {
         use idlewood_testing::mutations;

@@ -1,8 +1,8 @@
-//! What a machine keeps of its grid, in the directory `grid` of its state directory: its certificate, whom it knows as
-//! administrators, what was revoked, whom it invited, and, on the machine that made the grid, the grid's key.
+//! A machine's membership of its grid, in the directory `grid` of its state directory: its certificate, the
+//! administrators that it knows, revocations, its invitations, and, on the machine that made the grid, the grid's key.
 //!
-//! The files are replaced whole, are durable before anything depends on them, and nobody else may read them. One that is
-//! damaged stops the agent with a sentence: to go on without revocations would let in who was thrown out.
+//! Files are private, replaced as a whole, and durable before anything depends on them. A damaged one stops the agent
+//! with a message: to continue without revocations would admit revoked machines.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +25,7 @@ use crate::identity;
 /// Longest name of a grid, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// Administrators that are remembered: those with the smallest peer ids, so that all machines remember the same.
+/// Administrators remembered: those with the smallest peer ids, so that all machines remember the same.
 pub(super) const ADMINS_MAX: usize = 16;
 
 /// Invitations that are open at one time.
@@ -48,7 +48,7 @@ const DIRECTORY: &str = "grid";
 const MEMBERSHIP_FILE: &str = "membership";
 const REVOCATIONS_FILE: &str = "revocations";
 const INVITATIONS_FILE: &str = "invitations";
-/// All of them.
+/// All files of a membership.
 const FILES: [&str; 3] = [MEMBERSHIP_FILE, REVOCATIONS_FILE, INVITATIONS_FILE];
 
 /// The files of a membership, by name.
@@ -60,20 +60,20 @@ pub enum MembershipError {
     /// A file or the directory cannot be read or written.
     #[error("cannot {action} {}: {source}; check that the directory is yours and has space", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file holds something else.
+    /// A file does not decode.
     #[error(
         "{path} is damaged; restore it from a backup, or `idlewood grid leave` and join again with a new invitation",
         path = .0.display()
     )]
     Damaged(PathBuf),
-    /// Others on this machine can read it.
+    /// Others on this machine can read the file.
     #[error("{path} can be read by others; run: chmod 600 {path}", path = .0.display())]
     Exposed(PathBuf),
     /// The certificate in it is not for this machine's key.
@@ -82,16 +82,16 @@ pub enum MembershipError {
         path = .0.display()
     )]
     OtherMachine(PathBuf),
-    /// It has a grid already.
+    /// The machine has a grid already.
     #[error("this machine belongs to the grid {0:?} already; `idlewood grid leave` first")]
     Already(String),
-    /// It has none.
+    /// The machine has no grid.
     #[error("this machine belongs to no grid: `idlewood grid create` makes one, `idlewood grid join` joins one")]
     None,
     /// The grid's name cannot be used.
     #[error("a grid's name has 1 to {NAME_BYTES_MAX} bytes and no control characters")]
     Name,
-    /// The grid's key.
+    /// The grid's key cannot be used.
     #[error(transparent)]
     Key(#[from] GridKeyError),
 }
@@ -100,11 +100,11 @@ pub enum MembershipError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Admin {
     pub(super) certificate: Certificate,
-    /// A multiaddress without the peer; empty where it is not known.
+    /// A multiaddress without the peer; empty if unknown.
     pub(super) address: String,
 }
 
-/// An invitation as its issuer knows it.
+/// An invitation in its issuer's records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Invited {
     pub(super) secret_hash: [u8; 32],
@@ -113,11 +113,11 @@ pub(super) struct Invited {
     pub(super) uses: u32,
     /// How long the certificates are valid.
     pub(super) lifetime_s: u64,
-    /// Who joined with it. One that asks again gets a certificate again, and is counted once.
+    /// Machines that joined with it. One that asks again gets another certificate, and counts once.
     pub(super) guests: Vec<PeerId>,
 }
 
-/// Everything but the grid's key.
+/// A membership without the grid's key.
 #[derive(Clone, Debug)]
 pub struct Membership {
     pub(super) directory: PathBuf,
@@ -150,7 +150,7 @@ impl Membership {
     /// Makes a grid with `machine` as its first administrator, in `state_dir`.
     ///
     /// # Errors
-    /// When the machine has a grid, the name cannot be used, or something cannot be written.
+    /// When the machine has a grid, the name cannot be used, or a file cannot be written.
     pub fn create(
         state_dir: &Path,
         machine: &Keypair,
@@ -174,7 +174,7 @@ impl Membership {
         Self::establish(directory, name, chain, BTreeMap::new())
     }
 
-    /// Takes what the issuer of an invitation answered; all of it is verified.
+    /// Makes the machine a member by the issuer's answer, which is verified here.
     ///
     /// # Errors
     /// As [`Membership::create`].
@@ -210,15 +210,15 @@ impl Membership {
         };
         membership.save_revocations()?;
         membership.save_invitations()?;
-        // Last: with it the machine belongs to the grid.
+        // Last: this file makes the machine a member.
         membership.save()?;
         Ok(membership)
     }
 
-    /// Reads what `state_dir` has; none where the machine belongs to no grid.
+    /// Reads the membership in `state_dir`; none if the machine belongs to no grid.
     ///
     /// # Errors
-    /// When something is damaged, readable by others, or for another machine's key.
+    /// When a file is damaged, readable by others, or for another machine's key.
     pub fn load(state_dir: &Path, machine: &Keypair) -> Result<Option<Self>, MembershipError> {
         let directory = state_dir.join(DIRECTORY);
         let path = directory.join(MEMBERSHIP_FILE);
@@ -239,20 +239,20 @@ impl Membership {
         Ok(Some(Self { directory, name, chain, admins, revocations, invitations }))
     }
 
-    /// What `state_dir` has, but for the grid's key, as it is: for another directory of the same machine's.
+    /// The files of the membership in `state_dir`, without the grid's key, for another state directory of this machine.
     ///
     /// # Errors
-    /// When something cannot be read.
+    /// When a file cannot be read.
     pub fn read_files(state_dir: &Path) -> Result<MembershipFiles, MembershipError> {
         let directory = state_dir.join(DIRECTORY);
         let files = FILES.map(|name| Ok(read(&directory.join(name))?.map(|bytes| (name.to_owned(), bytes.into()))));
         files.into_iter().filter_map(Result::transpose).collect()
     }
 
-    /// Puts such files into a directory that has none.
+    /// Writes such files into a state directory that has none.
     ///
     /// # Errors
-    /// When one is no file of ours, or cannot be written.
+    /// When a file is none of a membership, or cannot be written.
     pub fn write_files(state_dir: &Path, files: &MembershipFiles) -> Result<(), MembershipError> {
         let directory = state_dir.join(DIRECTORY);
         let fail = |action, path: &Path| {
@@ -270,8 +270,8 @@ impl Membership {
         Ok(())
     }
 
-    /// Forgets the grid. Its key, if it is here, is kept under another name: whoever has it can always invite again.
-    /// Where the key went.
+    /// Leaves the grid. The grid's key, if it is here, is kept under another name, since its holder can always invite
+    /// again; returns that path.
     ///
     /// # Errors
     /// When there is no grid, or files cannot be removed.
@@ -288,7 +288,7 @@ impl Membership {
         for name in [MEMBERSHIP_FILE, REVOCATIONS_FILE, INVITATIONS_FILE] {
             files::remove(&directory.join(name)).map_err(fail("remove", &directory.join(name)))?;
         }
-        // Neighbours of a grid that this machine has left are of no use.
+        // The list of neighbours belongs to the grid that was left.
         let neighbours = state_dir.join("neighbours.json");
         files::remove(&neighbours).map_err(fail("remove", &neighbours))?;
         let key = directory.join(GRID_KEY_FILE);
@@ -306,7 +306,7 @@ impl Membership {
         self.chain.own.terms.grid
     }
 
-    /// What people call it.
+    /// The grid's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -316,12 +316,12 @@ impl Membership {
         &self.chain
     }
 
-    /// What it knows as revoked.
+    /// The revocations that this machine knows.
     pub fn revocations(&self) -> &Revocations {
         &self.revocations
     }
 
-    /// Administrators that it knows, and where they listen; without this machine.
+    /// Administrators that it knows, and their addresses; without this machine.
     pub fn admins(&self) -> impl Iterator<Item = (PeerId, &str)> {
         self.admins.iter().map(|(peer, admin)| (*peer, admin.address.as_str()))
     }
@@ -331,7 +331,7 @@ impl Membership {
         self.invitations.iter().map(|it| (it.role, it.expires_s, it.uses, it.guests.len() as u32))
     }
 
-    /// Whether the grid's key is here, and whether it takes a passphrase.
+    /// Whether the grid's key is here, and if so whether it is sealed.
     ///
     /// # Errors
     /// When it is damaged or readable by others.
@@ -339,7 +339,7 @@ impl Membership {
         Ok(key::is_sealed(&self.directory)?)
     }
 
-    /// Remembers an administrator, or where it listens now.
+    /// Remembers an administrator with its present address.
     pub(super) fn remember_admin(&mut self, peer: PeerId, admin: Admin) {
         if peer == self.chain.own.terms.peer {
             return;
@@ -386,7 +386,7 @@ fn check_name(name: &str) -> Result<(), MembershipError> {
     if is_good { Ok(()) } else { Err(MembershipError::Name) }
 }
 
-/// The directory of a machine that has no grid yet.
+/// The directory for a new grid; an error if there is one.
 fn free_directory(state_dir: &Path) -> Result<PathBuf, MembershipError> {
     let directory = state_dir.join(DIRECTORY);
     let path = directory.join(MEMBERSHIP_FILE);
@@ -470,9 +470,9 @@ pub(super) fn fits_invitation(address: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// What is on the disk may be what somebody put there.
+    /// Files on disk may have been manipulated.
     #[test]
-    fn mutations_of_what_is_on_disk_of_a_grid() {
+    fn mutations_of_membership_files() {
         use idlewood_testing::mutations;
 
         let key: ed25519::Keypair = ed25519::SecretKey::try_from_bytes([3; 32]).expect("32 bytes").into();

@@ -1,4 +1,4 @@
-//! What machines say to each other about the grid: the handshake that opens every connection, and news afterwards.
+//! Messages about the grid: the handshake that opens every connection, and gossip between connected machines.
 //!
 //! Frames of the handshake are two bytes of length, high first, and an array of three. Bytes: `docs/formats.md`.
 
@@ -17,33 +17,33 @@ pub(crate) const GOSSIP_BYTES_MAX: usize = 80 * 1024;
 /// Revocations in one message.
 const PER_PAGE: usize = 128;
 
-/// What the first to speak wants.
+/// The first message of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum First {
-    /// To be let in.
+    /// Asks to be admitted.
     Hello(Hello),
-    /// To become a machine of the grid.
+    /// Asks to join the grid.
     Join {
-        /// That of the invitation.
+        /// The secret of the invitation.
         secret: [u8; 16],
     },
 }
 
-/// What a machine shows of itself.
+/// A machine's introduction of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Its certificate with what proves it.
+    /// Its chain of certificates.
     pub chain: Vec<u8>,
-    /// Of what it knows about revocations and administrators.
+    /// Digest of the revocations and administrators that it knows.
     pub digest: [u8; 16],
 }
 
-/// What a machine that joins is given.
+/// The answer to a machine that joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// Its certificate with what proves it.
+    /// The guest's chain of certificates.
     pub chain: Vec<u8>,
-    /// That of the administrator that issued it.
+    /// The certificate of the administrator that issued it.
     pub issuer: Vec<u8>,
     /// The grid's name.
     pub name: String,
@@ -64,7 +64,7 @@ impl First {
         })
     }
 
-    /// Reads one.
+    /// Reads a first message.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -81,11 +81,11 @@ impl First {
     }
 }
 
-/// An answer in the handshake: what was asked for, or why not.
+/// An answer in the handshake; refusals are encoded by [`encode_answer`].
 pub trait Answer: Sized {
-    /// What it is on the wire.
+    /// Its two fields on the wire.
     fn fields(&self) -> (Vec<u8>, Vec<u8>);
-    /// Reads that.
+    /// Reads those fields.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -113,7 +113,7 @@ impl Answer for Welcome {
     }
 }
 
-/// The last word: welcome, with nothing to add.
+/// The last answer, with nothing to add.
 impl Answer for () {
     fn fields(&self) -> (Vec<u8>, Vec<u8>) {
         (Vec::new(), Vec::new())
@@ -149,11 +149,11 @@ pub fn decode_answer<T: Answer>(bytes: &[u8]) -> Result<Result<T, Refused>, Malf
     }
 }
 
-/// What machines that are connected tell each other.
+/// Messages between connected machines about their grid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Gossip {
-    /// Who was revoked, and who is an administrator and listens where.
-    News { revocations: Vec<Revocation>, admins: Vec<(Certificate, String)> },
+    /// Revocations, and administrators with their addresses.
+    Known { revocations: Vec<Revocation>, admins: Vec<(Certificate, String)> },
     /// The sender's certificate was renewed.
     Certificate(Vec<u8>),
     /// The sender asks an administrator to renew its certificate.
@@ -170,7 +170,7 @@ struct GossipFields(u8, Vec<Bytes>, Vec<(Bytes, String)>);
 impl Gossip {
     pub(crate) fn encode(&self) -> Vec<u8> {
         canonical::encode(&match self {
-            Self::News { revocations, admins } => GossipFields(
+            Self::Known { revocations, admins } => GossipFields(
                 0,
                 revocations.iter().map(|revocation| Bytes(revocation.encode())).collect(),
                 admins.iter().map(|(certificate, address)| (Bytes(certificate.encode()), address.clone())).collect(),
@@ -187,7 +187,7 @@ impl Gossip {
                 let revocations =
                     first.iter().map(|Bytes(bytes)| Revocation::decode(bytes)).collect::<Result<_, _>>()?;
                 let admin = |(Bytes(bytes), address): (Bytes, String)| Ok((Certificate::decode(&bytes)?, address));
-                Ok(Self::News { revocations, admins: second.into_iter().map(admin).collect::<Result<_, _>>()? })
+                Ok(Self::Known { revocations, admins: second.into_iter().map(admin).collect::<Result<_, _>>()? })
             }
             1 if second.is_empty() && first.len() == 1 => Ok(Self::Certificate(first.remove(0).0)),
             2 if first.is_empty() && second.is_empty() => Ok(Self::Renew),
@@ -201,7 +201,7 @@ pub fn ask_for_renewal() -> Vec<u8> {
     Gossip::Renew.encode()
 }
 
-/// Messages that tell all of this; the administrators are in the first one.
+/// Encodes this as messages; the administrators are in the first one.
 pub(super) fn pages<'a>(
     revocations: impl Iterator<Item = &'a Revocation>,
     admins: Vec<(Vec<u8>, String)>,
@@ -217,7 +217,7 @@ pub(super) fn pages<'a>(
     pages
 }
 
-/// The answer to [`Gossip::Renew`]: a chain, or why not.
+/// The answer to [`Gossip::Renew`]: a chain, or the refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Renewal(pub(crate) Result<Vec<u8>, Refused>);
 

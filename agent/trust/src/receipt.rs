@@ -1,10 +1,10 @@
-//! Receipts: what a machine signs of the results that it gives.
+//! Receipts: signed statements of executors about the results that they give.
 //!
-//! A statement says what one task was and what came of it. A machine signs many at a time: the root of a Merkle tree over
-//! their hashes, so that a signature is made, and checked, once for each message of results, and each receipt can still be
-//! checked alone: the statement, the hashes beside its way up to the root, and the signature. Bytes: `docs/formats.md`.
+//! A statement names one task and its outcome. A machine signs many at a time: the root of a Merkle tree over their
+//! hashes. So a signature is made, and checked, once for each message of results, and yet each receipt can be checked
+//! alone, from the statement, the sibling hashes on its path to the root, and the signature. Bytes: `docs/formats.md`.
 //!
-//! A receipt proves who said so, not that it is true.
+//! A receipt proves who made the statement, not that it is true.
 
 use idlewood_overlay::{GridId, PeerId};
 use libp2p::identity::ed25519;
@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 
 use super::canonical::{self, Malformed};
 
-/// What precedes a root when it is signed.
+/// Prefix of a root when it is signed.
 const DOMAIN: &[u8] = b"idlewood results v1";
 /// Version of statements, proofs and receipts.
 const VERSION: u8 = 1;
-/// What precedes a statement, and two hashes, when they are hashed: none can stand for the other.
+/// Prefixes of a statement, and of two hashes, when they are hashed: one cannot stand for the other.
 const LEAF: u8 = 0;
 const NODE: u8 = 1;
 /// Most statements under one signature.
 const STATEMENTS_MAX: u64 = 1 << 16;
-/// Largest proof and receipt, in bytes: sixteen levels of 34 bytes, and the rest.
+/// Largest proof, in bytes: sixteen levels of 34 bytes, and the rest.
 pub(crate) const PROOF_BYTES_MAX: usize = 1024;
 /// Largest receipt.
 pub const RECEIPT_BYTES_MAX: usize = PROOF_BYTES_MAX + 512;
@@ -30,13 +30,13 @@ pub const RECEIPT_BYTES_MAX: usize = PROOF_BYTES_MAX + 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// Its exit code is not one that the bag declares as success, or it did not end by itself.
+    /// It failed: its exit code is not one that the bag declares as success, or it did not end by itself.
     Failed,
     /// It succeeded.
     Succeeded,
-    /// Its worker died under it.
+    /// Its worker process died.
     Crashed,
-    /// It goes back before its end; the output is its checkpoint.
+    /// It was handed back before its end; the output is its checkpoint.
     HandedBack,
 }
 
@@ -65,28 +65,28 @@ impl TryFrom<u8> for Ending {
     }
 }
 
-/// What a machine says of one task that it ran.
+/// An executor's statement about one task that it ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
-    /// In which grid.
+    /// The grid.
     pub grid: GridId,
-    /// Of which bag.
+    /// The bag.
     pub bag: [u8; 32],
-    /// Which task.
+    /// The task.
     pub index: u64,
     /// 0 for the first try.
     pub attempt: u32,
     /// BLAKE3 of the program.
     pub program: [u8; 32],
-    /// What the task was given ([`crate::manifest::Manifest::input_hash`]).
+    /// Hash of the task's input ([`crate::manifest::Manifest::input_hash`]).
     pub input: [u8; 32],
-    /// BLAKE3 of the blob with everything it produced.
+    /// BLAKE3 of the task's output blob.
     pub output: [u8; 32],
     /// How it ended.
     pub ending: Ending,
-    /// Its exit code; `None` where it did not end by itself.
+    /// Its exit code; `None` if it did not end by itself.
     pub exit_code: Option<u8>,
-    /// Work it turned out to be: thousands of operations of the reference kernel, rounded down.
+    /// The task's measured work, in thousands of operations of the reference kernel, rounded down.
     pub work_kop: u64,
 }
 
@@ -151,12 +151,12 @@ fn hash(kind: u8, parts: &[&[u8]]) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-/// What is signed of a tree of so many statements.
+/// The signed bytes for a tree of so many statements.
 fn body(root: &[u8; 32], count: u64) -> Vec<u8> {
     [root.as_slice(), &count.to_be_bytes()].concat()
 }
 
-/// The statements of one message, hashed in pairs up to one root; what has no neighbour goes up as it is.
+/// The statements of one message, hashed in pairs up to one root; a hash without a sibling goes up unchanged.
 #[derive(Debug)]
 pub struct Batch {
     /// The statements' hashes first, the root last.
@@ -164,7 +164,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Of at least one statement.
+    /// Panics without a statement.
     pub fn new<'a>(statements: impl IntoIterator<Item = &'a Statement>) -> Self {
         let mut levels = vec![statements.into_iter().map(Statement::hash).collect::<Vec<_>>()];
         while let Some(level) = levels.last().filter(|level| level.len() > 1) {
@@ -177,7 +177,7 @@ impl Batch {
         Self { levels }
     }
 
-    /// What is signed: the root, and how many statements there are.
+    /// The signed bytes: the root, and the number of statements.
     fn body(&self) -> Vec<u8> {
         let root = self.levels.last().and_then(|level| level.first()).copied().unwrap_or_default();
         body(&root, self.count())
@@ -191,12 +191,12 @@ impl Batch {
         canonical::sign(key, DOMAIN, &self.body())
     }
 
-    /// Whether this machine signed it.
+    /// Whether this machine signed the batch.
     pub fn is_signed_by(&self, executor: PeerId, signature: &[u8; 64]) -> bool {
         canonical::is_signed_by(&executor.0, DOMAIN, &self.body(), signature)
     }
 
-    /// What proves one of the statements, together with it.
+    /// The proof of the statement at `position`.
     pub fn proof(&self, position: usize, signature: [u8; 64]) -> Proof {
         let mut at = position;
         let mut beside = Vec::new();
@@ -208,12 +208,12 @@ impl Batch {
     }
 }
 
-/// What proves a statement: where it stands among those that were signed with it, and the signature.
+/// Proof of a statement: its position in its batch, and the signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
     position: u64,
     count: u64,
-    /// The hashes beside its way up.
+    /// The sibling hashes on the path to the root.
     beside: Vec<[u8; 32]>,
     signature: [u8; 64],
 }
@@ -231,7 +231,7 @@ impl Proof {
         canonical::encode(&ProofFields(VERSION, self.position, self.count, beside, self.signature))
     }
 
-    /// Reads one.
+    /// Reads a proof.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -248,7 +248,7 @@ impl Proof {
         let (mut at, mut width, mut up) = (self.position, self.count, statement.hash());
         let mut beside = self.beside.iter();
         while width > 1 {
-            // The last of an odd number has nobody beside it.
+            // The last hash of an odd number has no sibling.
             if at ^ 1 < width {
                 let Some(other) = beside.next() else { return false };
                 up = if at.is_multiple_of(2) { hash(NODE, &[&up, other]) } else { hash(NODE, &[other, &up]) };
@@ -259,12 +259,12 @@ impl Proof {
     }
 }
 
-/// A statement and what proves it, for whoever wants to check it.
+/// A statement with its proof, for anybody to check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// What is said.
+    /// The statement.
     pub statement: Statement,
-    /// Who says it.
+    /// The machine that signed it.
     pub executor: PeerId,
     proof: Proof,
 }
@@ -278,7 +278,7 @@ struct ReceiptFields(
 );
 
 impl Receipt {
-    /// Of a statement, who says it, and what proves that.
+    /// A receipt of a statement, the machine that made it, and the proof.
     pub fn new(statement: Statement, executor: PeerId, proof: Proof) -> Self {
         Self { statement, executor, proof }
     }
@@ -289,10 +289,10 @@ impl Receipt {
         canonical::encode(&ReceiptFields(VERSION, statement, self.executor.0, proof))
     }
 
-    /// Reads one and checks that the machine that it names signed it.
+    /// Reads a receipt and checks that the machine named in it signed it.
     ///
     /// # Errors
-    /// Where it is not the one encoding of a receipt of this version, or that machine did not sign it.
+    /// When it is not the one encoding of a receipt of this version, or that machine did not sign it.
     pub fn verify(bytes: &[u8]) -> Result<Self, Malformed> {
         let ReceiptFields(version, statement, executor, proof) = canonical::decode(bytes, RECEIPT_BYTES_MAX)?;
         let (statement, proof) = (Statement::decode(&statement)?, Proof::decode(&proof)?);
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_of_a_statement_is_signed() {
+    fn every_field_of_a_statement_is_signed() {
         let (key, executor) = machine(1);
         let statements = [statement(0), statement(1)];
         let batch = Batch::new(&statements);

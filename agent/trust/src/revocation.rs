@@ -1,9 +1,9 @@
-//! Revocations: machines that are machines of the grid no more, whatever their certificates say.
+//! Revocations: they end a machine's membership whatever its certificate says.
 //!
-//! They are a set that only grows, spread from machine to machine: two that connect compare digests of theirs, and what
-//! is new to one of them it passes on. The first that is known of a machine counts, and one by the grid's key before all
-//! others. An administrator cannot throw out administrators: only the grid's key does, so that whoever holds that has the
-//! last word. Bytes: `docs/formats.md`.
+//! They are a set that only grows and spreads from machine to machine: two machines that connect compare digests, and
+//! pass on what is new to them. The first known revocation of a machine counts, except that one by the grid's key
+//! replaces others. An administrator cannot revoke administrators: only the grid's key can, so that its holder
+//! prevails. Bytes: `docs/formats.md`.
 //!
 //! Left out: taking a revocation back (a machine that was revoked by mistake joins with a new key).
 
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::canonical::{self, Malformed, grid_id};
 use super::certificate::{CERTIFICATE_BYTES_MAX, Certificate, Refused, Role};
 
-/// What precedes a revocation's body when it is signed.
+/// Prefix of a revocation's body when it is signed.
 const DOMAIN: &[u8] = b"idlewood revocation v1";
 
 /// Version of revocations.
@@ -25,23 +25,23 @@ const VERSION: u8 = 1;
 /// Longest encoding of a revocation. Ours have up to 398 bytes.
 pub const REVOCATION_BYTES_MAX: usize = CERTIFICATE_BYTES_MAX + 224;
 
-/// Revocations that are kept. Our choice: far more machines than a grid loses between two terms of its certificates.
-/// Of too many the oldest of whoever signed most go, whose certificates have expired by then; those by the grid's key last.
-/// So an administrator that revokes whatever it can think of pushes out nothing but that.
+/// Most revocations kept. Our choice: far more machines than a grid loses during one lifetime of its certificates.
+/// Beyond that, the oldest ones of the issuer with most are dropped, whose certificates have expired by then; those by
+/// the grid's key last. So an administrator that revokes everything displaces only its own revocations.
 pub const REVOCATIONS_MAX: usize = 4096;
 
-/// One of them.
+/// One revocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revocation {
     /// The grid.
     pub grid: GridId,
-    /// Who is revoked.
+    /// The revoked machine.
     pub peer: PeerId,
-    /// When, in seconds of Unix time, by the clock of whoever revoked.
+    /// When, in seconds of Unix time, by the issuer's clock.
     pub when_s: u64,
-    /// The public key that signed: the grid's, or an administrator's machine.
+    /// The public key that signed: the grid's, or that of an administrator's machine.
     pub issuer: [u8; 32],
-    /// The administrator's certificate, where one signed.
+    /// The administrator's certificate, if one signed.
     pub admin: Option<Certificate>,
     signature: [u8; 64],
 }
@@ -94,8 +94,8 @@ impl Revocation {
         Ok(Self { grid: GridId(grid), peer: PeerId(peer), when_s, issuer, admin, signature })
     }
 
-    /// Whether somebody who may revoke in `grid` signed it. That an administrator's certificate has expired since does
-    /// not matter: what was revoked stays so.
+    /// Checks that a holder of the right to revoke in `grid` signed it. An administrator's certificate may have expired
+    /// since: revocations stay.
     ///
     /// # Errors
     /// [`Refused::WrongGrid`] or [`Refused::Forged`].
@@ -120,27 +120,27 @@ impl Revocation {
     }
 }
 
-/// All that this machine knows.
+/// The revocations that this machine knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Revocations {
     by_peer: BTreeMap<PeerId, Revocation>,
 }
 
 impl Revocations {
-    /// Whether a certificate of `peer` for this role counts no more.
+    /// Whether a certificate of `peer` for this role is void.
     pub fn revokes(&self, peer: PeerId, role: Role) -> bool {
         self.by_peer.get(&peer).is_some_and(|known| known.admin.is_none() || role != Role::Admin)
     }
 
-    /// Whether it says more than what is known.
-    pub(super) fn is_news(&self, revocation: &Revocation) -> bool {
+    /// Whether it adds to the known revocations.
+    pub(super) fn is_new(&self, revocation: &Revocation) -> bool {
         let known = self.by_peer.get(&revocation.peer);
         known.is_none_or(|known| known.admin.is_some() && revocation.admin.is_none())
     }
 
-    /// Adds a verified one; whether it was news, and there was room.
+    /// Adds a verified revocation; true if it was new, and there was room.
     pub fn insert(&mut self, revocation: Revocation) -> bool {
-        if !self.is_news(&revocation) {
+        if !self.is_new(&revocation) {
             return false;
         }
         let peer = revocation.peer;
@@ -176,7 +176,7 @@ impl Revocations {
         self.by_peer.values()
     }
 
-    /// Equal where the same machines are revoked, by the grid's key or not.
+    /// Equal if the same machines are revoked, by the grid's key or not.
     pub fn digest(&self) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new();
         for (peer, known) in &self.by_peer {

@@ -1,8 +1,8 @@
-//! What a submitter signs of a bag, with proof of who wants it.
+//! The signed blob of a bag, with proof of who submits it.
 //!
-//! The blob whose hash is the bag's id holds the bag's envelope, which names the manifest, the submitter's certificate and a
-//! signature by the submitter's key, so that neither content nor submitter of a bag can be changed, and nobody can give another's
-//! work as their own. Agents before this one signed the manifest itself. Bytes: `docs/formats.md`.
+//! The blob whose hash is the bag's id holds the bag's envelope, which names the manifest, the submitter's certificate,
+//! and a signature by the submitter's key. So neither content nor submitter of a bag can be changed, and nobody can
+//! pass another's work off as their own. Earlier agents signed the manifest itself. Bytes: `docs/formats.md`.
 
 use idlewood_overlay::PeerId;
 use libp2p::identity::ed25519;
@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::canonical::{self, Malformed};
 use super::certificate::CHAIN_BYTES_MAX;
 
-/// What is signed.
+/// Form of the signed content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignedForm {
-    /// The manifest, by agents before this one.
+    /// The manifest, as earlier agents signed it.
     Manifest,
     /// The envelope.
     Envelope,
@@ -28,7 +28,7 @@ impl SignedForm {
         }
     }
 
-    /// What precedes the hash of what is signed.
+    /// Prefix of the hash of the content when it is signed.
     fn domain(self) -> &'static [u8] {
         match self {
             Self::Manifest => b"idlewood manifest v1",
@@ -37,17 +37,17 @@ impl SignedForm {
     }
 }
 
-/// What is added to it at most.
+/// Most bytes added to the content.
 const ADDED_BYTES_MAX: usize = CHAIN_BYTES_MAX + 128;
 
-/// What is signed of a bag, as it travels and lies on disk.
+/// The signed blob of a bag, as it travels and is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedBag {
-    /// What the content is.
+    /// The form of the content.
     pub form: SignedForm,
     /// The bytes that are signed.
     pub content: Vec<u8>,
-    /// The submitter's certificate with what proves it, as it was when the bag was submitted.
+    /// The submitter's chain of certificates at the time of submission.
     pub chain: Vec<u8>,
     signature: [u8; 64],
 }
@@ -77,10 +77,10 @@ impl SignedBag {
         canonical::encode(&Fields(self.form.version(), self.content, self.chain, self.signature))
     }
 
-    /// Reads one whose content has at most so many bytes; nothing is verified.
+    /// Reads a signed bag whose content has at most so many bytes; verifies nothing.
     ///
     /// # Errors
-    /// For everything but the one encoding of what a submitter signs, in one of these forms.
+    /// For everything but the one encoding of a signed bag in one of these forms.
     pub fn decode(bytes: &[u8], content_bytes_max: usize) -> Result<Self, Malformed> {
         let Fields(version, content, chain, signature) =
             canonical::decode(bytes, content_bytes_max.saturating_add(ADDED_BYTES_MAX))?;

@@ -1,16 +1,16 @@
-//! Tickets: everything with which another machine can go on as the submitter of a bag whose own machine is lost.
+//! Tickets: with one, another machine can replace the lost machine of a bag's submitter.
 //!
-//! Executors answer to the submitter alone, and know it by its key. So a ticket holds that key, besides the bag's records
-//! and blobs: whoever has it *is* the submitter, which is why the file is its owner's only. It is made while the machine
-//! is well, and is good for as long as its key is: what was submitted later needs a ticket of its own.
+//! Executors answer to the submitter alone, and know it by its key. So a ticket holds that key, besides the bag's
+//! records and blobs: its holder *is* the submitter, so only its owner may read the file. It is made while the machine
+//! is well, and covers the bags of that moment: later ones need tickets of their own.
 //!
-//! Adopting makes a state directory. The agent that is started on it is the lost machine again, in a newer life at another
-//! address: executors that were known when the ticket was made are told, others hear of it with the requests for what is
-//! issued again, and all go on with what they hold. Tasks whose results only the lost machine had are run again, unless the
-//! ticket has their results.
+//! Adopting makes a state directory. The agent started on it is the lost machine in a newer incarnation at another
+//! address: it tells the executors known to the ticket, others learn of it from requests for tasks that are issued
+//! again, and all continue with the tasks that they hold. Tasks whose results only the lost machine had run again,
+//! unless the ticket has their results.
 //!
-//! Left out: taking a bag over into an agent that has a key of its own (it would need a proof in every request that this
-//! key may speak for the bag), and encryption of the file.
+//! Left out: adopting a bag into an agent with a key of its own (every request would need a proof that this key may act
+//! for the bag), and encryption of the file.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -22,7 +22,7 @@ use serde_bytes::ByteBuf;
 
 use crate::MembershipFiles;
 
-/// What a ticket begins with.
+/// First bytes of a ticket.
 const MAGIC: &[u8] = b"idlewood ticket v1\n";
 /// Bytes of BLAKE3 behind that, over the rest.
 const CHECKSUM_BYTES: usize = 32;
@@ -35,40 +35,40 @@ pub enum TicketError {
     /// The file system refuses.
     #[error("cannot {action} {}: {source}; choose another file or directory", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// On which path.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// It is not a ticket, or was damaged on its way.
     #[error("{} is no ticket ({reason}); copy it again, or make another with `idlewood bag ticket`", path.display())]
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The flaw.
         reason: String,
     },
     /// The bag's inputs do not fit.
     #[error("the bag has {bytes} bytes of inputs, more than the {TICKET_BYTES_MAX} that a ticket takes")]
     TooLarge {
-        /// How much it would be.
+        /// The size it would have.
         bytes: u64,
     },
 }
 
-/// What is in a ticket.
+/// The content of a ticket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ticket {
     /// The submitter's key, as its file has it.
     pub identity: String,
-    /// What it has of its grid: certificate, revocations. Nothing of a machine without one.
+    /// The files of its membership, revocations included. Empty for a machine without a grid.
     pub membership: MembershipFiles,
-    /// Encoded records: the bag, who holds its tasks, what is over, and what has failed or is run again.
+    /// Encoded records: the bag, holders of its tasks, tasks done, failed or run again.
     pub records: Vec<ByteBuf>,
-    /// Manifest, program, inputs, and results that are over.
+    /// Manifest, program, inputs, and results of finished tasks.
     pub blobs: Vec<ByteBuf>,
 }
 
@@ -78,10 +78,10 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Ticket
 }
 
 impl Ticket {
-    /// Writes it to a new file, which only its owner can read. How many bytes.
+    /// Writes it to a new file that only its owner can read; returns its bytes.
     ///
     /// # Errors
-    /// When the file is there already or cannot be written.
+    /// When the file exists or cannot be written.
     pub fn write(&self, path: &Path) -> Result<u64, TicketError> {
         let mut body = Vec::new();
         ciborium::into_writer(self, &mut body).map_err(|error| failed("write", path)(io::Error::other(error)))?;
@@ -94,10 +94,10 @@ impl Ticket {
         Ok((MAGIC.len() + CHECKSUM_BYTES + body.len()) as u64)
     }
 
-    /// Reads it.
+    /// Reads a ticket.
     ///
     /// # Errors
-    /// When it is no ticket, or not whole.
+    /// When it is no ticket, or incomplete.
     pub fn read(path: &Path) -> Result<Self, TicketError> {
         let damaged = |reason: &str| TicketError::Damaged { path: path.to_owned(), reason: reason.to_owned() };
         let length = fs::metadata(path).map_err(failed("read", path))?.len();
@@ -159,7 +159,7 @@ mod tests {
         ciborium::into_writer(&ticket(dir.path()), &mut body).expect("it is written every day");
         let path = dir.path().join("ticket");
         idlewood_testing::mutations("ticket", vec![body], |body| {
-            // Who makes one makes the checksum, too.
+            // An attacker computes the checksum, too.
             fs::write(&path, [MAGIC, blake3::hash(body).as_bytes(), body].concat()).expect("our directory");
             Ticket::read(&path).is_ok()
         });

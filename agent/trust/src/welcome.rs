@@ -1,4 +1,4 @@
-//! Taking up what the issuer of an invitation answered: it is verified before anything is kept.
+//! Accepting an issuer's answer to an invitation: it is verified before anything is written.
 
 use std::path::Path;
 
@@ -12,21 +12,21 @@ use super::membership::{Admin, Membership, MembershipError};
 use super::message::Welcome;
 use super::{identity, now_s};
 
-/// Why an answer is not taken up. The machine belongs to no grid by it.
+/// Why an answer is not accepted. The machine then belongs to no grid.
 #[derive(Debug, thiserror::Error)]
 pub enum WelcomeError {
-    /// What was answered does not prove what the invitation promised.
+    /// The answer does not prove what the invitation promised.
     #[error("what the issuer answered does not lead to the invitation's grid: {0}")]
     Unproven(Refused),
-    /// It cannot be kept, or the machine has a grid.
+    /// It cannot be written, or the machine has a grid.
     #[error(transparent)]
     Membership(#[from] MembershipError),
 }
 
-/// Makes the machine of `state_dir` one of the invitation's grid, as its issuer at `address` answered.
+/// Makes the machine of `state_dir` a member of the invitation's grid, by the answer of its issuer at `address`.
 ///
 /// # Errors
-/// When the answer does not prove that, or cannot be kept.
+/// When the answer does not prove that, or cannot be written.
 pub fn keep(
     state_dir: &Path,
     machine: &Keypair,

@@ -1,4 +1,4 @@
-//! What hostile manifests and outputs take in memory while they are decoded.
+//! Memory that decoding hostile manifests and outputs takes.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ fn manifest() -> Manifest {
     }
 }
 
-/// `encoded` with `items` for the empty list or map of this name: `head` is its CBOR type.
+/// `encoded` with `items` put into the empty list or map of this name: `head` is its CBOR type.
 fn stuffed(encoded: &[u8], name: &str, head: u8, count: u32, items: &[u8]) -> Vec<u8> {
     let key = [&[0x60 + name.len() as u8], name.as_bytes(), &[head]].concat();
     let at = encoded.windows(key.len()).position(|window| window == key).expect("an empty list of this name");
@@ -42,23 +42,23 @@ fn stuffed(encoded: &[u8], name: &str, head: u8, count: u32, items: &[u8]) -> Ve
     [before, &[head + 0x1a], &count.to_be_bytes(), items, after].concat()
 }
 
-/// The most memory that `decode` takes at one time.
+/// The peak of memory that `decode` uses.
 fn peak(decode: impl FnOnce()) -> usize {
     let before = ALLOCATOR.restart_peak();
     decode();
     ALLOCATOR.peak() - before
 }
 
-/// All in one test, so that nothing else allocates meanwhile.
+/// One test, so that nothing else allocates meanwhile.
 #[test]
-fn decoding_takes_little_whatever_comes() {
+fn decoding_hostile_bytes_takes_little_memory() {
     const LIST: u8 = 0x80;
     const MAP: u8 = 0xa0;
     const COUNT: u32 = 5 << 18;
     let empty = manifest();
     let (manifest, output) = (empty.encode(), TaskOutput { left_out: Vec::new(), ..TaskOutput::default() });
     let many = |item: &[u8]| item.repeat(COUNT as usize);
-    // Keys that differ, four letters each.
+    // Distinct keys of four letters each.
     let key = |number: u32| [18, 12, 6, 0].map(|shift| b'0' + (number >> shift & 63) as u8);
     let numbered = |value: u8| -> Vec<u8> {
         (0..COUNT).flat_map(|number| [&[0x64][..], &key(number), &[value]].concat()).collect()
@@ -82,7 +82,7 @@ fn decoding_takes_little_whatever_comes() {
     let hostile = [&one[..end], &[0x9a], &COUNT.to_be_bytes(), &many(b"\x60"), &one[end + 2..]].concat();
     let taken = peak(|| drop(TaskOutput::decode(&hostile).expect_err("left_out")));
     assert!(taken < 2 << 20, "left_out: {taken}");
-    // The largest bags that there are go through.
+    // The largest valid bags still decode.
     let entries = (0..1_000_000).map(|number: u32| Entry { text: number.to_string(), input: None }).collect();
     let bag = Manifest { tasks: 1_000_000, entries, success_codes: vec![0], ..empty };
     assert_eq!(Manifest::decode(&bag.encode()).expect("it is sound").tasks, 1_000_000);

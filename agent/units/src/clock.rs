@@ -1,4 +1,4 @@
-//! The agent's clocks: the one that a `Peer` sees, which counts suspended time, and the wall clock for records.
+//! The agent's clocks: the peer's, which counts suspended time, and the wall clock for records.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Time since the agent's start by CLOCK_BOOTTIME, so that a laptop that slept knows how long.
+/// Time since the agent's start by CLOCK_BOOTTIME, which includes a laptop's sleep.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: Duration,
@@ -19,7 +19,7 @@ impl Clock {
         Self { start: boot_time() }
     }
 
-    /// What it shows.
+    /// Time since the start.
     pub fn now(&self) -> Time {
         Time::ZERO + boot_time().saturating_sub(self.start)
     }

@@ -1,5 +1,5 @@
-//! What everything else of the agent names: sizes, spans of time and sets of numbers as people write them, the clocks, what
-//! steers a terminal, and bounds on which several crates have to agree.
+//! Units and bounds shared by the agent's crates: sizes, spans of time and sets of numbers as people write them,
+//! clocks, characters that steer a terminal, and limits on which several crates must agree.
 
 pub mod clock;
 mod text;
@@ -8,5 +8,5 @@ mod values;
 pub use text::steers;
 pub use values::{ByteSize, Numbers, Span, TASKS_MAX, ValueError, Variable};
 
-/// Most files that are taken of one task.
+/// Most files taken from one task's output.
 pub const FILES_MAX: usize = 4096;

@@ -1,4 +1,4 @@
-//! Texts that somebody else wrote.
+//! Texts from others.
 
 use icu_properties::CodePointMapData;
 use icu_properties::props::GeneralCategory;

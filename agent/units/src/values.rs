@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 /// Most tasks of one bag: what a manifest of the largest size holds.
 pub const TASKS_MAX: u64 = 1_000_000;
 
-/// What is wrong with a value, in one sentence that says what to write instead.
+/// A flaw in a value, as one sentence that says what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ValueError(String);
@@ -116,7 +116,7 @@ impl fmt::Display for Span {
 }
 
 impl fmt::Display for ByteSize {
-    /// As it is parsed, in the largest unit that leaves no rest: `10G`.
+    /// As it is parsed, in the largest unit without remainder: `10G`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [("T", 40), ("G", 30), ("M", 20), ("K", 10)];
         match units.iter().find(|(_, shift)| self.0 > 0 && self.0.is_multiple_of(1 << shift)) {
@@ -212,8 +212,8 @@ impl Numbers {
     }
 }
 
-/// One environment variable, `KEY=VALUE`; or `KEY`, whose value is that of the environment of `submit`, so that a secret does not
-/// stand in the list of processes.
+/// One environment variable, `KEY=VALUE`; or `KEY`, whose value comes from the environment of `submit`, so that a
+/// secret does not appear in the list of processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
     /// Its name.
@@ -223,10 +223,10 @@ pub struct Variable {
 }
 
 impl Variable {
-    /// A variable whose name and value a program can be given.
+    /// A variable, checked: programs can receive its name and value.
     ///
     /// # Errors
-    /// When they cannot be, or when the name is one that idlewood sets itself.
+    /// When they cannot, or when the name is one that idlewood sets itself.
     pub fn new(key: &str, value: &str) -> Result<Self, ValueError> {
         if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
             return Err(ValueError(format!("{key:?} cannot be an environment variable: write KEY=VALUE")));
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_is_parsed_again() {
+    fn values_shown_parse_to_themselves() {
         for (seconds, text) in
             [(300.0, "5m"), (5400.0, "1h30m"), (172_800.0, "2d"), (90_061.0, "1d1h1m1s"), (1.5, "1.5s")]
         {

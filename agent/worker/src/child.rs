@@ -1,13 +1,13 @@
-//! The worker process: what `idlewood worker` does.
+//! The worker process, started by the agent as `idlewood worker`.
 //!
-//! It reads a greeting from its standard input, a socket of packets, and makes itself small (`low`): killed with its
-//! agent, lowest priority, first choice of the out-of-memory killer, no core dumps. Then it confines itself (`confine`):
-//! what the greeting lists is all that it can reach from then on.
+//! It reads a greeting from its standard input, a packet socket, and lowers its priority (`low`): killed with its
+//! agent, lowest priority, first choice of the out-of-memory killer, no core dumps. Then it confines itself
+//! (`confine`): from then on it can reach only the files that the greeting lists.
 //!
-//! One that was told to compile compiles one program, says that it has, and ends. One that runs tasks loads its program
-//! and takes jobs, one at a time, until the input ends; it reports on its standard output (`protocol`). It takes a job
-//! only when it begins it: what is still in the socket the agent can take back. A task gets a fresh instance and memory of
-//! its own. One for a native program starts it, in a process that confines itself, and watches it (`native`).
+//! A compiling worker compiles one program, reports, and ends. A running worker loads its program and takes jobs, one
+//! at a time, until the input ends; it reports on its standard output (`protocol`). It takes a job only to begin it:
+//! the agent can take back every job still in the socket. A task gets a fresh instance and memory of its own. A worker
+//! for a native program starts that, in a process that confines itself, and watches it (`native`).
 
 use std::fs::{self, File};
 use std::io;
@@ -35,14 +35,14 @@ use super::output::CappedFile;
 use super::program::{PREVIEW1_MODULE, check_shape, one_line};
 use super::protocol::{self, End, FromWorker, Hello, Report, Role};
 use super::removal;
-use super::said::{Said, Stream};
+use super::shared_output::{SharedOutput, Stream};
 use super::{Job, Stdin};
 
-/// Most memory for compiling a program, as address space. Our choice: many times what the largest known programs take.
+/// Address-space limit of a compiling worker. Our choice: many times what the largest known programs take.
 const COMPILE_BYTES_MAX: u64 = 8 << 30;
 
 /// Runs the worker: takes over standard input and output, and never returns. Exits with 0 when the agent closes the
-/// pipe, with 1 when it cannot go on (said on stderr).
+/// pipe, with 1 after a failure, reported on stderr.
 pub fn main() -> ! {
     match serve() {
         Ok(()) => std::process::exit(0),
@@ -57,7 +57,8 @@ fn serve() -> anyhow::Result<()> {
     use anyhow::Context as _;
     use std::os::fd::AsFd as _;
 
-    // A session of its own: the terminal's Ctrl-C is for the agent, and signals to the group reach all of the worker.
+    // A session of its own: the terminal's Ctrl-C is for the agent, and signals to the group reach every process of the
+    // worker.
     rustix::process::setsid().context("cannot leave the agent's session (setsid)")?;
     let input = io::stdin();
     let mut output = File::from(io::stdout().as_fd().try_clone_to_owned().context("standard output is closed")?);
@@ -101,7 +102,7 @@ fn serve() -> anyhow::Result<()> {
     };
     let loaded = worker.load(&artefact);
     let Some(program) = say_ready(&mut output, loaded)? else { return Ok(()) };
-    let said = Arc::new(Said::new(beside.context("the agent has sent no memory for output")?));
+    let shared = Arc::new(SharedOutput::new(beside.context("the agent has sent no memory for output")?));
     process.program_is_loaded().context("cannot say what memory this process has")?;
     loop {
         let (job, beside) = protocol::receive(&input, &mut packet)?;
@@ -110,13 +111,13 @@ fn serve() -> anyhow::Result<()> {
         }
         let (number, job) = protocol::decode_job(job, beside)?;
         process.admit(job.memory_bytes).context("cannot limit this process's memory")?;
-        said.begin(number);
-        let report = worker.run(&job, &program, &said);
+        shared.begin(number);
+        let report = worker.run(&job, &program, &shared);
         say(&mut output, &FromWorker::Done(number, report))?;
     }
 }
 
-/// Runs the one job of a native program, and waits for its end.
+/// Runs the one job of a native program, and waits for it.
 fn serve_native(
     hello: &Hello,
     group: Option<&Member>,
@@ -137,12 +138,12 @@ fn serve_native(
     }
     let (number, job) = protocol::decode_job(job, beside)?;
     say(output, &FromWorker::Done(number, native::run(&job, gap.is_none(), group)))?;
-    // The agent ends the whole group.
+    // The agent ends the whole process group.
     protocol::receive(input, packet)?;
     Ok(())
 }
 
-/// Says how the preparation went, and passes on what came of it.
+/// Reports the result of the preparation; returns the prepared value if it succeeded.
 fn say_ready<T>(output: &mut File, prepared: Result<T, End>) -> anyhow::Result<Option<T>> {
     let (message, prepared) = match prepared {
         Ok(prepared) => (FromWorker::Ready { cpu: cpu_time() }, Some(prepared)),
@@ -161,11 +162,11 @@ fn say(output: &mut File, message: &FromWorker) -> anyhow::Result<()> {
 /// A program, ready to be instantiated.
 struct Program {
     instance: InstancePre<Task>,
-    /// It imports what it takes to get at a directory; else it is given none.
+    /// It imports functions that need a directory; else it is given none.
     uses_files: bool,
 }
 
-/// What a running task holds.
+/// The state of a running task.
 struct Task {
     wasi: WasiP1Ctx,
     limits: Limits,
@@ -183,12 +184,12 @@ impl Worker {
         let engine = compile_cache::engine().map_err(plain)?;
         let mut linker: Linker<Task> = Linker::new(&engine);
         link_wasi(&mut linker).map_err(plain)?;
-        // One thread: WASI calls are made to block in place, so nothing else ever runs. Timers are for poll_oneoff.
+        // One thread: WASI calls block in place, so nothing else ever runs. Timers are for poll_oneoff.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         Ok(Worker { engine, linker, runtime })
     }
 
-    /// Compiles a program into an empty file; the error is how each of its jobs ends.
+    /// Compiles a program into an empty file; on error, returns how each of its jobs ends.
     fn compile(&self, program: &Path, hash: &[u8; 32], artefact: &Path) -> Result<(), End> {
         let wasm = fs::read(program).map_err(|error| unable(program, "read the program", &error))?;
         if blake3::hash(&wasm).as_bytes() != hash {
@@ -203,11 +204,11 @@ impl Worker {
             Ok(error) => failed(error),
             Err(error) => invalid(&error),
         })?;
-        // Not before it is needed: to find out now whether it can be linked.
+        // Find out now whether it can be linked.
         self.link(&module).map(drop)
     }
 
-    /// Makes a compiled program ready to run; the error is how each of its jobs ends.
+    /// Loads a compiled program; on error, returns how each of its jobs ends.
     fn load(&self, artefact: &Path) -> Result<Program, End> {
         let module = compile_cache::load(&self.engine, artefact)
             .map_err(|error| unable(artefact, "load the compiled program", &io::Error::other(format!("{error:#}"))))?;
@@ -221,11 +222,11 @@ impl Worker {
     }
 
     /// Runs one job from beginning to end.
-    fn run(&mut self, job: &Job, program: &Program, said: &Arc<Said>) -> Report {
+    fn run(&mut self, job: &Job, program: &Program, shared: &Arc<SharedOutput>) -> Report {
         let before = cpu_time();
         let begun = Instant::now();
         let (mut output_truncated, mut untouched) = (false, false);
-        let end = self.execute(job, program, said, &mut output_truncated, &mut untouched).unwrap_or_else(|end| end);
+        let end = self.execute(job, program, shared, &mut output_truncated, &mut untouched).unwrap_or_else(|end| end);
         let worker_cpu = cpu_time();
         Report {
             end,
@@ -234,7 +235,7 @@ impl Worker {
             worker_cpu,
             output_truncated,
             untouched,
-            said: said.end(),
+            streams: shared.end(),
         }
     }
 
@@ -242,19 +243,19 @@ impl Worker {
         &self,
         job: &Job,
         program: &Program,
-        said: &Arc<Said>,
+        shared: &Arc<SharedOutput>,
         output_truncated: &mut bool,
         untouched: &mut bool,
     ) -> Result<End, End> {
-        let stdout = CappedFile::said(said, Stream::Stdout, job.stdout_path(), job.output_bytes);
-        let stderr = CappedFile::said(said, Stream::Stderr, job.stderr_path(), job.output_bytes);
+        let stdout = CappedFile::in_memory(shared, Stream::Stdout, job.stdout_path(), job.output_bytes);
+        let stderr = CappedFile::in_memory(shared, Stream::Stderr, job.stderr_path(), job.output_bytes);
         let checkpoint = Checkpoint::of(job, program.uses_files)?;
         let wasi = present(job, program.uses_files, &stdout, &stderr)?;
         let limits = Limits::new(job.memory_bytes);
         let mut store = Store::new(&self.engine, Task { wasi, limits });
         store.limiter(|task| &mut task.limits);
         if program.uses_files {
-            // One byte more than all files may take: what is refused a byte is over the limit.
+            // One byte more than all files may take: a task that is refused a byte has exceeded the limit.
             limit_files(job, Some(job.disk_bytes.saturating_add(1).max(job.output_bytes)))?;
         }
         let result = self.runtime.block_on(async {
@@ -263,7 +264,7 @@ impl Worker {
         });
         *output_truncated = stdout.exceeded() || stderr.exceeded();
         *untouched = !program.uses_files && !stdout.exists() && !stderr.exists();
-        // With it goes all that the task has open: it may have left no descriptors to look at its files with.
+        // This closes all of the task's files: it may have used up the descriptors that checking them needs.
         drop(store);
         if program.uses_files {
             limit_files(job, None)?;
@@ -280,8 +281,8 @@ impl Worker {
     }
 }
 
-/// Gives programs WASI preview 1, with one difference: wasmtime's own `proc_exit` takes codes from 126 on for faults,
-/// but `exit(255)` and `return -1` are everyday C.
+/// Provides WASI preview 1, with one difference: wasmtime's own `proc_exit` treats codes from 126 on as faults, but
+/// `exit(255)` and `return -1` are everyday C.
 fn link_wasi(linker: &mut Linker<Task>) -> wasmtime::Result<()> {
     p1::add_to_linker_async(linker, |task| &mut task.wasi)?;
     linker.allow_shadowing(true);
@@ -303,12 +304,12 @@ pub(super) fn unable(path: &Path, what: &str, error: &io::Error) -> End {
     End::CouldNotStart { message: format!("cannot {what} ({}): {error}", path.display()) }
 }
 
-/// Whether a program that imports this function can get at a directory.
+/// Whether a program that imports this function can use a directory.
 fn names_files(import: &str) -> bool {
     import.starts_with("path_") || import.starts_with("fd_prestat_") || import == "fd_readdir"
 }
 
-/// Makes the task's working directory, if it can get at it, and opens exactly its directories to it.
+/// Makes the task's working directory, if the program can use one, and opens exactly the task's directories to it.
 fn present(job: &Job, uses_files: bool, stdout: &CappedFile, stderr: &CappedFile) -> Result<WasiP1Ctx, End> {
     let work = job.work_dir();
     if uses_files {
@@ -346,21 +347,21 @@ fn present(job: &Job, uses_files: bool, stdout: &CappedFile, stderr: &CappedFile
     Ok(wasi.build_p1())
 }
 
-/// A task's checkpoint, which no other worker has until this is dropped, or this process dies.
+/// A task's checkpoint directory, locked against other workers until this is dropped, or this process dies.
 pub(super) struct Checkpoint<'a> {
     path: &'a Path,
-    // Closing it gives the lock back.
+    // Closing it releases the lock.
     _directory: File,
 }
 
 impl<'a> Checkpoint<'a> {
-    /// Makes and locks it, if the task can get at it.
+    /// Makes and locks the checkpoint directory, if the program can use one.
     pub(super) fn of(job: &'a Job, uses_files: bool) -> Result<Option<Self>, End> {
         let Some(path) = job.checkpoint.as_deref().filter(|_| uses_files) else { return Ok(None) };
         let failed = |error: io::Error| unable(path, "keep the checkpoint", &error);
         fs::create_dir_all(path).map_err(failed)?;
         let directory = match File::open(path) {
-            // An earlier attempt at a native program has taken away the rights to it.
+            // An earlier attempt at a native program has removed the rights to it.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 removal::open_up(path).and_then(|()| File::open(path))
             }
@@ -375,7 +376,7 @@ impl<'a> Checkpoint<'a> {
 
 impl Drop for Checkpoint<'_> {
     fn drop(&mut self) {
-        // Most tasks leave nothing in it.
+        // Most tasks leave it empty.
         match fs::remove_dir(self.path) {
             Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => {
                 eprintln!("the checkpoint {} stays: {error}", self.path.display());
@@ -385,7 +386,7 @@ impl Drop for Checkpoint<'_> {
     }
 }
 
-/// What the error that ended a run says about the task.
+/// How a task ends after this error of its run.
 fn end_of(error: &wasmtime::Error) -> End {
     if let Some(I32Exit(code)) = error.downcast_ref() {
         return End::Exited { code: (code & 0xff) as u8 };

@@ -1,13 +1,12 @@
-//! Compiled programs on disk.
+//! The cache of compiled programs on disk.
 //!
-//! An artefact is machine code that wasmtime runs as it finds it: whoever can write one owns all tasks that run it. So
-//! the agent alone writes to the directory. A worker that compiles gets one empty file of its own, never runs what it
-//! compiled, and what it made of a program becomes that program's artefact and no other's; workers that run tasks can
-//! read the one artefact that they run (`confine`). Each carries a checksum of its content (a disk may lie), and its name
-//! covers program, wasmtime version, settings and processor features. Anything that does not fit is compiled anew and
-//! replaced.
+//! An artefact is machine code that wasmtime runs unchecked: a process that can write one controls all tasks that run
+//! it. So the agent alone writes to the directory. A compiling worker gets one empty file of its own and never runs its
+//! result, which becomes the artefact of that one program; running workers can read only the artefact that they run
+//! (`confine`). Each has a checksum of its content (disks err), and its name covers program, wasmtime version, settings
+//! and processor features. An artefact that does not fit is compiled anew and replaced.
 //!
-//! Left out: authentication by a key. Whoever else can write this user's 0600 files can replace the agent itself.
+//! Left out: authentication by a key. A process that can write this user's 0600 files can replace the agent itself.
 
 use std::fs::{self, File};
 use std::hash::{Hash, Hasher};
@@ -22,12 +21,13 @@ use wasmtime::{Config, Engine, InstanceAllocationStrategy, Module};
 /// First bytes of an artefact file; the BLAKE3 of the rest follows, then the artefact.
 const MAGIC: &[u8; 16] = b"idlewood-code-1\n";
 const HEADER_BYTES: usize = MAGIC.len() + blake3::OUT_LEN;
-/// Largest artefact, and largest sum of those kept on disk; beyond it the longest unused go. Our choice: some hundred large programs.
+/// Largest artefact, and largest total size on disk; beyond it the longest unused are removed. Our choice: some hundred
+/// large programs.
 pub(super) const DISK_BYTES_MAX: u64 = 512 << 20;
 /// Most WebAssembly stack of a task. C keeps arrays elsewhere, so this is frames only. Our choice: twice the default.
 pub(super) const STACK_BYTES_MAX: usize = 1 << 20;
 
-/// The engine with our settings. All settings are here, since they decide what an artefact is good for.
+/// The engine with our settings, which decide whether an artefact fits.
 pub(super) fn engine() -> wasmtime::Result<Engine> {
     let mut config = Config::new();
     config
@@ -36,7 +36,7 @@ pub(super) fn engine() -> wasmtime::Result<Engine> {
         .async_stack_size(2 * STACK_BYTES_MAX)
         // Errors are worded for people; release builds have no names to show anyway.
         .wasm_backtrace_max_frames(None)
-        // A slot is one core, also while it compiles.
+        // A slot is one core, also for compiling.
         .parallel_compilation(false)
         // Results must not depend on the machine.
         .wasm_relaxed_simd(false)
@@ -45,11 +45,11 @@ pub(super) fn engine() -> wasmtime::Result<Engine> {
     Engine::new(&config)
 }
 
-/// Where compiled programs are kept: the agent's side.
+/// The cache, on the agent's side.
 #[derive(Debug)]
 pub(super) struct CompileCache {
     dir: PathBuf,
-    /// What an artefact must fit, besides its program.
+    /// Hash of everything that an artefact must fit, besides its program.
     settings: [u8; 32],
 }
 
@@ -57,7 +57,7 @@ impl CompileCache {
     /// Uses `dir`, creating it if need be.
     ///
     /// # Errors
-    /// It cannot be created, or this machine is none that wasmtime knows.
+    /// When it cannot be created, or wasmtime does not support this machine.
     pub(super) fn open(dir: &Path) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let mut settings = Settings(blake3::Hasher::new_derive_key("idlewood 2026 compiled program"));
@@ -65,10 +65,10 @@ impl CompileCache {
         Ok(CompileCache { dir: dir.to_owned(), settings: *settings.0.finalize().as_bytes() })
     }
 
-    /// The artefact of a program, if it is there, ours and undamaged.
+    /// The artefact of a program, if it is in the cache, private and undamaged.
     pub(super) fn find(&self, program: &[u8; 32]) -> Option<PathBuf> {
         let path = self.path(program);
-        // Its time of modification is that of its last use.
+        // The time of modification records its last use.
         let read = File::open(&path).and_then(|file| read(&file).map(|_| file));
         match read.and_then(|file| file.set_modified(SystemTime::now())) {
             Ok(()) => Some(path),
@@ -88,7 +88,8 @@ impl CompileCache {
         tempfile::Builder::new().prefix(".new-").tempfile_in(&self.dir)
     }
 
-    /// Makes a complete draft the artefact of a program. Without a sync: the checksum tells a file that a power cut emptied.
+    /// Makes a complete draft the artefact of a program. Without a sync: the checksum reveals a file that a power cut
+    /// emptied.
     ///
     /// # Errors
     /// It is not complete, or the disk refuses.
@@ -106,7 +107,8 @@ impl CompileCache {
         self.dir.join(key.finalize().to_hex().as_str())
     }
 
-    /// Removes what was unused longest (also left-overs of agents killed while a worker compiled) until `bytes` more fit.
+    /// Removes the longest unused files (also left-overs of agents killed while a worker compiled) until `bytes` more
+    /// fit.
     fn make_room(&self, bytes: u64) -> io::Result<()> {
         let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
@@ -131,7 +133,7 @@ impl CompileCache {
     }
 }
 
-/// Compiles `wasm` into an empty file: the side of a worker that does nothing else.
+/// Compiles `wasm` into an empty file, in a compiling worker.
 ///
 /// # Errors
 /// The program does not compile, or the file cannot be written.
@@ -143,7 +145,7 @@ pub(super) fn compile(engine: &Engine, wasm: &[u8], file: &mut File) -> wasmtime
     deserialize(engine, &artefact)
 }
 
-/// Loads an artefact that the agent has found: the side of a worker that runs tasks.
+/// Loads an artefact found by the agent, in a running worker.
 ///
 /// # Errors
 /// It is not there, damaged, or made for another engine.
@@ -152,7 +154,7 @@ pub(super) fn load(engine: &Engine, path: &Path) -> wasmtime::Result<Module> {
     deserialize(engine, &bytes[HEADER_BYTES..])
 }
 
-/// A whole file, if it is an artefact that only this user can have written.
+/// Reads a file completely, if it is an artefact that only this user can have written.
 fn read(file: &File) -> io::Result<Vec<u8>> {
     let metadata = file.metadata()?;
     let ours = metadata.is_file()
@@ -170,7 +172,7 @@ fn read(file: &File) -> io::Result<Vec<u8>> {
     if whole { Ok(bytes) } else { Err(io::Error::other("it is damaged")) }
 }
 
-/// Makes a module of an artefact that [`Engine::precompile_module`] of this machine made.
+/// Makes a module of an artefact made by [`Engine::precompile_module`] on this machine.
 fn deserialize(engine: &Engine, artefact: &[u8]) -> wasmtime::Result<Module> {
     // SAFETY: the bytes come either straight from `precompile_module`, or from a file that only the agent writes, whose
     // checksum was verified on these very bytes in memory. wasmtime checks version, settings and processor.
@@ -180,7 +182,7 @@ fn deserialize(engine: &Engine, artefact: &[u8]) -> wasmtime::Result<Module> {
     }
 }
 
-/// Feeds what wasmtime hashes into BLAKE3, whose result does not change with the Rust version.
+/// Feeds wasmtime's hash of its settings into BLAKE3, whose result does not change with the Rust version.
 struct Settings(blake3::Hasher);
 
 impl Hasher for Settings {
@@ -221,7 +223,7 @@ mod tests {
         fn compile(&self) {
             let mut draft = self.cache.draft().unwrap();
             compile(&engine().unwrap(), NOOP, draft.as_file_mut()).unwrap();
-            // As another process sees it.
+            // As another process would open it.
             let draft = NamedTempFile::from_parts(File::open(draft.path()).unwrap(), draft.into_temp_path());
             assert_eq!(self.cache.keep(&self.hash(), draft).unwrap(), self.file());
         }
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_can_write_is_not_loaded() {
+    fn an_artefact_that_others_can_write_is_not_loaded() {
         let setup = Setup::new();
         fs::set_permissions(setup.file(), fs::Permissions::from_mode(0o620)).unwrap();
         assert!(!setup.is_there());

@@ -1,13 +1,13 @@
-//! The wall around a worker process: its own directories, no network, no other processes.
+//! The second wall around a worker process: its own directories, no network, no other processes.
 //!
-//! A task is WebAssembly, which gives it nothing but what the worker hands it. This is for the day when the runtime has a
-//! defect: the process that the task would then own can read some paths and write some others (Landlock), all of them of
-//! its own bag, and the system calls that reach the network, other processes or the machine's set-up fail (seccomp). What
-//! it has open already, three pipes to its agent, stays open.
+//! The first wall is WebAssembly: a task gets nothing but what the worker hands it. This wall is for a defect in the
+//! runtime: the process that a task has taken over can read some paths and write some others (Landlock), all of its own
+//! bag, and system calls that reach the network, other processes or the machine's set-up fail (seccomp). Its open
+//! files, three pipes to the agent, stay open.
 //!
-//! All of it holds for the calling thread and what it starts, for good. What a worker wrote the agent reads as it does a
-//! stranger's (`left`). Left out: another user for the worker, which takes a service that is root; name spaces, which
-//! differ from desktop to desktop: native programs have them where they can be had (`native`).
+//! It applies for good to the calling thread and all that it starts. The agent reads a worker's files as a stranger's
+//! (`untrusted`). Left out: another user for the worker, which needs a service that runs as root; namespaces, which
+//! differ from desktop to desktop: native programs use them where possible (`native`).
 
 mod calls;
 
@@ -21,11 +21,11 @@ use landlock::{
 
 /// The newest rules that we know: signals and abstract sockets stay inside.
 const ABI_MOST: ABI = ABI::V6;
-/// The oldest with which files elsewhere cannot be changed at all; those before leave them to be truncated.
+/// The oldest under which files elsewhere cannot be changed at all; those before allow truncating them.
 const ABI_LEAST: ABI = ABI::V3;
 
-/// What of the system native programs read and execute: programs, libraries, and how libraries are found. Of `/etc` nothing
-/// else, since it says who works here and how.
+/// Parts of the system that native programs may read and execute: programs, libraries, and how libraries are found.
+/// Nothing else of `/etc`, which tells who works here and how.
 pub(super) const SYSTEM: &[&str] = &[
     "/usr",
     "/bin",
@@ -40,22 +40,22 @@ pub(super) const SYSTEM: &[&str] = &[
     "/etc/localtime",
 ];
 pub(super) const DEVICES: [&str; 5] = ["/dev/null", ZERO, "/dev/full", "/dev/random", "/dev/urandom"];
-/// Shared mappings of it are memory that nothing counts. A root of its own has another device in its place.
+/// No memory limit counts its shared mappings. A root of its own has another device in its place.
 pub(super) const ZERO: &str = "/dev/zero";
 
-/// A part of the wall that this system does not give.
+/// A part of the wall that this system lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// What stays open, and why.
+    /// What remains open, and why.
     pub what: String,
     /// What the owner can do about it.
     pub remedy: &'static str,
 }
 
-/// Confines this thread, and all that it starts, to reading what is `readable` and to doing as it likes with what is
-/// `writable`, directories of which are created where they are missing. What could not be closed is returned: none, all is.
+/// Confines this thread, and all that it starts, to reading `readable` and to full access to `writable`, whose
+/// directories are created if missing. Returns the parts of the wall that are missing; none if it is complete.
 pub(super) fn confine(readable: &[PathBuf], writable: &[PathBuf]) -> Vec<Gap> {
-    // Without it neither of the two is allowed to a user.
+    // Landlock and seccomp both need it.
     let no_new_privileges = rustix::thread::set_no_new_privs(true).err().map(|error| Gap {
         what: format!("programs that the worker starts may gain rights: {error}"),
         remedy: "run the agent on Linux 3.5 or later",
@@ -63,9 +63,9 @@ pub(super) fn confine(readable: &[PathBuf], writable: &[PathBuf]) -> Vec<Gap> {
     no_new_privileges.into_iter().chain(confine_files(readable, writable)).chain(confine_calls(None)).collect()
 }
 
-/// The same for a native program, and all that it starts: it can start programs, those of the system, and what it may
-/// write. Where it has `namespaces` it can also signal its own processes, and change the rights of its files, since there it
-/// sees no others and the rest is read-only.
+/// Confines a native program, and all that it starts: it can also execute programs of the system and files that it may
+/// write. With `namespaces` it can also signal its own processes and change the rights of its files, since it sees no
+/// other processes there and the rest is read-only.
 pub(super) fn confine_native(program: &Path, readable: &[PathBuf], writable: &[PathBuf], namespaces: bool) -> Vec<Gap> {
     let no_new_privileges = rustix::thread::set_no_new_privs(true).err().map(|error| Gap {
         what: format!("a native program may gain rights: {error}"),
@@ -77,7 +77,7 @@ pub(super) fn confine_native(program: &Path, readable: &[PathBuf], writable: &[P
     no_new_privileges.into_iter().chain(files).chain(confine_calls(Some(namespaces))).collect()
 }
 
-/// What can be closed on this machine to who may write in these directories, tried out on a thread that ends.
+/// The missing parts of the wall around writers of these directories, found by trying on a thread that ends.
 ///
 /// # Panics
 /// When no thread can be started.
@@ -87,7 +87,7 @@ pub fn gaps(directories: &[PathBuf]) -> Vec<Gap> {
 }
 
 fn confine_files(readable: &[PathBuf], writable: &[PathBuf]) -> Vec<Gap> {
-    // A directory that is not there is no reason to leave all others open.
+    // One missing directory is no reason to leave all others open.
     let create = |path: &PathBuf| {
         let error = if path.exists() { None } else { fs::create_dir_all(path).err() }?;
         let what = format!("the worker has not all its directories: {} cannot be created: {error}", path.display());
@@ -98,11 +98,11 @@ fn confine_files(readable: &[PathBuf], writable: &[PathBuf]) -> Vec<Gap> {
     gaps
 }
 
-/// What stays open of the files.
+/// Paths that stay open.
 struct Open<'a> {
     readable: &'a [PathBuf],
     writable: &'a [PathBuf],
-    /// Read and executed; where there is any, what is writable is executable too.
+    /// Read and executed; if there are any, `writable` is executable, too.
     executable: &'a [PathBuf],
     /// Read and written.
     devices: &'a [PathBuf],
@@ -123,7 +123,7 @@ fn close_files(open: &Open) -> Option<Gap> {
         | AccessFs::MakeDir
         | AccessFs::MakeSym
         | AccessFs::Refer;
-    // What cannot be opened is left out of the rules, and so stays closed.
+    // A path that cannot be opened gets no rule, and so stays closed.
     let restricted = Ruleset::default()
         .handle_access(AccessFs::from_all(ABI_MOST))
         .and_then(|rules| rules.handle_access(AccessNet::from_all(ABI_MOST)))
@@ -143,7 +143,7 @@ fn close_files(open: &Open) -> Option<Gap> {
     }
 }
 
-/// Of a native program it is said whether it has namespaces of its own.
+/// `native` tells whether a native program has namespaces; none for WebAssembly.
 fn confine_calls(native: Option<bool>) -> Option<Gap> {
     let filters = calls::filters(native)
         .and_then(|filters| filters.iter().try_for_each(|filter| seccompiler::apply_filter(filter)));
@@ -165,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs something on a thread behind the wall, with a directory inside and one outside.
+    /// Runs `look` on a thread behind the wall, with a directory inside and one outside.
     fn behind<T: Send + 'static>(look: impl FnOnce(PathBuf, PathBuf) -> T + Send + 'static) -> T {
         let root = tempfile::tempdir().expect("a directory");
         let (inside, outside) = (root.path().join("in"), root.path().join("out"));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_can_only_be_read() {
+    fn readable_directories_cannot_be_written() {
         behind(|inside, _| {
             let shown = inside.join("shown/file");
             assert_eq!(fs::read_to_string(&shown).expect("shown"), "input");
@@ -203,7 +203,7 @@ mod tests {
                 fs::write(&shown, "mine"),
                 fs::remove_file(&shown),
                 fs::write(inside.join("shown/new"), "mine"),
-                // Through another name it could be written.
+                // Another name would allow writing it.
                 fs::hard_link(&shown, inside.join("a/link")),
                 fs::rename(&shown, inside.join("a/moved")),
             ];
@@ -214,7 +214,7 @@ mod tests {
         });
     }
 
-    /// A directory that somebody made impossible must not open all others.
+    /// A directory that cannot be created must not open all others.
     #[test]
     fn a_directory_that_cannot_be_made_opens_nothing() {
         let root = tempfile::tempdir().expect("a directory");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_elses_files_are_closed() {
+    fn all_other_files_are_closed() {
         behind(|inside, outside| {
             let kinds = [
                 fs::read(outside.join("secret")).map(drop),
@@ -250,7 +250,7 @@ mod tests {
             }
             let (private, secret) = (fs::Permissions::from_mode(0o600), outside.join("secret"));
             assert_eq!(fs::set_permissions(&secret, private.clone()).expect_err("closed").kind(), PermissionDenied);
-            // Nor those of a file that it has open: it may be a name of somebody else's.
+            // Nor those of an open file: it may be a name of another user's file.
             let shown = fs::File::open(inside.join("shown/file")).expect("shown");
             assert_eq!(shown.set_permissions(private).expect_err("closed").kind(), PermissionDenied);
             // A link that leads out leads nowhere.
@@ -259,7 +259,7 @@ mod tests {
         });
     }
 
-    /// Landlock leaves names open. What no task needs to ask for is refused, whatever file it is about.
+    /// Landlock leaves names open. Questions that no task needs are refused for all files.
     #[test]
     #[allow(unsafe_code)]
     fn names_of_files_elsewhere_tell_little() {

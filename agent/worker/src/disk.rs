@@ -1,14 +1,14 @@
-//! How much of the disk a task takes.
+//! The limit on a task's disk space.
 //!
-//! The system bounds the size of each file a process writes (RLIMIT_FSIZE), but not the sum of a user's files in a
-//! directory: quotas need an administrator. So there are two walls: the worker has the system refuse to let one file
-//! grow beyond the task's limit, and all of a task's files are added up at its end and, by the agent, every second
-//! while it runs. What it has removed and holds open counts, too (`held_open`).
+//! The system limits the size of each file that a process writes (RLIMIT_FSIZE), but not the total in a directory:
+//! quotas need an administrator. So there are two walls: the system refuses to let one file grow beyond the task's
+//! limit; and all of the task's files are summed at its end and, by the agent, every second while it runs. Files that
+//! it has removed and holds open count, too (`open_files`).
 //!
-//! A look costs no more than the limits of number and depth let it, so that no task makes looks rare. What cannot be
-//! measured for what the task did counts as over its limit; what the machine hinders is measured at the next look.
+//! Limits of number and depth bound the cost of a look, so that no task can make looks rare. If a task prevents its
+//! files from being measured, it counts as over its limit; if the machine does, the next look measures them.
 //!
-//! Left out: what a task takes between two looks.
+//! Left out: space used only between two looks.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,25 +19,25 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
 
 use super::Job;
-use super::held_open::{self, Holder};
+use super::open_files::{self, Holder};
 use super::protocol::End;
 
-/// What a file or directory takes besides its content: so that many empty ones count, too.
+/// What a file or directory counts besides its content: so that many empty ones count, too.
 const ENTRY_BYTES: u64 = 4096;
 
-/// Most files and directories of a task at the same time. Our choice: several times what builds make, and a tenth of a second
-/// to look at.
+/// Most files and directories of a task at the same time. Our choice: several times what builds make, and a tenth of a
+/// second to look at.
 const ENTRIES_MAX: u64 = 1 << 16;
-/// How many directories may lie below each other. Our choice: more than people and their tools nest, and few descriptors.
+/// Deepest nesting of directories. Our choice: more than people and their tools use, with few descriptors.
 const DEPTH_MAX: usize = 64;
-/// Most files that a worker may have open for its task. What a system gives by default.
+/// Most files that a worker may have open for its task: a system's default.
 const OPEN_FILES_MAX: u64 = 1024;
 
-/// Neither follows a link nor waits.
+/// Neither follows a link nor blocks.
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
-/// What one task may take.
+/// What one task may use.
 #[derive(Clone, Debug)]
 pub(super) struct Allowance {
     work: PathBuf,
@@ -45,17 +45,17 @@ pub(super) struct Allowance {
     limit_bytes: u64,
 }
 
-/// Why a look ends before everything is counted.
+/// Why a look ends early.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// The task is to end like this.
+    /// The task is to end in this way.
     Verdict(End),
-    /// Nothing is known: this machine hinders it.
+    /// Unknown: this machine prevents measuring.
     Hindered(io::Error),
 }
 
 impl Stop {
-    /// The task ends for this.
+    /// The task ends for exceeding a limit.
     pub(super) fn broke(message: impl Into<String>) -> Self {
         Self::Verdict(End::Trapped { message: message.into() })
     }
@@ -75,16 +75,17 @@ impl Allowance {
         Self { work: job.work_dir(), checkpoint: job.checkpoint.clone(), limit_bytes: job.disk_bytes }
     }
 
-    /// How the task ends for what it takes, if it does; `holder` has its files open. Looks at each of them, which blocks.
+    /// How the task ends for its disk use, if it exceeds a limit; `holder` has its files open. Looks at each file,
+    /// which blocks.
     ///
     /// # Errors
-    /// This machine hinders it.
+    /// When this machine prevents measuring.
     pub(super) fn exceeded(&self, holder: Option<Holder>) -> io::Result<Option<End>> {
         let mut tally = Tally { limit_bytes: self.limit_bytes, room: self.limit_bytes, entries_left: ENTRIES_MAX };
         let mut directories = [Some(&self.work), self.checkpoint.as_ref()].into_iter().flatten();
         let counted = directories.try_for_each(|directory| tally.add_all(directory));
         let counted = counted.and_then(|()| match holder {
-            Some(holder) => held_open::each(holder, |stat| tally.add(stat)),
+            Some(holder) => open_files::each(holder, |stat| tally.add(stat)),
             None => Ok(()),
         });
         match counted {
@@ -95,7 +96,7 @@ impl Allowance {
     }
 }
 
-/// What is left of an allowance.
+/// The remainder of an allowance during a look.
 struct Tally {
     limit_bytes: u64,
     room: u64,
@@ -107,8 +108,8 @@ impl Tally {
     fn add(&mut self, stat: &Stat) -> Result<(), Stop> {
         let has_content = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         let content = if has_content { u64::try_from(stat.st_size).unwrap_or(0) } else { 0 };
-        // A directory that had many entries stays large. Of a file the system may have set aside more than its size, and
-        // gives it back; tasks cannot ask for that (`confine`).
+        // A directory that had many entries stays large. For a file the system may allocate more than its size for a
+        // while; tasks cannot ask for that (`confine`).
         let blocks = if has_content { 0 } else { u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) };
         let bytes = content.saturating_add(ENTRY_BYTES).max(blocks);
         let over = Stop::Verdict(End::OverDisk { limit_bytes: self.limit_bytes });
@@ -122,7 +123,7 @@ impl Tally {
         Ok(())
     }
 
-    /// Counts all that is in a directory, one level open for each that lies below another.
+    /// Counts everything in a directory, with one open directory per level.
     fn add_all(&mut self, directory: &Path) -> Result<(), Stop> {
         let first = match rustix::fs::open(directory, DIRECTORY, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(()),
@@ -140,9 +141,9 @@ impl Tally {
                 continue;
             }
             let parent = innermost.fd().map_err(Stop::by)?;
-            // Of links, not of what they lead to.
+            // Counts links, not their targets.
             let stat = match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-                // The task is at work meanwhile.
+                // The task removed it meanwhile.
                 Err(Errno::NOENT) => continue,
                 stat => stat.map_err(Stop::by)?,
             };
@@ -169,7 +170,7 @@ fn read(directory: OwnedFd) -> Result<Dir, Stop> {
     Dir::new(directory).map_err(Stop::by)
 }
 
-/// Lets no file that this process writes grow beyond so many bytes: writing more fails with EFBIG. `None`: any size.
+/// Limits the size of every file that this process writes: writing more fails with EFBIG. `None`: no limit.
 ///
 /// # Errors
 /// The system refuses.
@@ -177,7 +178,7 @@ pub(super) fn limit_files(bytes_max: Option<u64>) -> io::Result<()> {
     Ok(rustix::process::setrlimit(Resource::Fsize, Rlimit { current: bytes_max, maximum: None })?)
 }
 
-/// Bounds how many files this process has open, which the agent looks at every second.
+/// Limits the number of files that this process has open, at which the agent looks every second.
 ///
 /// # Errors
 /// The system refuses.
@@ -186,7 +187,7 @@ pub(super) fn limit_open_files() -> io::Result<()> {
     Ok(rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) })?)
 }
 
-/// A write beyond that limit is to fail, not to end this process with a signal.
+/// Makes a write beyond that limit fail instead of ending this process by a signal.
 #[allow(unsafe_code)]
 pub(super) fn outlive_large_files() -> io::Result<()> {
     // SAFETY: the signal is ignored; no code of ours runs when it comes.
@@ -203,7 +204,7 @@ mod tests {
 
     use super::*;
 
-    /// What the files of a task in this directory come to, with a limit.
+    /// The verdict on the files in this directory, with a limit.
     fn look(work: &Path, limit_bytes: u64, holder: Option<Holder>) -> Option<End> {
         let allowance = Allowance { work: work.to_owned(), checkpoint: None, limit_bytes };
         allowance.exceeded(holder).expect("nothing hinders it")
@@ -261,7 +262,7 @@ mod tests {
         assert!(is_trapped(look(root.path(), u64::MAX, None), "too many files"));
     }
 
-    /// Deeper than a path can say.
+    /// Deeper than a path can express.
     #[test]
     fn depth_beyond_all_paths_is_too_deep() {
         let root = tempfile::tempdir().expect("a temporary directory");
@@ -280,7 +281,7 @@ mod tests {
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o777)).expect("ours");
         let begin = || {
             if rustix::process::geteuid().is_root() {
-                // This thread alone.
+                // For this thread alone.
                 let nobody = rustix::fs::Uid::from_raw(65534);
                 rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("root may");
             }
@@ -299,7 +300,7 @@ mod tests {
 
     /// In this process, which stands for a worker.
     #[test]
-    fn what_is_removed_and_held_open_counts() {
+    fn removed_files_held_open_count() {
         let root = tempfile::tempdir().expect("a temporary directory");
         let me = Some(Holder { pid: std::process::id(), native: false });
         let options = || {

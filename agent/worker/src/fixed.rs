@@ -1,10 +1,11 @@
-//! The same clock and the same random numbers on every machine, so that the results of two of them can be compared.
+//! A fixed clock and fixed random numbers, the same on every machine, so that the results of two of them can be
+//! compared.
 //!
-//! The clock starts at the beginning of 2000 and goes on by a millisecond with each look at it, so that a program that waits
-//! for time to pass does not wait for ever; sleeping takes its real time, which the clock does not show.
+//! The clock starts at the beginning of 2000 and advances by a millisecond with each reading, so that a program that
+//! waits for time to pass does not wait for ever; sleeping takes its real time, which the clock does not show.
 //!
-//! Left out: the order of directories, which is the file system's, and the bits of numbers that are none (NaN), which
-//! processors may choose.
+//! Left out: the order of directories, which the file system decides, and the bits of NaNs, which the processor
+//! decides.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,10 +17,10 @@ use wasmtime_wasi::{HostMonotonicClock, HostWallClock, WasiCtxBuilder};
 
 /// 2000-01-01 in Unix time.
 const BEGIN: Duration = Duration::from_secs(946_684_800);
-/// With each look.
+/// Per reading.
 const STEP: Duration = Duration::from_millis(1);
 
-/// Counts the looks at it.
+/// The clock's number of readings.
 #[derive(Clone, Debug, Default)]
 struct Looks(Arc<AtomicU64>);
 
@@ -49,7 +50,7 @@ impl HostMonotonicClock for Looks {
     }
 }
 
-/// Gives a program these.
+/// Gives a program this clock and these random numbers.
 pub(super) fn fix(wasi: &mut WasiCtxBuilder, seed: u64) {
     let clock = Looks::default();
     wasi.wall_clock(clock.clone()).monotonic_clock(clock);

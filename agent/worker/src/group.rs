@@ -1,16 +1,16 @@
-//! Control groups: where the system lets the agent make some, the kernel holds the limits of native tasks.
+//! Control groups: if the system lets the agent make them, the kernel enforces the limits of native tasks.
 //!
-//! What is looked at can be exceeded between two looks, and not everything can be looked at: memory that is mapped nowhere,
-//! locks, pipes. A control group counts all of it, for all processes of a task together. There are two kinds:
-//! - **Version 2**, on today's desktops. The agent makes groups below its own, which must be delegated to it (`Delegate=` of its
-//!   unit, which systemd marks with the attribute `user.delegate`). A group with processes of its own can have none below it that
-//!   are limited, so that the agent moves into one first.
-//! - **Version 1**, on older systems: where the agent may make groups below its own, as root may.
+//! Periodic looks miss what is exceeded between them, and cannot see everything: memory that is mapped nowhere, locks,
+//! pipes. A control group counts all of it, for all processes of a task together. There are two kinds:
+//! - **Version 2**, on today's desktops. The agent makes groups below its own, which must be delegated to it
+//!   (`Delegate=` of its unit, which systemd marks with the attribute `user.delegate`). A group with processes of its
+//!   own cannot limit groups below it, so the agent first moves into one of these.
+//! - **Version 1**, on older systems: if the agent may make groups below its own, as root may.
 //!
-//! Where there is neither, what is looked at is all ([`super::native`]), and `doctor` says so.
+//! Without either only the looks remain ([`super::native`]), and `doctor` says so.
 //!
-//! Left out: groups for workers of WebAssembly, of which the runtime counts the memory and the system limits the process
-//! ([`super::limits`]). Groups that were not made for us: their limits are somebody else's.
+//! Left out: groups for workers of WebAssembly, whose memory the runtime counts and whose process the system limits
+//! ([`super::limits`]). Groups not made for us: their limits are another's.
 
 use std::fs;
 use std::io;
@@ -24,12 +24,12 @@ use serde::{Deserialize, Serialize};
 use super::confine::Gap;
 use super::native::TASKS_SYSTEM_MAX;
 
-/// How names of groups begin that an agent made.
+/// Prefix of the names of groups that an agent made.
 const PREFIX: &str = "idlewood-";
-/// What a task may have beyond its limit before the kernel ends it: its first process, and what the kernel keeps of all. The
-/// looks, which know what is whose, are to come first. Our choice.
+/// How far a task may exceed its limit before the kernel ends it: room for its first process, and for kernel memory.
+/// The looks, which give a better reason, are to come first. Our choice.
 const MARGIN_BYTES: u64 = 8 << 20;
-/// Most groups of tasks that have ended and could not be removed yet.
+/// Most groups of ended tasks that could not be removed yet.
 const STALE_MAX: usize = 1024;
 
 /// Where control groups are made.
@@ -37,7 +37,7 @@ const STALE_MAX: usize = 1024;
 pub(super) struct Groups {
     place: Place,
     next: AtomicU64,
-    /// Their last processes had not ended when they were to be removed.
+    /// Groups whose last processes had not ended when they were to be removed.
     stale: Mutex<Vec<Member>>,
 }
 
@@ -48,32 +48,32 @@ enum Place {
     Separate { memory: PathBuf, pids: Option<PathBuf> },
 }
 
-/// The group of one task, as its processes join it.
+/// The group of one task, for processes that join it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Member {
     memory: PathBuf,
-    /// Where numbers of processes are limited elsewhere.
+    /// The group that limits the number of processes, if it is a separate one.
     pids: Option<PathBuf>,
 }
 
-/// The same for who made it, and removes it.
+/// The group of one task, for its maker, which removes it.
 #[derive(Debug)]
 pub(super) struct Group {
     groups: &'static Groups,
     pub(super) member: Member,
 }
 
-/// Those of this process, once they are prepared.
+/// The groups of this process, once prepared.
 static GROUPS: OnceLock<Result<Groups, Gap>> = OnceLock::new();
 
-/// The control groups of this process, if it can make some; else why not. The first call prepares them, and is to come before
-/// this process starts others.
+/// The control groups of this process, or why it can make none. The first call prepares them, and must come before this
+/// process starts others.
 pub(super) fn groups() -> Result<&'static Groups, &'static Gap> {
     GROUPS.get_or_init(Groups::prepare).as_ref()
 }
 
-/// What is in the way of control groups for this agent's tasks, or those of one that is started as this process was.
+/// Why this agent's tasks get no control groups, or those of an agent started like this process.
 pub fn gap() -> Option<Gap> {
     match GROUPS.get() {
         Some(groups) => groups.as_ref().err().cloned(),
@@ -98,7 +98,7 @@ impl Groups {
             }
             let groups = Self { place, next: AtomicU64::new(0), stale: Mutex::default() };
             groups.sweep();
-            // Tried out, once: what is not there is not there for the next.
+            // Try once: a feature missing now is missing for every task.
             let tried = groups.make(64 << 20).map(|member| remove(&member));
             tried.map_err(|error| format!("a group cannot be made: {error}"))?;
             Ok(groups)
@@ -106,8 +106,8 @@ impl Groups {
         prepared.map_err(|why| no_groups(&why))
     }
 
-    /// Removes the groups of agents that were killed. A group stays while there are processes in it, or while the agent that made
-    /// it runs: that agent is about to put a task into it.
+    /// Removes groups left by killed agents. A group stays while there are processes in it, or while the agent that made it runs:
+    /// that agent is about to put a task into it.
     fn sweep(&self) {
         let (Place::Unified(own) | Place::Separate { memory: own, .. }) = &self.place;
         let pids = if let Place::Separate { pids: Some(pids), .. } = &self.place { Some(pids) } else { None };
@@ -140,10 +140,10 @@ impl Groups {
         Ok(member)
     }
 
-    /// A group for a task.
+    /// Makes a group for a task.
     ///
     /// # Errors
-    /// The system makes none now.
+    /// When the system makes none now.
     pub(super) fn group(&'static self, memory_bytes: u64) -> io::Result<Group> {
         let mut stale = self.stale.lock().unwrap_or_else(PoisonError::into_inner);
         stale.retain(|member| !remove(member));
@@ -175,7 +175,7 @@ impl Member {
             .try_for_each(|group| write(group, "cgroup.procs", "0"))
     }
 
-    /// Whether the system ended a process in it since there was no more memory.
+    /// Whether the system ended a process in it for lack of memory.
     pub(super) fn ran_out_of_memory(&self) -> bool {
         let texts = ["memory.events", "memory.oom_control"].map(|name| fs::read_to_string(self.memory.join(name)));
         let mut lines = texts.iter().flatten().flat_map(|text| text.lines());
@@ -186,7 +186,7 @@ impl Member {
 fn limit_unified(group: &Path, most: u64) -> io::Result<()> {
     fs::create_dir(group)?;
     write(group, "memory.max", &most.to_string())?;
-    // As much again may be swapped out: a task that is frozen is to make room for its owner.
+    // The same amount may be swapped out: a frozen task must make room for the owner.
     write_if_there(group, "memory.swap.max", &most.to_string())?;
     write_if_there(group, "pids.max", &TASKS_SYSTEM_MAX.to_string())
 }
@@ -212,7 +212,7 @@ fn is_abandoned(name: &str) -> bool {
     agent.parse() == Ok(std::process::id()) || agent.parse::<u32>().is_ok() && !Path::new("/proc").join(agent).exists()
 }
 
-/// Says whether it is gone.
+/// True if the group is gone.
 fn remove(member: &Member) -> bool {
     let gone =
         |group: &PathBuf| fs::remove_dir(group).err().is_none_or(|error| error.kind() == io::ErrorKind::NotFound);
@@ -232,7 +232,7 @@ fn write_if_there(group: &Path, name: &str, text: &str) -> io::Result<()> {
     if group.join(name).exists() { write(group, name, text) } else { Ok(()) }
 }
 
-/// Moves this process out of the way, and has its groups share out memory and numbers of processes.
+/// Moves this process into a group below its own, and enables limits of memory and processes there.
 fn make_room(own: &Path) -> io::Result<()> {
     let agent = own.join("agent");
     match fs::create_dir(&agent) {
@@ -249,7 +249,7 @@ fn make_room(own: &Path) -> io::Result<()> {
     }
 }
 
-/// Looks for groups of this process below which it can make others.
+/// Finds a group of this process below which it can make others.
 fn find() -> Result<Place, String> {
     let read = |path: &str| fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
     let (mounts, own) = (read("/proc/self/mountinfo")?, read("/proc/self/cgroup")?);
@@ -279,8 +279,8 @@ fn find() -> Result<Place, String> {
     Ok(Place::Unified(own))
 }
 
-/// The group of this process, by the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`: that of a controller of version
-/// 1, or of version 2.
+/// The group of this process, from the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`: that of a controller of
+/// version 1, or of version 2.
 fn own_group(mounts: &str, own: &str, controller: Option<&str>) -> Option<PathBuf> {
     let path = own.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;
@@ -298,7 +298,7 @@ fn own_group(mounts: &str, own: &str, controller: Option<&str>) -> Option<PathBu
         };
         let mut fields = mount.split(' ').skip(3).filter(|_| is_it);
         let (root, at) = (fields.next()?, fields.next()?);
-        // What is mounted may be a part, in which paths begin below that.
+        // A part of the hierarchy may be mounted; paths then begin below that.
         Some(Path::new(at).join(Path::new(path).strip_prefix(root).ok()?))
     })
 }
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_agents_that_run_are_not_abandoned() {
+    fn groups_of_running_agents_are_not_abandoned() {
         let mut other = std::process::Command::new("sleep").arg("1000").spawn().expect("there is sleep");
         let of_other = name(other.id(), 3);
         assert!(!is_abandoned(&of_other), "its agent is about to put a task into it");
@@ -340,9 +340,9 @@ mod tests {
         }
     }
 
-    /// What is read of one in which a process was ended for want of memory, of either version.
+    /// Files of a group in which a process was ended for lack of memory, in either version.
     #[test]
-    fn that_memory_ran_out_is_read() {
+    fn running_out_of_memory_is_detected() {
         let root = tempfile::tempdir().expect("a directory");
         let member = Member { memory: root.path().to_owned(), pids: None };
         assert!(!member.ran_out_of_memory());
@@ -358,10 +358,9 @@ mod tests {
         }
     }
 
-    /// Where this system lets us make some. A group outlives its task as long as a process is in it, and no longer than to the
-    /// next task.
+    /// If this system allows groups. A group outlives its task while a process is in it, but not beyond the next task.
     #[test]
-    fn groups_are_limited_and_go() {
+    fn groups_are_limited_and_removed() {
         let groups = match groups() {
             Ok(groups) => groups,
             Err(gap) => return println!("not tried: {}", gap.what),

@@ -1,7 +1,7 @@
-//! A task's inputs, laid out by the agent where its worker can read them and not change them.
+//! A task's inputs, laid out by the agent so that its worker can read but not change them.
 //!
-//! They are hard links to the blobs: a link costs nothing whatever the size. But who can write where a link lies can write
-//! the blob, so that the directory must be among what workers only read ([`super::Reach::readable`]).
+//! They are hard links to the blobs: a link costs nothing whatever the size. But a process that can write to the link's
+//! directory can write to the blob, so workers must only read that directory ([`super::Reach::readable`]).
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ pub struct Input {
     pub path: PathBuf,
 }
 
-/// Why inputs were not laid out. Some may be.
+/// Why inputs were not laid out. Some of them may be.
 #[derive(Debug, thiserror::Error)]
 pub enum LayOutError {
     /// An input's name leads elsewhere.
@@ -36,12 +36,12 @@ pub enum LayOutError {
     Io {
         /// The host file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Puts inputs under their names into a directory, which is made. Blocks.
+/// Makes a directory with the inputs under their names. Blocks.
 ///
 /// # Errors
 /// [`LayOutError`].

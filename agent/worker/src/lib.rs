@@ -3,25 +3,27 @@
 //! # Why processes
 //! A machine must go back to its owner at once. Checks compiled into the program (epochs, fuel) cost up to twice the
 //! time in tight loops; a signal costs nothing. So the engine lives in a child process per slot: the owner's return is
-//! SIGSTOP (memory stays, nothing runs), vacating is SIGKILL, and whatever a task brings down is a worker, not the
-//! agent. One worker runs many tasks of a bag, one after the other, so that small tasks do not pay for a process each, and
-//! may be given several ahead ([`Pool::append`]), which can be taken back as long as they have not begun
-//! ([`Pool::take_back`]). A worker runs one program and reaches one bag's directories ([`Reach`]): whoever breaks out of
-//! WebAssembly is among what their submitter may see and change anyway. A bag's first task on a slot costs a new process.
+//! SIGSTOP (memory stays, nothing runs), vacating is SIGKILL, and a task that crashes takes down a worker, not the
+//! agent. One worker runs many tasks of a bag, one after the other, so that small tasks do not each pay for a process,
+//! and may be given several ahead ([`Pool::append`]), which can be taken back until they begin ([`Pool::take_back`]). A
+//! worker runs one program and reaches one bag's directories ([`Reach`]): a task that breaks out of WebAssembly reaches
+//! only what its submitter may see and change anyway. A bag's first task on a slot costs a new process.
 //!
 //! # The parts
 //! - [`Pool`] (agent side): one thread and at most one worker process per slot, time limits, freezing.
 //! - [`child`] (worker side): what `idlewood worker` does; compiles, or runs.
-//! - [`lay_out`] (before): puts a task's inputs where it can read them. [`left`] (after): reads what it left. [`removal`]: removes it.
+//! - [`lay_out`] (before): puts a task's inputs where it can read them. [`untrusted`] (after): reads its output.
+//!   [`removal`]: removes its files.
 //! - [`check_program`]: says in one sentence what is wrong with a program, without running or compiling it.
 //! - [`speed`]: the reference kernel, by which the size of a task is measured.
-//! - `protocol`: the frames between the two; `compile_cache`: compiled programs on disk; `output`: capped stdout; `low`: priorities;
-//!   `confine`: the second wall; `disk`: what a task's files may take, `held_open`: also when it has removed them; `limits`: what it
-//!   may take of memory; `group`: control groups, which hold that for native programs.
+//! - `protocol`: the packets and frames between the two; `compile_cache`: compiled programs on disk; `output`: capped
+//!   streams, `shared_output`: their beginning in memory; `low`: priorities; `confine`: the second wall; `disk`: the
+//!   limit on a task's files, `open_files`: including removed ones; `limits`: that on its memory; `group`: control
+//!   groups, which enforce the limits of native programs.
 //!
 //! # What a task sees
-//! Its arguments, exactly the environment it was given, and three directories (WASI knows no working directory, only
-//! opened ones; C and Rust programs resolve relative paths against `.`):
+//! Its arguments, exactly the environment that it was given, and three directories (WASI knows no working directory,
+//! only opened ones; C and Rust programs resolve relative paths against `.`):
 //!
 //! | path | is | may |
 //! |---|---|---|
@@ -29,8 +31,8 @@
 //! | `inputs/` | the directory [`Job::inputs`], if any | be read |
 //! | `checkpoint/` | the directory [`Job::checkpoint`], if any | be written; outlives the attempt |
 //!
-//! A program that imports nothing with which it could reach them gets none of these directories, and stdout and stderr
-//! become files with the first byte written to them: a small task costs less than a file.
+//! A program that imports no function that needs a directory gets none of these, and stdout and stderr become files
+//! only when they exceed some memory: a small task costs less than a file.
 //!
 //! `inputs/` and `checkpoint/` lie outside the working directory on the host, so that no path through `.` reaches an
 //! input for writing. Hence listing `.` does not show them, and wasi-libc finds `inputs/a` and `/inputs/a` but not
@@ -39,13 +41,13 @@
 //! whose files take more than that together is ended. Asking for more memory than [`Job::memory_bytes`]
 //! ends the task: C programs seldom check `malloc`, and address 0 is ordinary memory in WebAssembly.
 //!
-//! Programs may leave symbolic links that point anywhere in their working directory. Neither the task nor [`left`] follows
-//! them.
+//! Programs may leave symbolic links that point anywhere in their working directory. Neither the task nor [`untrusted`]
+//! follows them.
 //!
 //! # Native programs
-//! Where the owner lets them run ([`Job::native`]) a worker is for one task: it starts the program, watches it, and goes
-//! with all that it has started (`native`). Such a program finds `inputs` and `checkpoint` as links in its working directory,
-//! and what the system has installed, read-only. Where it has namespaces there is nothing else: the owner's paths do not exist.
+//! If the owner allows them ([`Job::native`]), a worker serves one task: it starts the program, watches it, and ends
+//! with all that it has started (`native`). Such a program finds `inputs` and `checkpoint` as links in its working
+//! directory, and the installed system, read-only. With namespaces nothing else exists for it, no path of the owner's.
 //!
 //! # Left out
 //! - Clocks and random numbers are the host's, unless a job wants them fixed (`fixed`); the monotonic clock goes on while a task is frozen.
@@ -57,21 +59,21 @@ mod confine;
 mod disk;
 mod fixed;
 mod group;
-mod held_open;
 mod inputs;
 mod limits;
 mod low;
 mod native;
+mod open_files;
 mod output;
 mod pool;
 mod program;
 mod protocol;
-mod said;
+mod shared_output;
 
 pub mod child;
-pub mod left;
 pub mod removal;
 pub mod speed;
+pub mod untrusted;
 
 pub use confine::{Gap, gaps};
 pub use group::gap as group_gap;
@@ -79,7 +81,7 @@ pub use inputs::{Input, LayOutError, lay_out};
 pub use native::gap as native_gap;
 pub use pool::{Pool, PoolConfig, PoolError, StartError, WorkerEvent};
 pub use program::{ProgramError, check_program};
-pub use said::Streams;
+pub use shared_output::Streams;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -87,7 +89,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What workers make in [`Job::directory`]: the working directory.
+/// The working directory, made by the worker in [`Job::directory`].
 pub const WORK: &str = "work";
 /// The file with standard output there.
 pub const STDOUT: &str = "stdout";
@@ -98,7 +100,7 @@ pub const STDERR: &str = "stderr";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// The program in a file: a WebAssembly module, or where [`Job::native`] says so what this system executes.
+    /// The program's file: a WebAssembly module, or with [`Job::native`] an executable of this system.
     pub program: PathBuf,
     /// BLAKE3 of that file; a file with another content is not run.
     pub program_hash: [u8; 32],
@@ -106,54 +108,55 @@ pub struct Job {
     pub args: Vec<String>,
     /// The whole environment.
     pub env: Vec<(String, String)>,
-    /// What the program reads on its standard input.
+    /// Content of its standard input.
     pub stdin: Stdin,
     /// A directory on the host that the task sees as `inputs/`, made by [`lay_out`].
     pub inputs: Option<PathBuf>,
     /// The attempt's directory on the host: empty, or not there yet. The worker puts [`Job::work_dir`],
-    /// [`Job::stdout_path`] and [`Job::stderr_path`] into it. The caller reads it with [`left`], and removes it if it is there.
+    /// [`Job::stdout_path`] and [`Job::stderr_path`] into it. The caller reads it with [`untrusted`], and removes it if
+    /// it is there.
     pub directory: PathBuf,
-    /// A directory on the host that the task sees as `checkpoint/`. The worker makes it for a program that can get at it,
-    /// keeps it locked while that runs, and removes it again where the program left nothing in it. A task whose checkpoint
-    /// another worker has does not start.
+    /// A directory on the host that the task sees as `checkpoint/`. The worker makes it if the program can use it,
+    /// keeps it locked meanwhile, and removes it again if the program left it empty. A task whose checkpoint another
+    /// worker has locked does not start.
     pub checkpoint: Option<PathBuf>,
-    /// Most that the program's linear memory and tables may take together, or most memory of all processes of a native one,
-    /// bytes. (The worker itself takes some 10 MiB besides, and at most 64 MiB for what a task makes it do.)
+    /// Limit on the program's linear memory and tables together, or on the memory of all processes of a native one, in
+    /// bytes. (The worker itself takes some 10 MiB besides, and at most 64 MiB for work that a task causes.)
     pub memory_bytes: u64,
     /// Most bytes taken from each of stdout and stderr.
     pub output_bytes: u64,
-    /// Most bytes that the files in [`Job::work_dir`] and [`Job::checkpoint`] may take together, those that the task has
-    /// removed and holds open among them; each file and directory counts for 4 KiB besides its content.
+    /// Limit on the bytes of files in [`Job::work_dir`] and [`Job::checkpoint`] together, including files that the task
+    /// has removed and holds open; each file and directory counts 4 KiB besides its content.
     pub disk_bytes: u64,
     /// Longest run, not counting frozen time and the compilation; `None`: unlimited.
     pub time_limit: Option<Duration>,
-    /// The program is one of this system, not WebAssembly.
+    /// The program is an executable of this system, not WebAssembly.
     pub native: bool,
-    /// The same clock and the same random numbers wherever it runs, drawn from this; `None`: the host's. Native programs
-    /// have the host's.
+    /// Seed of a clock and random numbers that are the same wherever the task runs; `None`: the host's. Native programs
+    /// always have the host's.
     pub fixed: Option<u64>,
-    /// Where all of the above lies; a worker runs jobs of one such value only.
+    /// The directories of all of the above; a worker runs jobs with one such value only.
     #[serde(skip)]
     pub reach: Arc<Reach>,
 }
 
-/// What the message says of a task that the machine, and not its limit, refused memory.
+/// Message of a task that was refused memory by the machine, not by its limit.
 pub const NO_MEMORY: &str = "the machine has no more memory to give";
 
-/// What workers of one bag can reach of this machine's files, besides their program.
+/// Files that workers of one bag can reach, besides their program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// Directories and files with what they read: inputs. Nobody whom they could mislead may write there.
+    /// Directories and files that they read: inputs. Only trusted processes may write there.
     pub readable: Vec<PathBuf>,
-    /// Directories for what they write, created where they are missing. Their parents must be out of workers' reach, and
-    /// they are never to be removed and made anew: who has them open does not see the new ones.
+    /// Directories that they write, created if missing. Their parents must be out of workers' reach, and they must
+    /// never be removed and made anew: a worker that has them open would not see the new ones.
     pub writable: Vec<PathBuf>,
 }
 
-/// What a task reads on its standard input.
+/// The content of a task's standard input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stdin {
-    /// Nothing: the end at once.
+    /// Empty.
     Empty,
     /// These bytes; larger ones belong in a file (see [`StartError::TooLarge`]).
     Bytes(#[serde(with = "serde_bytes")] Vec<u8>),
@@ -169,9 +172,9 @@ pub enum Outcome {
         /// Its exit code, 0 to 255 (of a larger one the low eight bits, as POSIX has it).
         code: u8,
     },
-    /// The program was ended for what it did: a fault, or more memory than the limit.
+    /// The program was ended for a fault, or for exceeding its memory limit.
     Trapped {
-        /// What it did, in a sentence.
+        /// The reason, in a sentence.
         message: String,
     },
     /// The program cannot run on any machine.
@@ -194,7 +197,8 @@ pub enum Outcome {
         /// Why, in a sentence.
         message: String,
     },
-    /// The worker process died under the task: killed from outside, out of memory, or a defect. Another try may go well.
+    /// The worker process died during the task: killed from outside, out of memory, or a defect. Another attempt may
+    /// succeed.
     WorkerDied {
         /// How, in a sentence.
         reason: String,
@@ -206,7 +210,7 @@ pub enum Outcome {
 /// Why a job cannot be started anywhere.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
-    /// A host path that cannot be told to a worker.
+    /// A host path that the protocol cannot express.
     #[error("the path {path:?} is not valid UTF-8: keep idlewood's files under another directory")]
     Path {
         /// The path.
@@ -230,20 +234,20 @@ impl Job {
         self.directory.join(WORK)
     }
 
-    /// The file with what the task wrote to stdout.
+    /// The file with the task's standard output.
     pub fn stdout_path(&self) -> PathBuf {
         self.directory.join(STDOUT)
     }
 
-    /// The file with what the task wrote to stderr.
+    /// The file with the task's standard error.
     pub fn stderr_path(&self) -> PathBuf {
         self.directory.join(STDERR)
     }
 
-    /// Refuses names and strings that no task can be given.
+    /// Refuses names and strings that no task can receive.
     ///
     /// # Errors
-    /// [`JobError`], naming the first offender.
+    /// [`JobError`], naming the first flaw.
     pub fn validate(&self) -> Result<(), JobError> {
         let mut paths = vec![&self.program, &self.directory];
         paths.extend(&self.checkpoint);

@@ -1,13 +1,13 @@
-//! What a WebAssembly task may take of this machine's memory.
+//! The memory limits of a WebAssembly task.
 //!
-//! Two walls. The first is wasmtime's limiter: linear memory and tables have one sum, which is the task's limit; a task that
-//! goes over it ends, with a sentence. What else a module makes the runtime allocate has no such call: globals and function
-//! references (48 MiB where a program has the million of each that the validator permits), listings of directories, the
-//! names that a call is given. So the second wall is the system's: the process gets no more private memory (RLIMIT_DATA) than
-//! it had when its program was loaded, the task's limit, and [`MARGIN_BYTES`] for that. A task that makes the runtime need
-//! more ends with its worker.
+//! Two walls. The first is wasmtime's limiter: linear memory and tables together may take the task's limit; a task that
+//! exceeds it ends with a message. Other allocations that a module causes in the runtime bypass the limiter: globals
+//! and function references (48 MiB for the million of each that the validator permits), listings of directories, names
+//! passed to calls. So the second wall is the system's: the process gets no more private memory (RLIMIT_DATA) than it
+//! had with its program loaded, plus the task's limit, plus [`MARGIN_BYTES`]. A task that makes the runtime exceed that
+//! ends with its worker.
 //!
-//! Left out: what a worker that was taken over allocates. It can raise the second limit again.
+//! Left out: allocations of a worker that was taken over. It can raise the second limit again.
 
 use std::fs::File;
 use std::io;
@@ -16,17 +16,17 @@ use std::os::unix::fs::FileExt as _;
 use rustix::process::{Resource, Rlimit};
 use wasmtime::ResourceLimiter;
 
-/// What a table entry takes: a pointer, in a vector that keeps room for as many again.
+/// Bytes of a table entry: a pointer, in a vector that keeps room for as many again.
 const TABLE_ENTRY_BYTES: u64 = 16;
-/// What the runtime may need for a task besides its memory and tables. Our choice: the 48 MiB above, and what one call for
-/// random numbers may ask for.
+/// Memory that the runtime may need for a task besides its memory and tables. Our choice: the 48 MiB above, and the
+/// random numbers of one call.
 const MARGIN_BYTES: u64 = (48 << 20) + RANDOM_BYTES_MAX;
-/// Most random bytes that one call of a task gets. The runtime has them all before it hands them out.
+/// Most random bytes that one call of a task gets. The runtime holds them all at once.
 pub(super) const RANDOM_BYTES_MAX: u64 = 16 << 20;
 /// Most files that a worker may have open. Our choice: what programs get on most systems.
 const OPEN_FILES_MAX: u64 = 1024;
 
-/// The first wall: what a task has, and may have.
+/// The first wall: what a task uses, and may use.
 #[derive(Debug)]
 pub(super) struct Limits {
     limit_bytes: u64,
@@ -46,7 +46,7 @@ impl Limits {
     }
 
     fn take(&mut self, bytes: u64) -> wasmtime::Result<bool> {
-        // What is granted and then refused by the machine stays counted: its task ends.
+        // Memory that is granted and then refused by the machine stays counted: its task ends.
         self.taken_bytes = self.taken_bytes.saturating_add(bytes);
         if self.taken_bytes > self.limit_bytes {
             return Err(wasmtime::Error::new(MemoryLimit { limit_bytes: self.limit_bytes }));
@@ -95,12 +95,12 @@ pub(super) struct ProcessLimits {
     status: File,
     /// Private memory of the process with its program and without a task, bytes.
     idle_bytes: u64,
-    /// What is set now.
+    /// The limit set at present.
     task_bytes: Option<u64>,
 }
 
 impl ProcessLimits {
-    /// Limits the number of open files, and prepares for the rest.
+    /// Limits the number of open files, and prepares the memory limit.
     ///
     /// # Errors
     /// The system refuses.
@@ -109,10 +109,10 @@ impl ProcessLimits {
         Ok(Self { status: File::open("/proc/self/status")?, idle_bytes: 0, task_bytes: None })
     }
 
-    /// From now on the process has all that it needs without a task.
+    /// Takes the present memory as that of a process without a task.
     ///
     /// # Errors
-    /// The system does not say how much memory that is.
+    /// When the system does not tell how much that is.
     pub(super) fn program_is_loaded(&mut self) -> io::Result<()> {
         let mut text = [0; 4096];
         let length = self.status.read_at(&mut text, 0)?;
@@ -123,7 +123,7 @@ impl ProcessLimits {
         Ok(())
     }
 
-    /// Lets the process have what a task may have, and the margin, besides what it has.
+    /// Sets the limit for a task: the idle process's memory, the task's, and the margin.
     ///
     /// # Errors
     /// The system refuses.

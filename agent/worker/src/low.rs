@@ -1,4 +1,4 @@
-//! Steps behind everything else on the machine: processor, disk, memory.
+//! Lowest priority on the machine: processor, disk, memory.
 
 use std::fs;
 use std::io;
@@ -11,15 +11,15 @@ const IO_CLASS_IDLE: libc::c_int = 3 << 13;
 /// `IOPRIO_WHO_PROCESS`.
 const IO_WHO_PROCESS: libc::c_int = 1;
 
-/// Lowers this process, its session and all that it starts from now on. What the system refuses is left: none of it is
-/// needed for correctness.
+/// Lowers this process, its session and all that it starts from now on. Ignores refusals of the system: correctness
+/// does not depend on it.
 pub(super) fn keep_low() {
     lower_thread();
     lower_process();
 }
 
-/// The part without that, for who watches over what it starts, which lowers itself ([`lower_thread`]): however many these are,
-/// and however busy the machine is, it comes to its turn.
+/// The part that spares the thread, for a process that watches others, which lower themselves ([`lower_thread`]): it
+/// must get its turn however many they are, and however busy the machine is.
 pub(super) fn lower_process() {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     report([
@@ -29,7 +29,7 @@ pub(super) fn lower_process() {
     ]);
 }
 
-/// The part that is this thread's alone, and is inherited.
+/// The part for this thread, inherited by its children.
 pub(super) fn lower_thread() {
     report([
         ("nice", rustix::process::nice(19).map(drop).map_err(io::Error::from)),
@@ -46,7 +46,8 @@ fn report<const N: usize>(attempts: [(&str, io::Result<()>); N]) {
     }
 }
 
-/// Runs when nothing else wants to. Nice alone leaves a task one percent of a busy processor, and wakes it at once.
+/// Runs only when nothing else wants to. Nice alone leaves a task one percent of a busy processor, and wakes it at
+/// once.
 #[allow(unsafe_code)]
 fn use_idle_processor_time() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 0 };
@@ -57,7 +58,7 @@ fn use_idle_processor_time() -> io::Result<()> {
     }
 }
 
-/// Reads and writes when no other disk traffic waits, where the disk's scheduler knows of such classes.
+/// Reads and writes only when no other disk traffic waits, if the disk's scheduler supports such classes.
 #[allow(unsafe_code)]
 fn use_idle_disk_time() -> io::Result<()> {
     // SAFETY: three integers, of which 0 is this thread; no memory is touched. The C library has no function for it.
@@ -97,7 +98,7 @@ mod tests {
     fn a_lowered_thread_is_behind_everything_else() {
         // Lowering cannot be undone without privileges, so it happens on a thread that ends.
         let lowered = std::thread::spawn(|| {
-            // Not the whole: the rest is that of the process, and of the session in which tests run.
+            // Not the process and its session, in which the tests run.
             lower_thread();
             let stat = fs::read_to_string("/proc/thread-self/stat").expect("this system has it");
             let (_, fields) = stat.rsplit_once(") ").expect("a name");

@@ -1,30 +1,32 @@
-//! Native programs: one task each, in processes of this system.
+//! Native programs: each task in processes of this system.
 //!
-//! # Who is who
-//! - The **worker** is our code and starts nothing but one task. It puts the program where it can be executed, takes what it
-//!   writes to stdout and stderr, and looks ten to a hundred times a second at what its processes take (`taken`).
-//! - The **first process** of the task is our code, too, forked by the worker: it is tied to it, makes itself a root of its own
-//!   (`space`), sets the limits and confines itself ([`super::confine`]); then it starts the program, reaps whatever that
-//!   leaves, and ends with it.
+//! # Who does what
+//! - The **worker** is our code and starts nothing but one task. It puts the program where it can be executed, copies
+//!   its stdout and stderr to files, and checks its processes' resource use ten to a hundred times a second (`usage`).
+//! - The **first process** of the task is our code, too, forked by the worker, and dies with it: it makes itself a root
+//!   of its own (`space`), sets the limits and confines itself ([`super::confine`]); then it starts the program, reaps
+//!   that and its orphans, and ends.
 //! - The **program**, and all that it starts.
 //!
 //! # What holds them
-//! - All are in the worker's process group, which no system call that is left to them leaves: one signal freezes or ends all.
-//! - Namespaces of their own, where the system gives them: no network device but a loopback that is down, no other processes,
-//!   and a root in which there is nothing but what is installed, read-only, and the task's own. When the first process ends,
-//!   so does everything in them; it ends with the worker, and that with its agent.
-//! - Landlock and seccomp, without which no native program runs: files other than the task's own and what is installed, the
-//!   network and other users' processes stay closed.
-//! - Limits of the system for each process (memory, size of a file, open files) and in user namespaces for the number of
-//!   processes; the sums are looked at, and held by a control group where there is one ([`super::group`]).
+//! - All are in the worker's process group, and no system call allowed to them leaves it: one signal freezes or ends
+//!   all.
+//! - Namespaces of their own, if the system allows them: no network device but a loopback that is down, no other
+//!   processes, and a root with only the installed system, read-only, and the task's files. All processes in them end
+//!   with the first process, that with the worker, and that with its agent.
+//! - Landlock and seccomp, without which no native program runs: files other than the task's own and installed ones,
+//!   the network and other users' processes stay closed.
+//! - Limits of the system for each process (memory, size of a file, open files) and in user namespaces for the number
+//!   of processes; the sums are checked at each look, and enforced by a control group if there is one
+//!   ([`super::group`]).
 //!
 //! # Left out
 //! - bubblewrap: it would be a second way to the same namespaces (docs/adr/0016).
-//! - Where there is no control group what is taken between two looks, and of the disk in any case.
-//! - Of a killed task the processor time, and without namespaces that of processes which outlive the program.
+//! - What is used only between two looks: of the disk always, of the rest without a control group.
+//! - Processor time of a killed task, and without namespaces that of processes that outlive the program.
 
 mod space;
-mod taken;
+mod usage;
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -43,10 +45,10 @@ use rustix::process::{Pid, Signal, WaitOptions};
 
 pub use self::space::gap;
 pub(super) use self::space::{enter_namespaces, no_namespaces};
-pub(super) use self::taken::{TASKS_SYSTEM_MAX, kib_of, tree_of};
+pub(super) use self::usage::{TASKS_SYSTEM_MAX, kib_of, tree_of};
 
 use self::space::Paths;
-use self::taken::{CLOSE_LOOK_INTERVAL, Taken, too_little_memory};
+use self::usage::{CLOSE_LOOK_INTERVAL, Usage, too_little_memory};
 use super::child::{Checkpoint, cpu_time, unable};
 use super::confine::confine_native;
 use super::disk::Allowance;
@@ -54,26 +56,34 @@ use super::group::Member;
 use super::low;
 use super::output::CappedFile;
 use super::protocol::{self, End, Report};
-use super::said::Streams;
+use super::shared_output::Streams;
 use super::{Job, Stdin};
 
 /// Largest report of the first process.
 const END_BYTES_MAX: usize = 4096;
-/// What of a stream is taken at once.
+/// Bytes read from a stream at once.
 const PIECE_BYTES: usize = 64 << 10;
-/// Names of the program in an attempt's directory, and of what leads to directories in the working directory.
+/// Names of the program in an attempt's directory, and of the links to directories in the working directory.
 const PROGRAM: &str = "program";
 const INPUTS: &str = "inputs";
 const CHECKPOINT: &str = "checkpoint";
 
-/// Runs a job from beginning to end, in a control group if there is one. What it has started may be there still.
+/// Runs a job from beginning to end, in a control group if there is one. Processes that it started may remain.
 pub(super) fn run(job: &Job, namespaces: bool, group: Option<&Member>) -> Report {
     let (begun, before) = (Instant::now(), cpu_time_of_ended());
     let mut output_truncated = false;
     let end = execute(job, namespaces, group, &mut output_truncated).unwrap_or_else(|end| end);
     let all = cpu_time_of_ended();
     let (cpu, worker_cpu) = (all.saturating_sub(before), cpu_time().saturating_add(all));
-    Report { end, wall: begun.elapsed(), cpu, worker_cpu, output_truncated, untouched: false, said: Streams::default() }
+    Report {
+        end,
+        wall: begun.elapsed(),
+        cpu,
+        worker_cpu,
+        output_truncated,
+        untouched: false,
+        streams: Streams::default(),
+    }
 }
 
 fn execute(job: &Job, namespaces: bool, group: Option<&Member>, output_truncated: &mut bool) -> Result<End, End> {
@@ -98,7 +108,7 @@ fn execute(job: &Job, namespaces: bool, group: Option<&Member>, output_truncated
     let (first, [stdout, stderr, report]) = forked;
     let mut streams = [Stream::of(stdout, job.stdout_path(), job), Stream::of(stderr, job.stderr_path(), job)];
     if let Some(verdict) = watch(job, group, first, &mut streams, &report)? {
-        // The agent ends all of them at one blow. From here they would go one by one, and others come meanwhile.
+        // The agent ends all of them at once. From here they would go one by one, while others start.
         return Ok(verdict);
     }
     let end = match protocol::read::<End>(&mut File::from(report), END_BYTES_MAX) {
@@ -107,13 +117,13 @@ fn execute(job: &Job, namespaces: bool, group: Option<&Member>, output_truncated
             End::Trapped { message: "was ended from outside, perhaps because memory ran out".to_owned() }
         }
     };
-    // Which of its processes the system ended for that is chance: it is the task that had too much.
+    // It is chance which of its processes the system ended: the task used too much.
     let end = if group.is_some_and(Member::ran_out_of_memory) {
         End::Trapped { message: too_little_memory(job) }
     } else {
         end
     };
-    // In namespaces all others end with it. It was not reaped yet, so that the number is its own.
+    // In namespaces all others end with it. It is not reaped yet, so the number is its own.
     rustix::process::kill_process(first, Signal::KILL).map_err(|errno| no_process(&errno.into()))?;
     rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(first), WaitOptions::empty()))
         .map_err(|errno| no_process(&errno.into()))?;
@@ -135,7 +145,7 @@ fn no_process(error: &io::Error) -> End {
     End::CouldNotStart { message: format!("cannot start a process for the program: {error}") }
 }
 
-/// Puts the program where it can be executed and not be changed.
+/// Puts the program where it can be executed but not changed.
 fn install(job: &Job) -> Result<PathBuf, End> {
     let bytes = fs::read(&job.program).map_err(|error| unable(&job.program, "read the program", &error))?;
     if *blake3::hash(&bytes).as_bytes() != job.program_hash {
@@ -158,7 +168,7 @@ fn open_stdin(job: &Job, paths: &Paths) -> Result<File, End> {
                 let mut file = File::from(file);
                 file.write_all(bytes)?;
                 io::Seek::rewind(&mut file)?;
-                // For reading alone: memory that could grow is memory that nothing counts.
+                // Read-only: no limit counts memory that could grow.
                 File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)))
             })
         }
@@ -166,7 +176,7 @@ fn open_stdin(job: &Job, paths: &Paths) -> Result<File, End> {
     opened.map_err(|error| unable(&paths.stdin, "open the standard input", &error))
 }
 
-/// Processor time of the children that have ended and were waited for, and of theirs.
+/// Processor time of reaped children and their descendants.
 #[allow(unsafe_code)]
 fn cpu_time_of_ended() -> Duration {
     // SAFETY: a struct of integers, for which zero is a value; the call writes to it alone.
@@ -182,9 +192,9 @@ fn cpu_time_of_ended() -> Duration {
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-/// What a task writes, on its way to a file.
+/// A stream of the task, on its way to a file.
 struct Stream {
-    /// Closed when the file takes no more: who goes on writing is ended (SIGPIPE), or told (EPIPE).
+    /// Closed when the file is full: a program that continues writing is ended (SIGPIPE), or gets EPIPE.
     pipe: Option<File>,
     file: CappedFile,
 }
@@ -194,7 +204,7 @@ impl Stream {
         Self { pipe: Some(File::from(pipe)), file: CappedFile::new(path, job.output_bytes) }
     }
 
-    /// Takes what there is now, and does not wait for more.
+    /// Copies what there is now, without waiting.
     fn take(&mut self) {
         let Some(pipe) = &mut self.pipe else { return };
         if rustix::fs::fcntl_setfl(&*pipe, OFlags::NONBLOCK).is_err() {
@@ -202,7 +212,7 @@ impl Stream {
             return;
         }
         let mut piece = vec![0; PIECE_BYTES];
-        // So often at most, or who writes without end keeps us from everything else.
+        // Bounded, or a program that writes without end would keep us from everything else.
         for _ in 0..16 {
             match pipe.read(&mut piece) {
                 Ok(bytes @ 1..) if self.file.write(&piece[..bytes]).is_ok() => {}
@@ -218,7 +228,7 @@ impl Stream {
     }
 }
 
-/// Takes what the task writes and looks at what it takes until it is over, or (how) to be ended.
+/// Copies the task's output and checks its resource use until it ends, or has to be ended, and how.
 fn watch(
     job: &Job,
     group: Option<&Member>,
@@ -231,16 +241,16 @@ fn watch(
         let now = Instant::now();
         if now >= next_look {
             let closely = now >= next_close_look;
-            let taken = Taken::by(first.as_raw_nonzero().get().unsigned_abs(), closely);
-            if let Some(verdict) = taken.verdict(job) {
+            let usage = Usage::by(first.as_raw_nonzero().get().unsigned_abs(), closely);
+            if let Some(verdict) = usage.verdict(job) {
                 return Ok(Some(verdict));
             }
-            // The system may have ended some of its processes for that, and the others wait for them without end.
+            // The system may have ended some of its processes, for which the others wait without end.
             if group.is_some_and(Member::ran_out_of_memory) {
                 return Ok(Some(End::Trapped { message: too_little_memory(job) }));
             }
             let took = now.elapsed();
-            next_look = now + taken.next_look(job, took);
+            next_look = now + usage.next_look(job, took);
             if closely {
                 next_close_look = now + CLOSE_LOOK_INTERVAL;
             }
@@ -265,17 +275,17 @@ fn watch(
 /// What the first process of a task needs.
 struct First<'a> {
     job: &'a Job,
-    /// On the host, and where it will be.
+    /// On the host, and as it will see them.
     paths: (&'a Paths, &'a Paths),
     group: Option<&'a Member>,
     stdout: OwnedFd,
     stderr: OwnedFd,
-    /// Where it says how the program ended.
+    /// Receives how the program ended.
     report: OwnedFd,
 }
 
-/// Starts the first process. What is the worker's alone is closed there: else it would be who still reads what the program
-/// writes, and who still waits for the end when the worker is gone.
+/// Starts the first process, and closes the worker's descriptors in it: else it would keep the program's output open,
+/// and outlive the worker.
 #[allow(unsafe_code)]
 fn fork<const N: usize>(first: First, ours: [OwnedFd; N], namespaces: bool) -> io::Result<(Pid, [OwnedFd; N])> {
     // SAFETY: this process has one thread, so that the child has all there is, and may do as it likes. It does not return.
@@ -297,7 +307,7 @@ impl First<'_> {
         let report = self.report.as_fd().try_clone_to_owned();
         let end = self.start_and_wait(namespaces).unwrap_or_else(|end| end);
         if namespaces {
-            // Before the end is told, so that what they took is counted.
+            // Before the report, so that their use is counted.
             end_all_others();
             while rustix::io::retry_on_intr(|| rustix::process::wait(WaitOptions::empty())).is_ok() {}
         }
@@ -328,8 +338,8 @@ impl First<'_> {
             group.join().map_err(|error| wall(&format!("its control group cannot be joined: {error}")))?;
         }
         let (real, paths) = self.paths;
-        // Bytes are in memory. A file is opened where it is read-only: through one that is open already the task could change
-        // the rights of what it is read from.
+        // Bytes are in memory. A file is opened in the root where it is read-only: through a descriptor from before the
+        // task could change its rights.
         let bytes = if let Stdin::Bytes(_) = job.stdin { Some(open_stdin(job, real)?) } else { None };
         if namespaces {
             space::enter_own_root(job, real)
@@ -342,7 +352,7 @@ impl First<'_> {
         if namespaces || rustix::process::geteuid().is_root() {
             space::give_up_capabilities().map_err(|errno| wall(&format!("rights cannot be given up: {errno}")))?;
         }
-        taken::limit(job, namespaces).map_err(|errno| wall(&format!("a limit cannot be set: {errno}")))?;
+        usage::limit(job, namespaces).map_err(|errno| wall(&format!("a limit cannot be set: {errno}")))?;
         let readable: Vec<PathBuf> = paths.inputs.iter().cloned().collect();
         let writable: Vec<PathBuf> =
             [Some(&paths.work), paths.checkpoint.as_ref()].into_iter().flatten().cloned().collect();
@@ -366,7 +376,7 @@ impl First<'_> {
                 Ok(Some((pid, status))) if Some(pid) == program => {
                     return Ok(end_of(ExitStatus::from_raw(status.as_raw())));
                 }
-                // Somebody whose parent had gone.
+                // An orphan.
                 Ok(_) => {}
                 Err(errno) => return Err(no_process(&errno.into())),
             }
@@ -396,7 +406,7 @@ fn end_of(status: ExitStatus) -> End {
     }
 }
 
-/// For who is the first in a namespace of processes: the others are all that there are.
+/// Ends all other processes of this namespace, of which this is the first.
 #[allow(unsafe_code)]
 fn end_all_others() {
     // SAFETY: two integers. There may be none, which is an error that says nothing.

@@ -1,8 +1,9 @@
-//! Standard output and error of a task: memory that the agent reads, too (`said`), then a file, and no more than so many bytes.
+//! Standard output and error of a task: first to memory shared with the agent (`shared_output`), then to a file, up to
+//! a limit.
 //!
-//! The file comes into being with the first byte that has no room in memory: most small tasks print little, and a file costs more
-//! than they do. Writes go straight there (C and Rust buffer on their side), so what a task wrote is there even when its worker is
-//! killed the moment after.
+//! The file is created by the first byte that does not fit the memory: most small tasks print little, and a file costs
+//! more than they do. Writes are not buffered (C and Rust buffer on their side), so that output is complete even if the
+//! worker is killed a moment later.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -18,9 +19,9 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
-use super::said::{Said, Stream};
+use super::shared_output::{SharedOutput, Stream};
 
-/// Largest single write that is announced to the runtime.
+/// Largest single write announced to the runtime.
 const WRITE_BYTES_MAX: usize = 64 << 10;
 
 /// A file that takes a limited number of bytes. Clones share file and count.
@@ -30,70 +31,70 @@ pub(super) struct CappedFile {
 }
 
 struct Inner {
-    /// Where its first bytes go; else all go to the file.
-    memory: Option<(Arc<Said>, Stream)>,
+    /// Where its first bytes go; none: all go to the file.
+    memory: Option<(Arc<SharedOutput>, Stream)>,
     path: PathBuf,
     file: OnceLock<File>,
-    left: AtomicU64,
+    remaining: AtomicU64,
     exceeded: AtomicBool,
 }
 
 impl CappedFile {
-    /// A stream whose file will be at `path`; its directory comes into being with it.
+    /// A stream whose file will be at `path`; its directory is made with it.
     pub(super) fn new(path: PathBuf, bytes_max: u64) -> Self {
         Self::with(None, path, bytes_max)
     }
 
-    /// One whose first bytes go to memory.
-    pub(super) fn said(said: &Arc<Said>, stream: Stream, path: PathBuf, bytes_max: u64) -> Self {
-        Self::with(Some((said.clone(), stream)), path, bytes_max)
+    /// A stream whose first bytes go to memory.
+    pub(super) fn in_memory(shared: &Arc<SharedOutput>, stream: Stream, path: PathBuf, bytes_max: u64) -> Self {
+        Self::with(Some((shared.clone(), stream)), path, bytes_max)
     }
 
-    fn with(memory: Option<(Arc<Said>, Stream)>, path: PathBuf, bytes_max: u64) -> Self {
-        let (left, exceeded) = (AtomicU64::new(bytes_max), AtomicBool::new(false));
-        let inner = Inner { memory, path, file: OnceLock::new(), left, exceeded };
+    fn with(memory: Option<(Arc<SharedOutput>, Stream)>, path: PathBuf, bytes_max: u64) -> Self {
+        let (remaining, exceeded) = (AtomicU64::new(bytes_max), AtomicBool::new(false));
+        let inner = Inner { memory, path, file: OnceLock::new(), remaining, exceeded };
         CappedFile { inner: Arc::new(inner) }
     }
 
-    /// Whether there is a file.
+    /// Whether the file exists.
     pub(super) fn exists(&self) -> bool {
         self.inner.file.get().is_some()
     }
 
-    /// Writes to memory as long as there is room, then to the file.
+    /// Writes to memory while there is room, then to the file.
     fn put(&self, bytes: &[u8]) -> io::Result<()> {
         let Inner { memory, path, file, .. } = &*self.inner;
         if let Some(mut file) = file.get() {
             return file.write_all(bytes);
         }
-        if let Some((said, stream)) = memory
-            && said.add(*stream, bytes)?
+        if let Some((shared, stream)) = memory
+            && shared.add(*stream, bytes)?
         {
             return Ok(());
         }
-        // One thread runs the task: nobody else opens it meanwhile.
+        // One thread runs the task: nothing else opens it meanwhile.
         let mut new = create(path)?;
-        if let Some((said, stream)) = memory {
-            new.write_all(&said.take(*stream))?;
-            said.forget_taken()?;
+        if let Some((shared, stream)) = memory {
+            new.write_all(&shared.take(*stream))?;
+            shared.forget_taken()?;
         }
         file.get_or_init(|| new).write_all(bytes)
     }
 
-    /// Whether more was written than is kept.
+    /// Whether more was written than the limit.
     pub(super) fn exceeded(&self) -> bool {
         self.inner.exceeded.load(Ordering::Relaxed)
     }
 
-    /// Writes what fits; fails with EFBIG when not all of it did.
+    /// Writes what fits; fails with EFBIG if not all of it did.
     pub(super) fn write(&self, bytes: &[u8]) -> io::Result<()> {
         // One thread runs the task, so load and store need not be one step.
-        let left = self.inner.left.load(Ordering::Relaxed);
-        let fits = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let remaining = self.inner.remaining.load(Ordering::Relaxed);
+        let fits = bytes.len().min(usize::try_from(remaining).unwrap_or(usize::MAX));
         if !bytes.is_empty() {
             self.put(&bytes[..fits])?;
         }
-        self.inner.left.store(left.saturating_sub(fits as u64), Ordering::Relaxed);
+        self.inner.remaining.store(remaining.saturating_sub(fits as u64), Ordering::Relaxed);
         if fits < bytes.len() {
             self.inner.exceeded.store(true, Ordering::Relaxed);
             return Err(rustix::io::Errno::FBIG.into());
@@ -164,15 +165,15 @@ impl AsyncWrite for CappedFile {
 
 #[cfg(test)]
 mod tests {
-    use super::super::said::{Heard, Streams};
+    use super::super::shared_output::{SharedOutputReader, Streams};
     use super::*;
 
     #[test]
-    fn keeps_the_first_bytes_and_says_so() {
+    fn output_beyond_the_limit_is_cut_and_reported() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("task/stdout");
-        let said = Arc::new(Said::new(Heard::new().unwrap().handle().unwrap()));
-        let capped = CappedFile::said(&said, Stream::Stdout, path.clone(), 10);
+        let shared = Arc::new(SharedOutput::new(SharedOutputReader::new().unwrap().handle().unwrap()));
+        let capped = CappedFile::in_memory(&shared, Stream::Stdout, path.clone(), 10);
         let twin = capped.clone();
         capped.write(b"").unwrap();
         capped.write(b"01234").unwrap();
@@ -184,20 +185,20 @@ mod tests {
         assert_eq!(capped.write(b"x").unwrap_err().kind(), io::ErrorKind::FileTooLarge);
         assert!(twin.exceeded());
         assert!(!capped.exists() && !path.exists(), "so little is in memory");
-        assert_eq!(said.end().stdout, b"0123456789");
+        assert_eq!(shared.end().stdout, b"0123456789");
     }
 
     #[test]
-    fn what_is_more_than_memory_takes_is_in_a_file_whole() {
+    fn output_beyond_the_memory_goes_to_a_file_completely() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("task/stderr");
-        let said = Arc::new(Said::new(Heard::new().unwrap().handle().unwrap()));
-        let capped = CappedFile::said(&said, Stream::Stderr, path.clone(), 1 << 20);
+        let shared = Arc::new(SharedOutput::new(SharedOutputReader::new().unwrap().handle().unwrap()));
+        let capped = CappedFile::in_memory(&shared, Stream::Stderr, path.clone(), 1 << 20);
         let line = [b'x'; 1000];
         (0..4).for_each(|_| capped.write(&line).unwrap());
         assert!(!capped.exists());
         (0..3).for_each(|_| capped.write(&line).unwrap());
         assert!(capped.exists());
-        assert_eq!((std::fs::read(path).unwrap().len(), said.end()), (7000, Streams::default()));
+        assert_eq!((std::fs::read(path).unwrap().len(), shared.end()), (7000, Streams::default()));
     }
 }

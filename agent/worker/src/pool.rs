@@ -1,27 +1,27 @@
-//! The agent's side: slots, their threads and worker processes.
+//! The pool, the agent's side: slots, their threads and worker processes.
 //!
-//! # How it holds together
-//! - A slot has a run of jobs, one after the other. What the worker has room for is handed over at once, so that it
-//!   does not wait for the agent between two small jobs: one packet each, through a socket of which the agent keeps the
-//!   worker's end too. A packet is read by one of the two. So [`Pool::take_back`] gets back exactly the jobs that have
-//!   not begun, whether the worker is busy, frozen or dead, and whoever dies or is stopped takes one job with it.
+//! # Design
+//! - A slot has a run of jobs, one after the other. Jobs are handed to the worker at once while there is room, so that
+//!   it does not wait for the agent between two small jobs: one packet each, through a socket of which the agent keeps
+//!   the worker's end, too. A packet is read by either. So [`Pool::take_back`] gets back exactly the jobs that have not
+//!   begun, whether the worker is busy, frozen or dead, and a worker that dies or is stopped loses only one job.
 //! - Each slot has a thread. It starts the worker when a job comes, blocks on the pipe of reports until the worker
-//!   reports or dies, and reaps it. The thread outlives the worker, because the kernel sends a worker its death
-//!   signal when the *thread* that started it ends. While more jobs are with the worker, the thread lets reports
-//!   accumulate for a moment: waking up for each would cost more than a small job.
-//! - One timer thread kills workers whose task is over its limit. It sleeps until the next limit. Another does so with those
-//!   whose files are, at which it has to look.
-//! - All they share is under one lock, held for moments: never across a pipe or a wait, though across starting a
-//!   process (about a millisecond), so that a freeze cannot miss a worker that is being born.
-//! - A worker's process id is in that state exactly as long as it is not reaped, and signals are sent under the lock:
-//!   they never reach another process that got the same id.
-//! - A worker is for one program and one bag's directories (`slot::Serves`). Before jobs of another it is replaced; before
-//!   the first of a program that was not compiled yet, a worker that only compiles has the slot.
-//! - What a worker writes to its stderr is read between jobs, and a little of it goes to the log: it is nobody's terminal.
-//! - Every started job has a place reserved in the channel of events, so that the end of a task never waits for a
-//!   reader, nor is lost.
+//!   reports or dies, and reaps it. The thread outlives the worker, because the kernel sends a worker its death signal
+//!   when the *thread* that started it ends. While more jobs are with the worker, the thread lets reports accumulate
+//!   for a moment: waking up for each would cost more than a small job.
+//! - One timer thread kills workers whose task exceeds its time limit, and sleeps until the next limit. Another looks
+//!   at the disk use of running tasks, and ends those over their limit.
+//! - All shared state is under one lock, held for moments: never across a pipe or a wait, though across starting a
+//!   process (about a millisecond), so that a freeze cannot miss a worker that is just being started.
+//! - The state has a worker's process id exactly until it is reaped, and signals are sent under the lock: they never
+//!   reach another process that got the same id.
+//! - A worker serves one program and one bag's directories (`slot::Serves`). It is replaced before jobs of another;
+//!   before the first job of a program that is not compiled yet, a compiling worker has the slot.
+//! - A worker's stderr is read between jobs, and its beginning is logged: it reaches no terminal.
+//! - Every started job has a place reserved in the channel of events, so that the end of a task neither waits for a
+//!   reader nor is lost.
 //!
-//! A worker leads a session, hence a process group, of its own (the terminal's Ctrl-C goes past it).
+//! A worker leads a session, hence a process group, of its own (the terminal's Ctrl-C does not reach it).
 
 mod slot;
 mod threads;
@@ -42,10 +42,10 @@ use super::disk::Allowance;
 use super::group;
 use super::native;
 use super::protocol;
-use super::said::Streams;
+use super::shared_output::Streams;
 use super::{Job, JobError, Outcome};
 
-/// How a pool is set up.
+/// Configuration of a pool.
 #[derive(Debug, Clone)]
 pub struct PoolConfig {
     /// The command that runs [`super::child::main`]: the program, then its arguments.
@@ -54,21 +54,21 @@ pub struct PoolConfig {
     pub slots: usize,
     /// Directory for compiled programs; created if need be. Belongs to the pool alone: no worker writes there.
     pub cache_dir: PathBuf,
-    /// Whether workers refuse to run anything on a machine where something else does ([`super::gaps`]).
+    /// Whether workers refuse to run on a machine that lacks a part of their confinement ([`super::gaps`]).
     pub strict: bool,
-    /// Where ends of tasks are told. Needs room for one event per job that is started and not ended.
+    /// Receives the ends of tasks. Needs room for one event per job that is started and not ended.
     pub events: mpsc::Sender<WorkerEvent>,
 }
 
-/// What a pool tells.
+/// An event of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkerEvent {
-    /// A task ended: exactly one per job that was successfully started and not taken back, in the order of the slot's
-    /// run. When that of the last arrives the slot is free again.
+    /// A task ended: exactly one event per job that was successfully started and not taken back, in the order of the
+    /// slot's run. With the event of the last job the slot is free again.
     Ended {
         /// The slot.
         slot: usize,
-        /// How.
+        /// How it ended.
         outcome: Outcome,
         /// How long it ran, not counting frozen time and the preparation of its program.
         wall: Duration,
@@ -78,10 +78,10 @@ pub enum WorkerEvent {
         compile: Duration,
         /// It wrote more to stdout or stderr than [`Job::output_bytes`]: the rest is lost.
         output_truncated: bool,
-        /// [`Job::directory`] is as it was: the task had nothing of it, and wrote nothing.
+        /// [`Job::directory`] is unchanged: the task did not use it.
         untouched: bool,
-        /// What the task wrote to its standard output and error, where that is in no file.
-        said: Streams,
+        /// Standard output and error, if they are in no file.
+        streams: Streams,
     },
 }
 
@@ -91,12 +91,12 @@ pub enum PoolError {
     /// No program to run.
     #[error("the worker command is empty: give the program to run")]
     NoCommand,
-    /// Compiled programs cannot be kept.
+    /// The directory for compiled programs cannot be used.
     #[error("cannot use the directory for compiled programs {dir:?}: {source}")]
     CacheDir {
         /// The directory.
         dir: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The system gives no more threads.
@@ -121,16 +121,16 @@ pub enum StartError {
         /// The slot.
         slot: usize,
     },
-    /// The job itself.
+    /// The job is invalid.
     #[error(transparent)]
     Job(#[from] JobError),
-    /// The job does not fit into a frame.
+    /// The job does not fit a packet.
     #[error("the job's description is larger than {} KiB: pass its standard input as a file", protocol::JOB_BYTES_MAX >> 10)]
     TooLarge,
     /// There is no memory for a large description.
     #[error("the job's description cannot be passed on: {0}")]
     Write(#[source] io::Error),
-    /// There is no place for the event of its end.
+    /// There is no room for the event of its end.
     #[error("the channel of worker events is full or closed: read the events before starting more")]
     EventsNotRead,
     /// The pool was shut down.
@@ -159,7 +159,7 @@ struct Shared {
     wake: Vec<Condvar>,
     /// For the timer: a limit began, moved or ended, or the pool closes.
     timer: Condvar,
-    /// For who watches the disk: something may run after nothing could, or the pool closes.
+    /// For the disk watcher: something may run again, or the pool closes.
     disk: Condvar,
 }
 
@@ -168,11 +168,11 @@ struct State {
     frozen: bool,
     closing: bool,
     slots: Vec<Slot>,
-    /// Of the next job.
+    /// Number of the next job.
     next_number: u64,
-    /// When the timer looks next by itself.
+    /// When the timer wakes next by itself.
     timer_at: Option<Instant>,
-    /// Somebody looks at what tasks take of the disk, or was told to.
+    /// The disk watcher is running, or was woken.
     disk_is_watched: bool,
 }
 
@@ -205,7 +205,7 @@ impl Pool {
             timer: Condvar::new(),
             disk: Condvar::new(),
         });
-        // From here on dropping the pool ends the threads that were started.
+        // From here on dropping the pool ends the threads.
         let mut pool = Pool { shared: Arc::clone(&shared), threads: Vec::new() };
         let for_timer = Arc::clone(&shared);
         pool.spawn("worker-timer".to_owned(), move || for_timer.run_timer())?;
@@ -228,8 +228,8 @@ impl Pool {
         self.shared.wake.len()
     }
 
-    /// Process ids of the present workers and of what native programs have started, for telling their processor time from
-    /// the owner's.
+    /// Process ids of the present workers and of all that native programs have started, to tell their processor time
+    /// from the owner's.
     pub fn worker_pids(&self) -> Vec<u32> {
         let pid = |slot: &Slot| {
             let pid = u32::try_from(slot.worker?.as_raw_nonzero().get()).ok()?;
@@ -247,8 +247,8 @@ impl Pool {
         self.put(slot, job, false).map(drop)
     }
 
-    /// As [`Pool::start`], also where the slot has jobs: it begins when those have ended. Returns the job's number, larger
-    /// than that of any before.
+    /// As [`Pool::start`], but the slot may have jobs: the new one begins when those have ended. Returns the job's
+    /// number, larger than any before.
     ///
     /// # Errors
     /// [`StartError`], but never [`StartError::Busy`].
@@ -288,8 +288,8 @@ impl Pool {
         Ok(number)
     }
 
-    /// Takes back all jobs of `slot` that have not begun, also while it is frozen: their numbers, in order. They will not
-    /// begin, and no events of them will come.
+    /// Takes back all jobs of `slot` that have not begun, also while it is frozen; returns their numbers, in order.
+    /// They will not begin, and have no events.
     pub fn take_back(&self, slot: usize) -> Vec<u64> {
         let mut state = self.shared.lock();
         let Some(place) = state.slots.get_mut(slot) else { return Vec::new() };
@@ -297,8 +297,8 @@ impl Pool {
         std::mem::take(&mut place.waiting).into_iter().map(|job| job.number).collect()
     }
 
-    /// Kills the task of `slot` that runs, or comes next, frozen or not; its end comes as an event
-    /// ([`Outcome::Stopped`], unless something else was decided the moment before). Says whether there was a task.
+    /// Kills the running or next task of `slot`, frozen or not; an event reports its end ([`Outcome::Stopped`], unless
+    /// another outcome was decided just before). False if there was no task.
     pub fn stop(&self, slot: usize) -> bool {
         let mut state = self.shared.lock();
         let Some(place) = state.slots.get_mut(slot) else { return false };
@@ -310,8 +310,8 @@ impl Pool {
         true
     }
 
-    /// Freezes all workers at once: whatever runs stops where it is and keeps its memory; what is started meanwhile
-    /// does not begin. Repeating it changes nothing.
+    /// Freezes all workers at once: running tasks stop and keep their memory; jobs started meanwhile do not begin.
+    /// Idempotent.
     pub fn freeze(&self) {
         self.shared.set_frozen(|state| state.frozen = true);
     }
@@ -321,12 +321,12 @@ impl Pool {
         self.shared.set_frozen(|state| state.frozen = false);
     }
 
-    /// Freezes one slot, independently of [`Pool::freeze`]. Says whether there is such a slot.
+    /// Freezes one slot, independently of [`Pool::freeze`]. False if there is no such slot.
     pub fn freeze_slot(&self, slot: usize) -> bool {
         self.shared.set_slot_frozen(slot, true)
     }
 
-    /// Undoes [`Pool::freeze_slot`]. Says whether there is such a slot.
+    /// Undoes [`Pool::freeze_slot`]. False if there is no such slot.
     pub fn thaw_slot(&self, slot: usize) -> bool {
         self.shared.set_slot_frozen(slot, false)
     }
@@ -379,6 +379,6 @@ fn never_ran(slot: usize, outcome: Outcome) -> WorkerEvent {
         compile,
         output_truncated: false,
         untouched: false,
-        said: Streams::default(),
+        streams: Streams::default(),
     }
 }

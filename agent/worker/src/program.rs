@@ -1,4 +1,4 @@
-//! What can be said about a program without running it.
+//! Static checks of a program.
 //!
 //! Two steps. A reader of our own walks the sections that decide whether the file is a WASI command (types, imports,
 //! exports) and words what is wrong for the person who built it; wasmtime's validator then checks everything else. It
@@ -9,7 +9,7 @@ use super::compile_cache;
 /// Why a program cannot be run by any worker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
-    /// The file is something else.
+    /// The file is not WebAssembly.
     #[error("not a WebAssembly module: build the program with a wasm32-wasi (WASI preview 1) target")]
     NotWebAssembly,
     /// A component instead of a core module.
@@ -37,7 +37,7 @@ pub enum ProgramError {
     /// The validator's verdict.
     #[error("not a valid WebAssembly module: {reason}")]
     Malformed {
-        /// What is wrong.
+        /// The flaw.
         reason: String,
     },
 }
@@ -128,7 +128,7 @@ pub(super) fn check_shape(bytes: &[u8]) -> Result<(), ProgramError> {
     Ok(())
 }
 
-/// `text` on one line and not longer than a terminal takes well.
+/// `text` on one line, cut to a length that suits a terminal.
 pub(super) fn one_line(text: &str) -> String {
     let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.chars().count() > 300 {
@@ -142,14 +142,14 @@ enum Start {
     OtherKind,
 }
 
-/// What decides whether a module is a WASI command.
+/// The parts of a module that decide whether it is a WASI command.
 #[derive(Default)]
 struct Outline {
     start: Option<Start>,
     exports_memory: bool,
 }
 
-/// The bytes end too early or are not what the format says.
+/// The bytes end too early or violate the format.
 struct Cut;
 
 impl From<Cut> for ProgramError {
@@ -162,11 +162,11 @@ const KIND_FUNCTION: u8 = 0;
 const KIND_MEMORY: u8 = 2;
 
 impl Outline {
-    /// Reads the sections behind the header. Refuses the first import that is not a function of preview 1.
+    /// Reads the sections after the header. Refuses the first import that is not a function of preview 1.
     fn read(bytes: &[u8]) -> Result<Self, ProgramError> {
         let mut outline = Outline::default();
         let mut rest = Reader { bytes };
-        // For each function type and each function: whether it takes and gives nothing.
+        // For each function type and each function: whether it has no arguments and results.
         let mut types: Vec<bool> = Vec::new();
         let mut functions: Vec<bool> = Vec::new();
         while !rest.bytes.is_empty() {
@@ -247,7 +247,7 @@ impl<'a> Reader<'a> {
         Err(Cut)
     }
 
-    /// As many bytes as the number before them says.
+    /// As many bytes as the number before them tells.
     fn sized(&mut self) -> Result<&'a [u8], Cut> {
         let length = self.number()? as usize;
         let (taken, rest) = self.bytes.split_at_checked(length).ok_or(Cut)?;
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn flaws_are_named() {
         for other in [&b""[..], b"\0as", b"\0asm", b"\x7fELF\x02\x01\x01\0\0", b"#!/bin/sh\necho\n", b"\0asm\x02\0\0\0"]
         {
             assert!(complaint(other).starts_with("not a WebAssembly module"), "{other:?}");
@@ -339,7 +339,7 @@ mod tests {
         let mut bytes = NOOP.to_vec();
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            // The verdict does not matter, that there is one does.
+            // Any verdict will do.
             drop(check_program(&bytes));
             bytes[bit / 8] ^= 1 << (bit % 8);
         }

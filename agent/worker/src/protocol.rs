@@ -1,13 +1,13 @@
-//! What the agent and a worker say to each other, in CBOR. To the worker: packets, first the greeting, then one for
-//! each job. From the worker: frames of four bytes of length (little-endian) and a message.
+//! The protocol between agent and worker, in CBOR. To the worker: packets, first the greeting, then one for each job.
+//! From the worker: frames of four bytes of length (little-endian) and a message.
 //!
 //! | the agent | then the worker |
 //! |---|---|
-//! | greets | is ready, once, or says why its program is of no use and ends |
-//! | gives jobs, to a worker that is ready and runs programs | says of each that it is done, in order and by its number |
+//! | greets | reports ready, once, or why its program cannot be used, and ends |
+//! | gives jobs to a ready worker that runs programs | reports each as done, in order and by number |
 //!
-//! The worker ran foreign code, so the agent treats what it says like a remote peer's words: capped, decoded, checked.
-//! One that speaks out of turn is killed, and the task that it has fails.
+//! The worker ran foreign code, so the agent treats its messages like a remote peer's: capped, decoded, checked. A
+//! worker that breaks the order is killed, and its task fails.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
 use std::mem::MaybeUninit;
@@ -23,16 +23,16 @@ use rustix::net::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::group::Member;
-use super::said::Streams;
+use super::shared_output::Streams;
 use super::{Job, StartError};
 
-/// Largest job. Holds its stdin bytes.
+/// Largest job, including its stdin bytes.
 pub(super) const JOB_BYTES_MAX: usize = 1 << 20;
-/// Largest packet to a worker; a socket takes three times as much. A larger job goes beside it, in memory.
+/// Largest packet to a worker; a socket holds three of them. A larger job travels in memory beside its packet.
 pub(super) const PACKET_BYTES_MAX: usize = 64 << 10;
-/// What precedes a job in its packet: its number, little-endian.
+/// Bytes before a job in its packet: its number, little-endian.
 pub(super) const NUMBER_BYTES: usize = 8;
-/// Largest frame from a worker. Holds a report with its message.
+/// Largest frame from a worker, including a report's message.
 pub(super) const FROM_WORKER_BYTES_MAX: usize = 64 << 10;
 /// Deepest nesting of a frame; ours have five levels.
 const RECURSION_MAX: usize = 16;
@@ -42,17 +42,17 @@ const RECURSION_MAX: usize = 16;
 pub(super) struct Hello {
     /// The process the worker belongs to.
     pub(super) agent_pid: u32,
-    /// What it is for.
+    /// The worker's role.
     pub(super) role: Role,
-    /// All that it may read.
+    /// Everything that it may read.
     pub(super) readable: Vec<PathBuf>,
-    /// All that it may write.
+    /// Everything that it may write.
     pub(super) writable: Vec<PathBuf>,
-    /// The worker ends rather than work where something else stays open too.
+    /// The worker ends instead of working if a part of its confinement is missing.
     pub(super) strict: bool,
 }
 
-/// What a worker is for.
+/// What a worker does.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Role {
     /// Compiles one program, which it does not run, and ends.
@@ -61,17 +61,17 @@ pub(super) enum Role {
         program: PathBuf,
         /// Its BLAKE3.
         hash: [u8; 32],
-        /// Where the result goes: an empty file.
+        /// File for the result, empty.
         artefact: PathBuf,
     },
     /// Runs jobs of one program.
     Run {
-        /// Its compiled form.
+        /// The program's compiled form.
         artefact: PathBuf,
     },
     /// Runs one job of a native program, and is ended.
     Native {
-        /// What its processes join, where there are such.
+        /// Control group for its processes to join, if any.
         group: Option<Member>,
     },
 }
@@ -79,9 +79,9 @@ pub(super) enum Role {
 /// A job on its way to a worker.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum Packet {
-    /// Here it is.
+    /// The job itself.
     Job(Box<Job>),
-    /// It is in the file that is passed with the packet.
+    /// The job is in the file passed with the packet.
     Beside,
 }
 
@@ -89,11 +89,11 @@ enum Packet {
 #[derive(Debug)]
 pub(super) struct JobPacket {
     bytes: Vec<u8>,
-    /// In memory: files in directories that workers write are not the agent's to write.
+    /// In memory: the agent must not write to directories that workers write.
     beside: Option<OwnedFd>,
 }
 
-/// What a worker says.
+/// A message of a worker.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum FromWorker {
     /// The program is ready: compiled, or loaded. Once, and before everything else.
@@ -101,17 +101,17 @@ pub(super) enum FromWorker {
         /// Processor time since the worker's start.
         cpu: Duration,
     },
-    /// Instead: how every job of this program ends, as far as this worker can tell.
+    /// Instead of `Ready`: how every job of this program ends, as far as this worker can tell.
     Unusable(End),
-    /// The job of this number is over; the worker takes the next.
+    /// The job of this number is done; the worker takes the next.
     Done(u64, Report),
 }
 
-/// How a job went, as far as the worker knows.
+/// The outcome of a job, as far as the worker knows.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Report {
     pub(super) end: End,
-    /// Time that the run took, by the clock.
+    /// Duration of the run by the clock.
     pub(super) wall: Duration,
     /// Processor time of this job.
     pub(super) cpu: Duration,
@@ -121,8 +121,8 @@ pub(super) struct Report {
     pub(super) output_truncated: bool,
     /// Nothing was made in the attempt's directory.
     pub(super) untouched: bool,
-    /// What it wrote to its standard output and error, where that is in no file.
-    pub(super) said: Streams,
+    /// Standard output and error, if they are in no file.
+    pub(super) streams: Streams,
 }
 
 /// The part of an [`super::Outcome`] that a worker can report.
@@ -162,7 +162,7 @@ fn encode_packet<T: Serialize>(message: &T, room_bytes: usize) -> Option<Vec<u8>
 /// # Errors
 /// It is too large, or the system gives no memory for one that goes beside its packet.
 pub(super) fn encode_job(job: &Job) -> Result<JobPacket, StartError> {
-    // Only those with long standard input do not fit; looking costs a copy of it.
+    // Only jobs with long standard input do not fit; measuring others would cost a copy of it.
     let is_small = match &job.stdin {
         super::Stdin::Bytes(bytes) => bytes.len() < PACKET_BYTES_MAX,
         super::Stdin::Empty | super::Stdin::File(_) => true,
@@ -205,11 +205,11 @@ impl JobPacket {
     }
 }
 
-/// The worker's side of the line: a packet of at most [`PACKET_BYTES_MAX`], and the file that came with it. No bytes: the
-/// agent has closed its end.
+/// Receives, in the worker, a packet of at most [`PACKET_BYTES_MAX`], and the file passed with it. No bytes: the agent
+/// has closed its end.
 ///
 /// # Errors
-/// Reading failed.
+/// When reading fails.
 pub(super) fn receive(from: impl AsFd, buffer: &mut [u8]) -> io::Result<(&[u8], Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -227,7 +227,7 @@ pub(super) fn receive(from: impl AsFd, buffer: &mut [u8]) -> io::Result<(&[u8], 
 /// Reads a packet.
 ///
 /// # Errors
-/// It is not a `T`.
+/// When it is not a `T`.
 pub(super) fn decode_packet<T: DeserializeOwned>(packet: &[u8]) -> io::Result<T> {
     ciborium::de::from_reader_with_recursion_limit(packet, RECURSION_MAX)
         .map_err(|error| io::Error::other(format!("a packet that does not decode: {error}")))
@@ -236,7 +236,7 @@ pub(super) fn decode_packet<T: DeserializeOwned>(packet: &[u8]) -> io::Result<T>
 /// The job of a packet, and its number.
 ///
 /// # Errors
-/// It cannot be read or is not a job.
+/// When it cannot be read or is not a job.
 pub(super) fn decode_job(packet: &[u8], beside: Option<OwnedFd>) -> io::Result<(u64, Job)> {
     let (number, message) = packet.split_first_chunk().ok_or_else(|| io::Error::other("a packet without a number"))?;
     let job = match (decode_packet(message)?, beside) {
@@ -260,7 +260,7 @@ pub(super) fn write(to: &mut impl Write, frame: &[u8]) -> io::Result<()> {
 /// Reads one message; `None` at the end of the stream between two frames.
 ///
 /// # Errors
-/// Reading failed, or what came is too large, cut off, or not a `T`.
+/// When reading fails, or the frame is too large, cut off, or not a `T`.
 pub(super) fn read<T: DeserializeOwned>(from: &mut impl Read, bytes_max: usize) -> io::Result<Option<T>> {
     let mut header = [0; 4];
     let first = loop {
@@ -301,7 +301,7 @@ mod tests {
             worker_cpu: Duration::from_secs(3),
             output_truncated: true,
             untouched: false,
-            said: Streams { stdout: vec![1, 2], stderr: Vec::new() },
+            streams: Streams { stdout: vec![1, 2], stderr: Vec::new() },
         };
         FromWorker::Done(7, report)
     }
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_frame_is_refused() {
+    fn bytes_that_are_no_frame_are_refused() {
         let frame = encode(&report(), FROM_WORKER_BYTES_MAX).unwrap();
         for cut in 1..frame.len() {
             assert!(read::<FromWorker>(&mut &frame[..cut], FROM_WORKER_BYTES_MAX).is_err(), "cut at {cut}");
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn mutations_of_what_workers_and_agents_say() {
+    fn mutations_of_the_protocol() {
         use idlewood_testing::mutations;
 
         let says = [FromWorker::Ready { cpu: Duration::from_millis(3) }, report()];

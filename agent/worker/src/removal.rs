@@ -1,17 +1,17 @@
-//! Removes what tasks made: whatever its rights, depth, number and names.
+//! Removing a task's files, whatever their rights, depth, number and names.
 //!
-//! A task can nest directories as deep as it likes, also beyond what a path can name, take away the rights to them, fill them
-//! with any number of files, and give them names that are not UTF-8. Whoever removes that by calling itself for each directory
-//! runs out of stack, and whoever keeps the directories above open runs out of descriptors. So nothing is walked here: a
-//! directory that still holds something is moved up, to the top of what is being removed, and waits there for its turn. What
-//! is at hand at any time is the top, one directory in it, and two numbers.
+//! A task can nest directories as deep as it likes, even beyond what a path can express, remove the rights to them,
+//! fill them with any number of files, and give them names that are not UTF-8. A recursive removal would run out of
+//! stack, and one that keeps all parent directories open would run out of descriptors. So nothing is walked here: a
+//! directory that is not empty is moved up, into the topmost directory that is being removed, and waits there for its
+//! turn. The state is that directory, one directory in it, and two numbers.
 //!
 //! - Each directory is moved once, and each entry is read once: the work grows with the number of entries alone.
 //! - Entries are removed while they are read; their names are not kept.
-//! - No link is followed: names are looked up in open directories, and of a link the link is removed.
-//! - Nothing needs to be finished: what is interrupted goes on with the next call, since what was moved up lies below the top.
+//! - Links are not followed: names are looked up in open directories, and a link itself is removed.
+//! - An interrupted removal continues with the next call, since directories that were moved up lie below the top.
 //!
-//! Left out: hindering somebody who writes there at the same time, which may make it fail.
+//! Left out: stopping another process that writes there at the same time, which may make the removal fail.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -22,22 +22,22 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// How often all of it is gone through while something of it goes each time. Once is enough, but where a file system leaves
-/// out entries while others are removed, or lets only so many directories lie in one (65,000 on some).
+/// Most passes, each of which removes something. One is enough, except where a file system skips entries while others
+/// are removed, or limits the directories in one directory (65,000 on some).
 const PASSES_MAX: u32 = 1000;
 
-/// What the agent's user needs to empty a directory.
+/// Rights that the agent's user needs to empty a directory.
 const OWN: Mode = Mode::RWXU;
 
-/// Of a directory alone, not followed, and closed in programs that are started.
+/// Opens directories only, does not follow links, closes on exec.
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Removes whatever is at a path, with all that is in it; of a link, the link. Nothing may be there. Blocks.
+/// Removes the file, link or directory at a path, with all its content. Does nothing if there is none. Blocks.
 ///
-/// The path must lie where no worker can replace it but its last part.
+/// The path must lie where no worker can replace any part but the last.
 ///
 /// # Errors
-/// It, or a part of it, cannot be removed: as much as can be is.
+/// When some of it cannot be removed: the rest is.
 pub fn remove(path: &Path) -> io::Result<()> {
     let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     let name = CString::new(name.as_bytes())?;
@@ -64,22 +64,22 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives the agent's user all rights to a directory, so that it can be opened; a link is not followed.
+/// Gives the agent's user all rights to a directory, so that it can be opened; does not follow a link.
 ///
 /// # Errors
-/// It is no directory, or the system refuses.
+/// When it is no directory, or the system refuses.
 pub(super) fn open_up(path: &Path) -> io::Result<()> {
     Ok(open_up_at(rustix::fs::CWD, &CString::new(path.as_os_str().as_bytes())?)?)
 }
 
 fn open_up_at(parent: BorrowedFd, name: &CStr) -> Result<(), Errno> {
-    // No right is needed to get hold of it like this; and what is got hold of is not exchanged any more.
+    // Opening with O_PATH needs no rights, and then the directory cannot be exchanged any more.
     let handle = rustix::fs::openat(parent, name, DIRECTORY | OFlags::PATH, Mode::empty())?;
-    // The system changes nothing through such a handle, but through the link that stands for it.
+    // The system refuses to change rights through such a handle, but not through its link in /proc.
     rustix::fs::chmod(format!("/proc/thread-self/fd/{}", handle.as_raw_fd()), OWN)
 }
 
-/// What is left of an entry.
+/// The remains of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
     None,
@@ -87,7 +87,7 @@ enum Rest {
     Directory,
 }
 
-/// Removes one entry, if it is no directory with something in it.
+/// Removes one entry, unless it is a directory that is not empty.
 fn take_away(parent: BorrowedFd, name: &CStr, is: FileType) -> Result<Rest, Errno> {
     if is != FileType::Directory {
         match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
@@ -116,7 +116,7 @@ fn enter(parent: BorrowedFd, name: &CStr) -> Result<OwnedFd, Errno> {
     let mode = Mode::from_raw_mode(rustix::fs::fstat(&directory)?.st_mode);
     if !mode.contains(OWN) {
         match rustix::fs::fchmod(&directory, OWN) {
-            // Whoever is root may not need it; who does is refused when it comes to that.
+            // Root may not need the rights; a user who does is refused later.
             Ok(()) | Err(Errno::PERM) => {}
             Err(errno) => return Err(errno),
         }
@@ -124,17 +124,17 @@ fn enter(parent: BorrowedFd, name: &CStr) -> Result<OwnedFd, Errno> {
     Ok(directory)
 }
 
-/// A directory that is being emptied, and in it what was moved up from below: directories whose names are numbers.
+/// A directory that is being emptied, with the directories moved up into it, whose names are numbers.
 struct Heap {
     top: OwnedFd,
-    /// What the names of these begin with, unlike those of anything else.
+    /// Prefix of their names, which no other entry has.
     prefix: String,
-    /// The numbers of those that are still there.
+    /// The numbers of those that still exist.
     first: u64,
     next: u64,
-    /// How many entries are gone.
+    /// Number of entries removed.
     taken: u64,
-    /// The first thing that could not be done.
+    /// The first failure.
     failure: Option<Errno>,
 }
 
@@ -148,7 +148,7 @@ impl Heap {
         CString::new(format!("{}{number}", self.prefix)).map_err(|_| Errno::INVAL)
     }
 
-    /// Takes everything out of the top, as far as that goes: what does not is noted, and the rest goes on.
+    /// Empties the top as far as possible: notes failures, and continues with the rest.
     fn clear(&mut self) -> Result<(), Errno> {
         let top = Dir::read_from(&self.top)?;
         self.empty(top);
@@ -165,12 +165,12 @@ impl Heap {
         Ok(())
     }
 
-    /// Takes everything out of a directory: to nowhere, or to the top.
+    /// Empties a directory: removes entries, and moves full directories up.
     fn empty(&mut self, mut directory: Dir) {
         while let Some(entry) = directory.read() {
             let Some(entry) = self.note(entry) else { return };
             let name = entry.file_name();
-            // The top may show what has just come there.
+            // The top may list directories that were just moved there.
             if matches!(name.to_bytes(), b"." | b"..") || name.to_bytes().starts_with(self.prefix.as_bytes()) {
                 continue;
             }
@@ -188,7 +188,7 @@ impl Heap {
     fn move_up(&mut self, parent: BorrowedFd, name: &CStr) -> Result<(), Errno> {
         let to = self.name(self.next)?;
         match rustix::fs::renameat(parent, name, &self.top, &to) {
-            // A directory is written to when it gets another parent.
+            // Moving a directory to another parent needs write access to it.
             Err(Errno::ACCESS) => {
                 open_up_at(parent, name)?;
                 rustix::fs::renameat(parent, name, &self.top, &to)?;
@@ -223,10 +223,10 @@ mod tests {
 
     use super::*;
 
-    /// A user who is nobody's agent.
+    /// A user without rights here.
     const NOBODY: u32 = 65534;
 
-    /// Runs this on a thread with little stack and so many free descriptors, as another user where this one is root.
+    /// Runs `body` on a thread with little stack and so many free descriptors, as another user if this one is root.
     #[allow(unsafe_code)]
     fn with_little(descriptors: usize, as_nobody: bool, body: impl FnOnce() + Send) {
         std::thread::scope(|scope| {
@@ -240,7 +240,7 @@ mod tests {
                 }
                 taken.truncate(taken.len() - descriptors);
                 if as_nobody && rustix::process::geteuid().is_root() {
-                    // This thread alone.
+                    // For this thread alone.
                     rustix::thread::set_thread_groups(&[]).expect("root may");
                     let (user, group) = (rustix::fs::Uid::from_raw(NOBODY), rustix::fs::Gid::from_raw(NOBODY));
                     rustix::thread::set_thread_res_gid(group, group, group).expect("root may");
@@ -252,14 +252,14 @@ mod tests {
         });
     }
 
-    /// A directory that everybody may write to.
+    /// A directory that all users may write to.
     fn everybodys() -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("a directory");
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o777)).expect("ours");
         root
     }
 
-    /// Makes so many directories in a directory, one in the other, and a file in the last.
+    /// Makes so many nested directories, and a file in the innermost.
     fn nest(root: &Path, name: &str, levels: usize) {
         let mut at = rustix::fs::open(root, DIRECTORY, Mode::empty()).expect("ours");
         let names = std::iter::once(name).chain(std::iter::repeat("d")).take(levels);
@@ -274,7 +274,7 @@ mod tests {
         fs::read_dir(directory).expect("ours").map(|entry| entry.expect("ours").path()).collect()
     }
 
-    /// As a task makes them that opens no path longer than the system takes: hung below each other.
+    /// Made as a task would that opens no path longer than the system takes: by moving them below each other.
     #[test]
     fn depth_takes_neither_stack_nor_descriptors() {
         let root = tempfile::tempdir().expect("a directory");
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_do_not_matter_to_who_is_not_root() {
+    fn rights_do_not_hinder_a_plain_user() {
         let root = everybodys();
         let tree = root.path().join("tree");
         with_little(6, true, || {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_followed_and_nobody_is_waited_for() {
+    fn links_are_not_followed_and_pipes_do_not_block() {
         let root = tempfile::tempdir().expect("a directory");
         let (tree, kept) = (root.path().join("tree"), root.path().join("kept"));
         fs::create_dir_all(tree.join("in")).expect("ours");
@@ -365,15 +365,15 @@ mod tests {
         assert!(names(&kept).is_empty());
     }
 
-    /// What cannot be removed keeps nothing else from it, and is told.
+    /// A failure is reported, and does not keep anything else from being removed.
     #[test]
-    fn what_stays_is_told_and_the_rest_goes() {
+    fn a_failure_is_reported_and_the_rest_is_removed() {
         let root = everybodys();
         let tree = root.path().join("tree");
         fs::create_dir_all(tree.join("a/b")).expect("ours");
         fs::set_permissions(&tree, fs::Permissions::from_mode(0o777)).expect("ours");
         if !rustix::process::geteuid().is_root() {
-            // Nothing can be made that the user who made it cannot remove.
+            // This user can remove everything that it can make.
             return remove(&tree).expect("it is ours");
         }
         with_little(6, true, || {
@@ -386,7 +386,7 @@ mod tests {
         assert!(names(root.path()).is_empty());
     }
 
-    /// So many directories with something in them, each with two of them below it.
+    /// So many directories that are not empty, each with two below it.
     fn spread(at: &Path, levels: u32) {
         fs::create_dir(at).expect("it is new");
         fs::write(at.join("file"), "").expect("ours");
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_interrupted_goes_on() {
+    fn an_interrupted_removal_continues() {
         let root = tempfile::tempdir().expect("a directory");
         let tree = root.path().join("tree");
         spread(&tree, 9);
@@ -410,7 +410,7 @@ mod tests {
         assert!(names(root.path()).is_empty());
     }
 
-    /// Files of nobody's content, in one directory and in many.
+    /// Empty files, in one directory and in many.
     fn fill(tree: &Path, files: u32) {
         fs::create_dir(tree).expect("it is new");
         for part in 0..4 {
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_files_go() {
+    fn a_hundred_thousand_files_are_removed() {
         let root = tempfile::tempdir().expect("a directory");
         fill(&root.path().join("tree"), 100_000);
         with_little(6, false, || remove(&root.path().join("tree")).expect("whatever their number"));
@@ -435,7 +435,7 @@ mod tests {
     /// `cargo test --release -p idlewood --lib a_million_files_go -- --ignored`
     #[test]
     #[ignore = "takes half a minute"]
-    fn a_million_files_go() {
+    fn a_million_files_are_removed() {
         let root = tempfile::tempdir().expect("a directory");
         fill(&root.path().join("tree"), 1_000_000);
         with_little(6, false, || remove(&root.path().join("tree")).expect("whatever their number"));

@@ -14,9 +14,9 @@
 //! is checked against a known one before anything is timed.
 //!
 //! Measured in processor time of the thread, so that other load on the machine does not count; the median of short
-//! pieces, so that a slow spell does not either.
+//! pieces, so that neither does a slow moment.
 //!
-//! Left out: the number of cores, memory bandwidth, and what other load on the other hyper-thread costs.
+//! Left out: the number of cores, memory bandwidth, and the cost of load on the other hyper-thread.
 
 use std::fs;
 use std::io::{self, Write};
@@ -25,8 +25,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Version of the kernel; a cached speed of another version is measured anew. Raise it with any change to the passes.
-/// A build without optimisation runs the kernel several times slower than its tasks: it keeps its speeds apart.
+/// Version of the kernel; a cached speed of another version is measured anew. Raise it with any change to the passes. A
+/// build without optimisation runs the kernel several times slower than its tasks: it keeps its speeds apart.
 const VERSION: &str = if cfg!(debug_assertions) { "1-unoptimised" } else { "1" };
 /// How long [`measure`] takes.
 const MEASURE_TIME: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ const PIECES: u32 = 15;
 /// Checksum of the state after the first [`PASSES_PER_LOOK`] passes, the same on every machine.
 const CHECKSUM: u64 = 0x2284_c282_4c90_e97d;
 
-/// Why a measured speed could not be kept. The speed itself is valid.
+/// Why a measured speed could not be written. The speed itself is valid.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot keep the measured speed in {path}: {source}; it will be measured again at the next start")]
 pub struct SaveError {
@@ -47,7 +47,7 @@ pub struct SaveError {
     source: io::Error,
 }
 
-/// What the cache file holds.
+/// Content of the cache file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Cached {
@@ -128,15 +128,15 @@ fn thread_time() -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// The speed kept in `path`, Mop/s; `None` when there is none, it is of another kernel version, or the file is damaged:
-/// measure again then.
+/// The speed cached in `path`, in Mop/s; `None` if there is none, it is of another kernel version, or the file is
+/// damaged: measure again then.
 pub fn load(path: &Path) -> Option<f64> {
     let cached: Cached = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
     let plausible = cached.mops_per_second.is_finite() && cached.mops_per_second > 0.0;
     (cached.kernel == VERSION && plausible).then_some(cached.mops_per_second)
 }
 
-/// Keeps a measured speed in `path`; the file is there whole or not at all.
+/// Writes a measured speed to `path`, atomically.
 ///
 /// # Errors
 /// [`SaveError`]; the former content is untouched.
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_kernel_is_what_its_description_says() {
-        // Written after the module's text, with other means: u128, an explicit table, no rotation.
+        // Written after the module's text, by other means: u128, an explicit table, no rotation.
         let mut table = [0_u64; 8192];
         let (mut s, mut x) = (1_u64, 0.5_f64);
         for _ in 0..PASSES_PER_LOOK {
@@ -184,7 +184,7 @@ mod tests {
     fn measures_a_plausible_and_repeatable_speed() {
         let (first, second) = (measure_for(Duration::from_millis(150)), measure_for(Duration::from_millis(150)));
         assert!(first > 0.5 && first < 5000.0, "{first}");
-        // What shares the processor core takes up to half of it, and comes and goes.
+        // Other processes on the processor core take up to half of it, and come and go.
         assert!(first / second < 4.0 && second / first < 4.0, "{first} and {second}");
     }
 

@@ -1,6 +1,6 @@
 //! A tiny deterministic world: many overlays, one event loop, messages that travel as bytes.
 
-// Each test binary uses its part of it.
+// Each test binary uses a part of this module.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
@@ -15,8 +15,8 @@ use rand::{RngExt, SeedableRng};
 
 pub(crate) mod oracle;
 
-/// Leaves out what both payloads begin with; leads to garbage when applied to another base. On the way bytes are turned
-/// over, so that nobody takes what travels for what was published.
+/// Omits the common beginning of both payloads; unpacks to garbage with another base. Bytes are inverted on the way, so
+/// that packed bytes cannot be mistaken for the payload.
 pub(crate) const CODEC: PayloadCodec = PayloadCodec {
     pack: |base, new| {
         let same = |base: &[u8]| base.iter().zip(new).take_while(|(one, other)| one == other).count().min(255);
@@ -38,12 +38,12 @@ pub(crate) struct Machine {
     pub(crate) id: PeerId,
     pub(crate) incarnation: u64,
     pub(crate) overlay: Option<Overlay>,
-    /// What it was when its leave was complete.
+    /// Its overlay at the completion of its leave.
     left: Option<Overlay>,
     pub(crate) notices: Vec<Notice>,
     /// Machines of different sides do not hear each other.
     pub(crate) side: u8,
-    /// A closed lid: it does nothing, and what is sent to it is lost.
+    /// A closed lid: the machine does nothing, and loses the messages sent to it.
     pub(crate) asleep: bool,
     wake: Option<Time>,
 }
@@ -63,7 +63,7 @@ pub(crate) struct World {
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_by_kind: BTreeMap<String, (u64, u64)>,
     pub(crate) config: Config,
-    /// What was sent and by whom, while somebody wants to know.
+    /// Messages with receiver and sender, while a test records them.
     pub(crate) recorded: Option<Vec<(usize, PeerId, Message)>>,
     rng: ChaCha8Rng,
     queue: BTreeMap<(Time, u64), Item>,
@@ -278,7 +278,7 @@ impl World {
         }
     }
 
-    /// Everything that matters about every peer, in the order of the line, for failing tests.
+    /// All that matters about every peer, in the order of the line, for failing tests.
     fn describe(&self) -> String {
         let mut up: Vec<_> = self.machines.iter().filter_map(|machine| machine.overlay.as_ref()).collect();
         up.sort_by_key(|overlay| PositionKey::new(GRID, overlay.me().peer));
@@ -296,7 +296,7 @@ impl World {
         lines.collect()
     }
 
-    /// What must hold after every step, whatever is going on (I2, I4, I5, and the bounds that `overlay` states).
+    /// Invariants that hold after every step (I2, I4, I5, and the bounds that `overlay` states).
     fn check_safety(&self, index: usize) {
         let Some(overlay) = &self.machines[index].overlay else { return };
         let key = |contact: &Contact| PositionKey::new(GRID, contact.peer);
@@ -336,13 +336,13 @@ impl World {
 }
 
 /// The machines that are up, in the order of the line.
-pub(crate) fn in_line(world: &World) -> Vec<usize> {
+pub(crate) fn in_order(world: &World) -> Vec<usize> {
     let mut line = world.alive();
     line.sort_by_key(|index| PositionKey::new(GRID, world.machines[*index].id));
     line
 }
 
-/// A message of `sender`, as it would say it to a stranger.
+/// A message of `sender`, with its address.
 pub(crate) fn message(sender: &Contact, body: Body) -> Message {
     Message { grid: GRID.tag(), incarnation: sender.incarnation, address: Some(sender.address.clone()), body }
 }
@@ -353,7 +353,7 @@ impl Machine {
     }
 }
 
-/// The scheduler above would do the same; payloads name their origin, so that tests can trace them.
+/// Publishes as the scheduler would; payloads name their origin, so that tests can trace them.
 pub(crate) fn publish(now: Time, overlay: &mut Overlay, effects: &mut Vec<Effect>) {
     let id = overlay.me().peer;
     overlay.publish(now, Node::Leaf, payload(id, Node::Leaf), effects);

@@ -1,10 +1,11 @@
-//! The centralised schedulers: one queue of bags, from which a task leaves only when a slot is free for it.
+//! The centralised schedulers: one queue of bags; a task leaves it only when a slot is free.
 //!
-//! What waits is counted, never listed: a decision takes the time of the number of bags, a task that of a heap of the
-//! slots. Where several slots are free the fastest is first.
+//! Waiting tasks are counted, not listed: a decision takes time in proportion to the number of bags, a task that of a
+//! heap of the slots. Of several free slots the fastest is used first.
 //!
-//! Where tasks have checkpoints, what a machine took away with it goes on from the last one if it begins on that machine again, as in
-//! the simulation; so it begins there if it can, and elsewhere, anew, only when nothing else of its bag waits.
+//! If tasks have checkpoints, a task lost with its machine continues from the last one if it begins on that machine
+//! again, as in the simulation; so it begins there if it can, and anew elsewhere only when no other task of its bag
+//! waits.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -14,12 +15,12 @@ use idlewood_overlay::Time;
 use super::plan::{self, Job};
 use super::{Instance, Policy};
 
-/// Schedules the bags; when each was complete, none where it was not by the horizon.
+/// Schedules the bags; returns when each was complete, none if it was not by the horizon.
 pub fn schedule(instance: &Instance, policy: Policy) -> Vec<Option<Time>> {
     Centre::new(instance, policy).run()
 }
 
-/// What happens, in the order in which it does at one instant.
+/// An event; at one instant they are handled in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Occurrence {
     TaskEnds { slot: usize, serial: u64 },
@@ -30,31 +31,35 @@ enum Occurrence {
 
 /// A task that has begun.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct Begun {
     bag: usize,
     index: u64,
-    /// Time that it still takes, in µs, when it goes on (or went on) at `since`.
-    left_us: i64,
-    /// The same if it is what its bag declares: that is all that the centre knows.
+    /// Remaining time, in µs, from `since` on.
+    remaining_us: i64,
+    /// The same by its bag's declaration, which is all that the centre knows.
     declared_us: i64,
-    /// What `left_us` was at its beginning.
+    /// The remaining time at its beginning.
     takes_us: i64,
     since: Time,
 }
 
-impl Run {
-    /// It stops.
+impl Begun {
+    /// Stops it.
     fn pause(self, now: Time) -> Self {
         let ran_us = now.as_micros() - self.since.as_micros();
-        Self { left_us: (self.left_us - ran_us).max(1), declared_us: (self.declared_us - ran_us).max(1), ..self }
+        Self {
+            remaining_us: (self.remaining_us - ran_us).max(1),
+            declared_us: (self.declared_us - ran_us).max(1),
+            ..self
+        }
     }
 }
 
-/// A task that its machine took away with it.
+/// A task that was lost with its machine.
 #[derive(Clone, Copy, Debug)]
 struct Lost {
     index: u64,
-    /// Where it has a checkpoint, and what it has done by then, in µs.
+    /// The machine with its checkpoint, and the time covered by that, in µs.
     kept: Option<(usize, i64)>,
 }
 
@@ -62,9 +67,9 @@ struct Lost {
 struct Slot {
     machine: usize,
     speed_mops: f64,
-    running: Option<Run>,
-    frozen: Vec<Run>,
-    /// Which of the planned ends is that of the running task.
+    running: Option<Begun>,
+    frozen: Vec<Begun>,
+    /// Identifies the planned end of the running task.
     serial: u64,
 }
 
@@ -72,7 +77,7 @@ struct Slot {
 #[derive(Clone, Copy, Debug, Default)]
 struct Queued {
     size: f64,
-    /// Index of the first task that never began.
+    /// Index of the first task that has never begun.
     next: u64,
     waiting: u64,
     /// Running or frozen.
@@ -89,7 +94,7 @@ struct Centre<'a> {
     /// First slot of each machine, and one past the last of all.
     first_slots: Vec<usize>,
     slots: Vec<Slot>,
-    /// Slots that are up and have nothing, the fastest first.
+    /// Free slots of machines that are up, the fastest first.
     idle: BTreeSet<(Reverse<u64>, usize)>,
     /// Slots whose task ended at this instant.
     freed: Vec<usize>,
@@ -100,7 +105,7 @@ struct Centre<'a> {
     queue: Vec<Queued>,
     /// Tasks of each bag that were lost.
     lost: Vec<Vec<Lost>>,
-    /// Bags as last ordered; none before `head` waits.
+    /// Bags in their last order; none before `head` waits.
     order: Vec<usize>,
     head: usize,
     completed: Vec<Option<Time>>,
@@ -169,7 +174,7 @@ impl<'a> Centre<'a> {
         self.completed
     }
 
-    // ---- what happens ----
+    // ---- events ----
 
     fn arrive(&mut self, bag: usize) {
         let description = &self.instance.bags[bag];
@@ -209,7 +214,7 @@ impl<'a> Centre<'a> {
             let key = (Reverse(slot.speed_mops.to_bits()), index);
             let running = slot.running.take().map(|run| run.pause(self.now));
             for run in running.into_iter().chain(slot.frozen.drain(..)) {
-                let done_us = run.takes_us - run.left_us;
+                let done_us = run.takes_us - run.remaining_us;
                 let kept_us = self.instance.checkpoint_us.map_or(0, |interval_us| done_us - done_us % interval_us);
                 let kept = (kept_us > 0).then_some((machine, kept_us));
                 self.queue[run.bag].begun -= 1;
@@ -243,7 +248,7 @@ impl<'a> Centre<'a> {
         self.first_slots[machine]..self.first_slots[machine + 1]
     }
 
-    // ---- who runs ----
+    // ---- assignment ----
 
     /// The first bag in the order that waits.
     fn head(&mut self) -> Option<usize> {
@@ -256,7 +261,7 @@ impl<'a> Centre<'a> {
         None
     }
 
-    /// Gives each slot that has just become free what comes first: a task frozen there, or one that waits.
+    /// Gives each slot that has just become free its first task: one frozen there, or one that waits.
     fn occupy(&mut self) {
         let mut freed = std::mem::take(&mut self.freed);
         freed.sort_by_key(|&index| (Reverse(self.slots[index].speed_mops.to_bits()), index));
@@ -273,13 +278,13 @@ impl<'a> Centre<'a> {
         self.freed = freed;
     }
 
-    /// Of the tasks frozen at a slot the one that comes first, and its rank.
+    /// The first in the order of the tasks frozen at a slot, and its rank.
     fn first_frozen(&self, index: usize) -> Option<(usize, usize)> {
         let frozen = self.slots[index].frozen.iter().enumerate();
         frozen.map(|(number, run)| (number, self.queue[run.bag].rank)).min_by_key(|&(_, rank)| rank)
     }
 
-    /// Lets tasks that wait go to idle slots.
+    /// Assigns waiting tasks to idle slots.
     fn fill(&mut self) {
         while let Some(bag) = self.head() {
             let Some((_, slot)) = self.idle.pop_first() else { return };
@@ -301,12 +306,12 @@ impl<'a> Centre<'a> {
         let takes_us = |work_mops: f64| ((work_mops / speed_mops * 1e6).round() as i64).max(1);
         let declared_us = (takes_us(self.instance.bags[bag].declared_mops) - kept_us).max(1);
         let takes_us = takes_us(self.instance.task_mops(bag, task));
-        let left_us = (takes_us - kept_us).max(1);
-        self.go_on(index, Run { bag, index: task, left_us, declared_us, takes_us, since: self.now });
+        let remaining_us = (takes_us - kept_us).max(1);
+        self.go_on(index, Begun { bag, index: task, remaining_us, declared_us, takes_us, since: self.now });
     }
 
-    /// Which task of a bag begins on a machine: one with a checkpoint there, one that was lost and has none, the next that never
-    /// began, and only then one with a checkpoint elsewhere.
+    /// The task of a bag that begins on a machine: one with a checkpoint there, else one that was lost without a
+    /// checkpoint, else the next that never began, else one with a checkpoint elsewhere.
     fn next_task(&mut self, bag: usize, machine: usize) -> Lost {
         let lost = &mut self.lost[bag];
         let has_kept = |meant: fn(&Lost, usize) -> bool| lost.iter().rposition(|lost| meant(lost, machine));
@@ -324,14 +329,14 @@ impl<'a> Centre<'a> {
 
     fn thaw(&mut self, index: usize, number: usize) {
         let run = self.slots[index].frozen.swap_remove(number);
-        self.go_on(index, Run { since: self.now, ..run });
+        self.go_on(index, Begun { since: self.now, ..run });
     }
 
-    fn go_on(&mut self, index: usize, run: Run) {
+    fn go_on(&mut self, index: usize, run: Begun) {
         let slot = &mut self.slots[index];
         slot.serial += 1;
         slot.running = Some(run);
-        let (at, serial) = (Time::from_micros(self.now.as_micros() + run.left_us), slot.serial);
+        let (at, serial) = (Time::from_micros(self.now.as_micros() + run.remaining_us), slot.serial);
         self.plan(at, Occurrence::TaskEnds { slot: index, serial });
     }
 
@@ -344,10 +349,10 @@ impl<'a> Centre<'a> {
 
     // ---- the order ----
 
-    /// Orders the bags anew, and lets that take effect.
+    /// Orders the bags anew, and applies the new order.
     fn replan(&mut self) {
         let is_preemptive = matches!(self.policy, Policy::MinCentPlus { .. });
-        // What cannot be preempted has no place in the order.
+        // Without preemption a begun bag has no place in the order.
         let is_open = |bag: &Queued| bag.waiting > 0 || is_preemptive && bag.begun > 0;
         let mut order: Vec<usize> = (0..self.queue.len()).filter(|&bag| is_open(&self.queue[bag])).collect();
         match self.policy {
@@ -369,9 +374,10 @@ impl<'a> Centre<'a> {
         let is_preemptive = matches!(self.policy, Policy::MinCentPlus { .. });
         let mut begun_mops = vec![0.0; self.queue.len()];
         for slot in &self.slots {
-            let mut add = |bag: usize, left_us: i64| begun_mops[bag] += left_us as f64 / 1e6 * slot.speed_mops;
+            let mut add =
+                |bag: usize, remaining_us: i64| begun_mops[bag] += remaining_us as f64 / 1e6 * slot.speed_mops;
             if let Some(run) = &slot.running {
-                // One that takes longer than its bag declares is about to end, for all that is known.
+                // A task that takes longer than declared seems about to end.
                 add(run.bag, (run.declared_us - (self.now.as_micros() - run.since.as_micros())).max(0));
             }
             slot.frozen.iter().for_each(|run| add(run.bag, run.declared_us));
@@ -380,18 +386,18 @@ impl<'a> Centre<'a> {
         let job = |&bag: &usize| {
             let Queued { size, waiting, .. } = self.queue[bag];
             let waiting_mops = waiting as f64 * self.instance.bags[bag].declared_mops;
-            let left_mops = waiting_mops + if is_preemptive { begun_mops[bag] } else { 0.0 };
-            Job { bag, release_s: self.instance.bags[bag].arrival.as_secs_f64(), size, left_mops }
+            let remaining_mops = waiting_mops + if is_preemptive { begun_mops[bag] } else { 0.0 };
+            Job { bag, release_s: self.instance.bags[bag].arrival.as_secs_f64(), size, remaining_mops }
         };
         let mut jobs: Vec<Job> = order.iter().map(job).collect();
-        // With no machine up any order is as good.
+        // With no machine up any order will do.
         plan::order(&mut jobs, self.now.as_secs_f64(), self.up_mops.max(1.0), ahead_mops);
         for (place, job) in order.iter_mut().zip(jobs) {
             *place = job.bag;
         }
     }
 
-    /// Freezes what is later in the order than something that waits, or that is frozen at the same slot.
+    /// Freezes tasks that come later in the order than a waiting task, or than one frozen at the same slot.
     fn preempt(&mut self, frozen_max: usize) {
         let mut running = Vec::new();
         for index in 0..self.slots.len() {

@@ -1,9 +1,9 @@
-//! The bound that no scheduler can pass.
+//! The offline bound, which no scheduler can pass.
 //!
 //! One machine as fast as all machines together that are up, which may divide itself among bags as it likes and knows
 //! every arrival: on it a maximum stretch is feasible exactly if earliest deadline first with preemption meets all
-//! deadlines (Horn 1974). Whatever the real machines do, that one could do, too. Besides, no bag is done before one of
-//! its tasks could be on the fastest machine.
+//! deadlines (Horn 1974). Any schedule of the real machines is possible there, too. Moreover, no bag is done before one
+//! of its tasks could be on the fastest machine.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,14 +15,14 @@ const ERROR: f64 = 1e-7;
 
 /// The smallest maximum of (C − r)/size that any schedule can have, to a relative 10⁻⁷; 0 where there are no bags.
 ///
-/// Machines that are down contribute nothing. What would be due after the horizon is not required.
+/// Machines that are down contribute nothing. Work due after the horizon is not required.
 pub fn offline_bound(instance: &Instance, sizes: &[f64]) -> f64 {
     let capacity = Capacity::of(instance);
     let fastest = instance.machines.iter().map(|machine| machine.speed_mops).fold(0.0, f64::max);
     let alone = sizes.iter().enumerate().map(|(number, size)| {
-        // What is not over at the horizon counts as if it were.
-        let left_s = instance.horizon.since(instance.bags[number].arrival).as_secs_f64();
-        (instance.work_mops(number).1 / fastest).min(left_s) / size
+        // Work unfinished at the horizon counts as finished then.
+        let remaining_s = instance.horizon.since(instance.bags[number].arrival).as_secs_f64();
+        (instance.work_mops(number).1 / fastest).min(remaining_s) / size
     });
     let mut low = alone.fold(0.0, f64::max);
     if low == 0.0 || capacity.is_feasible(instance, sizes, low) {
@@ -44,7 +44,7 @@ pub fn offline_bound(instance: &Instance, sizes: &[f64]) -> f64 {
     low
 }
 
-/// The work that all machines together can have done by a time: a line of pieces.
+/// The work that all machines together can do by a time: piecewise linear.
 struct Capacity {
     /// Where a piece begins: second, Mop done until then, Mop/s from then on.
     pieces: Vec<(f64, f64, f64)>,
@@ -66,7 +66,7 @@ impl Capacity {
         for (at, change) in changes {
             let (from_s, work, speed_mops) = pieces[pieces.len() - 1];
             let at_s = at.as_secs_f64();
-            // What is left of a sum that ought to be 0 is no speed.
+            // The rest of a sum that should be 0 is rounding, not speed.
             let speed_mops_then = speed_mops + change;
             let speed_mops_then = if speed_mops_then > 1e-6 { speed_mops_then } else { 0.0 };
             pieces.push((at_s, work + (at_s - from_s) * speed_mops, speed_mops_then));
@@ -92,7 +92,7 @@ impl Capacity {
             jobs.push((self.work_mops(release_s), due, instance.work_mops(number).0));
         }
         jobs.sort_by(|one, other| one.0.total_cmp(&other.0));
-        // By deadline: bits of positive numbers are in their order.
+        // By deadline: the bits of positive numbers sort like the numbers.
         let mut waiting: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
         let mut left: Vec<f64> = jobs.iter().map(|job| job.2).collect();
         let mut next = 0;

@@ -7,14 +7,14 @@ pub(super) struct Job {
     pub(super) bag: usize,
     /// r, in seconds.
     pub(super) release_s: f64,
-    /// What its time is divided by.
+    /// Its size, by which its time is divided.
     pub(super) size: f64,
-    /// In Mop.
-    pub(super) left_mops: f64,
+    /// Remaining work, in Mop.
+    pub(super) remaining_mops: f64,
 }
 
-/// Sorts the jobs by their deadlines at the smallest maximum stretch, which is returned. `ahead_mops` is done before
-/// any of them: what runs and cannot be preempted.
+/// Sorts the jobs by their deadlines at the smallest maximum stretch, and returns that. `ahead_mops` is done before any
+/// of them: running tasks that cannot be preempted.
 ///
 /// From a feasible stretch, earliest deadline first gives an order; the largest stretch in it is feasible, too, and
 /// not larger. Where it is no smaller, the bag that has it and all that is ahead of it are due by that time in any
@@ -23,7 +23,7 @@ pub(super) fn order(jobs: &mut [Job], now_s: f64, speed_mops: f64, ahead_mops: f
     let largest = |jobs: &[Job]| {
         let mut end_s = now_s + ahead_mops / speed_mops;
         let stretches = jobs.iter().map(|job| {
-            end_s += job.left_mops / speed_mops;
+            end_s += job.remaining_mops / speed_mops;
             (end_s - job.release_s) / job.size
         });
         stretches.fold(0.0, f64::max)
@@ -53,7 +53,7 @@ mod tests {
             let mut work = 0.0;
             let mut worst: f64 = 0.0;
             for job in jobs.iter() {
-                work += job.left_mops;
+                work += job.remaining_mops;
                 worst = worst.max((now_s + work / speed_mops - job.release_s) / job.size);
             }
             return worst;
@@ -72,7 +72,7 @@ mod tests {
         fn no_order_has_a_smaller_maximum(
             list in prop::collection::vec((0.0..100.0_f64, 1.0..1e4_f64, 1.0..1e4_f64), 1..7), speed_mops in 1.0..50.0_f64,
         ) {
-            let job = |(bag, &(release_s, size, left_mops))| Job { bag, release_s, size, left_mops };
+            let job = |(bag, &(release_s, size, remaining_mops))| Job { bag, release_s, size, remaining_mops };
             let mut jobs: Vec<Job> = list.iter().enumerate().map(job).collect();
             let best = best_of_all_orders(&mut jobs.clone(), 0, 100.0, speed_mops);
             let found = order(&mut jobs, 100.0, speed_mops, 0.0);
@@ -81,8 +81,9 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_delays_everybody() {
-        let mut jobs = [(0, 400.0), (1, 100.0)].map(|(bag, size)| Job { bag, release_s: 0.0, size, left_mops: size });
+    fn running_work_delays_all_jobs() {
+        let mut jobs =
+            [(0, 400.0), (1, 100.0)].map(|(bag, size)| Job { bag, release_s: 0.0, size, remaining_mops: size });
         // 100 + 100 Mop at 10 Mop/s for the small one, then 400.
         assert_eq!(order(&mut jobs, 0.0, 10.0, 100.0), 0.2);
         assert_eq!(jobs.map(|job| job.bag), [1, 0]);

@@ -1,4 +1,4 @@
-//! What each experiment runs: scenarios without their seed, and the labels that tell them apart.
+//! The cases of each experiment: scenarios without their seed, and their labels.
 
 use std::time::Duration;
 
@@ -13,31 +13,31 @@ use crate::scenario::{Scenario, Sessions, Workload, papers_scheme};
 
 /// The paper's mean time between two failures of a machine (§7.1).
 const FAILURE_INTERVAL: Duration = Duration::from_secs(4 * 3600);
-/// What a grid is still watched after the last bag is expected where nobody waits for the end of the work.
+/// How long a grid is watched after its last bag is expected, if the experiment does not wait for the end of the work.
 const WATCH: Duration = Duration::from_secs(600);
-/// From this size on a grid is only watched for an hour.
+/// Grids of this size and above are only watched for an hour.
 const SOAK_NODES_MIN: u32 = 1_000_000;
 
 /// A scenario, but for its seed.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
-    /// What tells it apart from the others, in the order of columns.
+    /// Its labels, in the order of columns.
     pub(super) labels: Labels,
     pub(super) scenario: Scenario,
-    /// What stretches are judged by.
+    /// The measure of stretches.
     pub(super) measure: Measure,
-    /// Whether stretches are told of the one user and of the others, in place of those of centralised schedulers.
+    /// Whether stretches are reported for one user and for the others, instead of relative to centralised schedulers.
     pub(super) by_user: bool,
-    /// Whether the work is done to its end, and by the centralised schedulers, too; else the horizon is the end.
+    /// Whether all work is done, by the centralised schedulers, too; else the horizon is the end.
     pub(super) to_the_end: bool,
-    /// Whether changes are followed up the tree.
+    /// Whether changes are traced up the tree.
     pub(super) follows_updates: bool,
-    /// Run only where its variant is asked for.
+    /// Run only if its variant is selected.
     pub(super) on_demand: bool,
 }
 
 impl Case {
-    /// The labels, as `--only` has them: texts as they are, numbers with their name.
+    /// The labels as `--only` has them: texts as they are, numbers with their name.
     pub(super) fn words(&self) -> impl Iterator<Item = (&'static str, String)> {
         self.labels.iter().filter(|(name, _)| *name != "nodes").map(|(name, value)| match value {
             Value::String(text) => (*name, text.clone()),
@@ -45,19 +45,19 @@ impl Case {
         })
     }
 
-    /// The labels as a row of the summary begins with them.
+    /// The labels, as a row of the summary begins.
     pub(super) fn row(&self) -> Map<String, Value> {
         self.labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
     }
 
-    /// For people.
+    /// Its name for people.
     pub(super) fn name(&self) -> String {
         let words: Vec<String> = self.words().map(|(_, word)| word).collect();
         format!("{} machines {}", self.scenario.nodes, words.join(" "))
     }
 }
 
-/// The cases of an experiment on grids of one size; `bags` where it is not to have its own number of them.
+/// The cases of an experiment on grids of one size; `bags` replaces the experiment's own number of them.
 pub(super) fn of(experiment: Experiment, nodes: u32, bags: Option<u32>) -> Vec<Case> {
     let usual = match experiment {
         Experiment::Scale => 20,
@@ -76,8 +76,8 @@ pub(super) fn of(experiment: Experiment, nodes: u32, bags: Option<u32>) -> Vec<C
     }
 }
 
-/// The paper's machines, links and load (§7.1), which are the defaults of a scenario. Each bag is taken for another user's, as
-/// the centralised schedulers take it, though several come from one machine.
+/// The paper's machines, links and load (§7.1), which are the defaults of a scenario. Each bag counts as another
+/// user's, as for the centralised schedulers, though several come from one machine.
 fn paper(nodes: u32, bags: u32) -> Case {
     let mut scenario = Scenario { nodes, bags, ..Scenario::default() };
     scenario.peer.per_submitter = PerSubmitter::Off;
@@ -105,7 +105,7 @@ fn fairness(paper: &Case) -> Vec<Case> {
                 case.scenario.downtime = Duration::ZERO;
             }
             case.scenario.queue_lost = failures == "queue_lost";
-            // What hands work on is worth most where queues are lost.
+            // Handing work on helps most if queues are lost.
             let ablations = REDISTRIBUTIONS.iter().filter(|_| case.scenario.queue_lost);
             for (variant, change) in [&OURS].into_iter().chain(ablations) {
                 let mut case = Case { on_demand: *variant != OURS.0, ..case.clone() };
@@ -118,7 +118,7 @@ fn fairness(paper: &Case) -> Vec<Case> {
     cases
 }
 
-/// Only while bags arrive: that is when much changes.
+/// Only while bags arrive: most changes happen then.
 fn while_bags_arrive(mut case: Case) -> Case {
     let arrivals = case.scenario.bag_interval * case.scenario.bags;
     case.scenario.horizon = case.scenario.first_arrival().since(Time::ZERO) + arrivals + WATCH;
@@ -173,9 +173,9 @@ fn scale(mut case: Case) -> Case {
 
 /// Coefficient of variation of the tasks of a bag on a production grid (`docs/design/defaults.md`).
 const GRID_TASK_CV: f64 = 0.45;
-/// Machines that stay while the others come and go, from which bags come: a central scheduler is never away either.
+/// Share of machines that are always up, which submit all bags: a central scheduler is never away either.
 const STEADY_PERCENT: f64 = 5.0;
-/// Of the grid's speed.
+/// Load as a share of the grid's speed.
 const LOADS: [f64; 2] = [0.7, 0.95];
 
 /// A change of the scheduler's settings.
@@ -184,16 +184,16 @@ type Variant = (&'static str, fn(&mut idlewood_scheduler::Config));
 /// As it ships.
 const OURS: Variant = ("ours", |_| {});
 
-/// What is compared on every load of desktops.
+/// Compared on every load of desktops.
 const RIVALS: [Variant; 2] = [OURS, ("paper", papers_scheme)];
 
-/// Without levelling, and without any handing on of work.
+/// Without levelling, and without handing any work on.
 const REDISTRIBUTIONS: [Variant; 2] = [
     ("no_levelling", |config| config.levelling = false),
     ("no_redistribution", |config| config.redistribution = false),
 ];
 
-/// Ours but for one thing, on the first of the loads.
+/// Ours with one change, on the first of the loads.
 const ABLATIONS: [Variant; 8] = [
     ("paper_size", |config| config.effective_size = false),
     ("no_preemption", |config| config.preemptive = false),
@@ -254,7 +254,7 @@ fn desktop(paper: &Case, machines: &str, sizes: &str, load: f64, (variant, chang
     case
 }
 
-/// What users do: nothing but what they should, a bag as many, or less declared than it is.
+/// A user's behaviour: honest, a bag split into many, or less work declared than true.
 type User = (&'static str, fn(&mut Scenario));
 
 const HONEST: User = ("honest", |_| {});
@@ -268,11 +268,11 @@ const CHEATS: [User; 4] = [
     }),
 ];
 
-/// How deadlines are computed where a submitter has several bags.
+/// How deadlines are computed if a submitter has several bags.
 const PER_SUBMITTER: [(&str, PerSubmitter); 2] = [("off", PerSubmitter::Off), ("line", PerSubmitter::Line)];
 
-/// One user among many who cheats, or one who has half of all bags and does not; heavy-tailed bags, and more of them than can
-/// be done at once.
+/// One user among many who cheats, or an honest one who has half of all bags; heavy-tailed bags, and more of them than
+/// can be done at once.
 fn submitters(paper: &Case) -> Vec<Case> {
     let mut cases = Vec::new();
     for load in [0.9, 2.0] {

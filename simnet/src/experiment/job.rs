@@ -1,4 +1,4 @@
-//! One job: a simulation and what it is measured against.
+//! One job: a simulation, and the rivals that it is compared with.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::scenario::HORIZON_MAX;
 use crate::simulation::{Execution, Simulation};
 use crate::workload;
 
-/// Steps between two words on the progress.
+/// Steps between two progress reports.
 const PROGRESS_STEPS: u64 = 1 << 14;
 /// As many frozen tasks per slot as peers have by default.
 const FROZEN_MAX: usize = 2;
@@ -21,12 +21,12 @@ const FROZEN_MAX: usize = 2;
 /// Quantities by name, in the order of columns.
 pub(crate) type Values = Vec<(String, f64)>;
 
-/// Runs a case with a seed, on so many threads; the simulation's trace hash, and what it came to.
+/// Runs a case with a seed, on so many threads; returns the simulation's trace hash and its values.
 ///
 /// # Panics
-/// When the scenario is invalid, which a plan is checked for before.
+/// When the scenario is invalid, which a plan checks before.
 pub(super) fn run(case: &Case, seed: u64, threads: usize, progress: &mut impl FnMut(JobProgress)) -> (String, Values) {
-    // Plans are refused by their first seed; another may come out a little longer.
+    // Plans are checked by their first seed; another may take a little longer.
     let horizon = horizon(case, seed).min(HORIZON_MAX);
     let scenario = crate::Scenario { seed, horizon, ..case.scenario.clone() };
     let instance = Instance::of(&scenario);
@@ -59,13 +59,13 @@ pub(super) fn run(case: &Case, seed: u64, threads: usize, progress: &mut impl Fn
         update_times(updates.times_s, &mut values);
     }
     totals(&report, case.to_the_end, cpu_s, &mut values);
-    // What is by nothing is no value, and would not be read back.
+    // A ratio to nothing is no value, and could not be read back.
     values.retain(|(_, value)| value.is_finite());
     (report.trace_hash, values)
 }
 
-/// The largest and the mean stretch of what was simulated, beside those of the centralised schedulers and the offline bound on the
-/// same machines, bags and failures: columns as in the rows of experiments.
+/// The largest and the mean stretch of the simulation, beside those of the centralised schedulers and the offline bound
+/// on the same machines, bags and failures: columns as in the rows of experiments.
 pub fn compare(simulation: &Simulation) -> Vec<(String, f64)> {
     let instance = Instance::of(simulation.scenario());
     let mut values = Values::new();
@@ -73,8 +73,8 @@ pub fn compare(simulation: &Simulation) -> Vec<(String, f64)> {
     values
 }
 
-/// Simulated time at which a case with a seed is cut off at the latest, for a valid scenario. Where the work is done to its
-/// end, this is not reached in good order: machines could have done it twice after the last arrival, and half a day more.
+/// Simulated time at which a case with a seed is cut off, for a valid scenario. If all work is done, a run in good
+/// order ends before: machines could do the work twice after the last arrival, and half a day more.
 pub(super) fn horizon(case: &Case, seed: u64) -> Duration {
     if !case.to_the_end {
         return case.scenario.horizon;
@@ -97,16 +97,16 @@ fn progress_of(case: &Case, of: crate::Progress) -> JobProgress {
     JobProgress { now, events, share, took: Duration::ZERO }
 }
 
-/// Maximum and mean stretch of all, and relative to the others'.
+/// Maximum and mean stretch, absolute and relative to the rivals'.
 fn stretches(measure: Measure, instance: &Instance, simulation: &Simulation, values: &mut Values) {
     let end = simulation.now();
-    // Who would have come later counts nowhere.
+    // Bags that would have come later do not count.
     let bags = &simulation.record().bags()[..instance.bags.len()];
     let ours: Vec<Option<Time>> = bags.iter().map(|bag| bag.completed).collect();
     values.push(("unfinished_bags".to_owned(), ours.iter().filter(|completed| completed.is_none()).count() as f64));
-    // A bag that is not complete counts with the time so far.
+    // An incomplete bag counts with the time so far.
     let ours: Vec<Option<Time>> = ours.into_iter().map(|completed| completed.or(Some(end))).collect();
-    // The others' bags are complete when the last task ends, whoever knows of it.
+    // A rival's bag is complete when its last task ends, whether or not its submitter knows.
     let ended = bags.iter().map(|bag| bag.ended.or(Some(end)));
     let ended: Vec<Option<Time>> = ended.collect();
     let rivals = [
@@ -114,7 +114,7 @@ fn stretches(measure: Measure, instance: &Instance, simulation: &Simulation, val
         ("mincent_plus", schedule(instance, Policy::MinCentPlus { frozen_max: FROZEN_MAX })),
         ("fcfs", schedule(instance, Policy::Fcfs)),
     ];
-    // The measure that the experiment judges by comes first and without a word before it.
+    // The experiment's own measure comes first and without a prefix.
     let others = [Measure::Application, Measure::Effective, Measure::Dedicated];
     let others = others.into_iter().filter(|other| *other != measure);
     for (measure, word) in [(measure, "")].into_iter().chain(others.map(|other| (other, word_of(other)))) {
@@ -153,8 +153,8 @@ fn stretches(measure: Measure, instance: &Instance, simulation: &Simulation, val
     }
 }
 
-/// Geometric mean and maximum of the stretches of the one user's bags and of the others', each as it was before it was split:
-/// complete with its last piece. Small bags have fewer tasks than there are machines.
+/// Geometric mean and maximum of the stretches of the one user's bags and of the others', each bag as it was before it
+/// was split: complete with its last piece. Small bags have fewer tasks than there are machines.
 fn stretches_by_user(measure: Measure, simulation: &Simulation, values: &mut Values) {
     let whole = crate::Scenario { user_splits_into: 1, ..simulation.scenario().clone() };
     let instance = Instance::of(&whole);
@@ -196,7 +196,7 @@ fn word_of(measure: Measure) -> &'static str {
     }
 }
 
-/// Where requests were decided: split for the first time.
+/// Where requests were decided: the router that split them first.
 fn decided(report: &crate::Report, values: &mut Values) {
     let all: u64 = report.decided.values().sum();
     let share = |count: u64| count as f64 / all.max(1) as f64;
@@ -218,7 +218,7 @@ fn update_times(mut times_s: Vec<f64>, values: &mut Values) {
     values.extend(times_s.last().map(|time_s| ("update_time_max_s".to_owned(), *time_s)));
 }
 
-/// How busy links were: the busier direction of each, with all messages, with those of the tree and with outputs of tasks.
+/// How busy links were: the busier direction of each, with all messages, with the tree's and with outputs of tasks.
 fn links(report: &crate::Report, values: &mut Values) {
     for of in &report.links {
         let place = of.depth.map_or(String::new(), |depth| format!("_depth_{depth:02}"));
@@ -240,7 +240,7 @@ fn totals(report: &crate::Report, to_the_end: bool, cpu_s: f64, values: &mut Val
         push("lost_tasks", report.lost_tasks as f64);
         push("open_tasks", report.open_tasks as f64);
     } else {
-        // What is not done at the end of a run that is cut off is not told apart.
+        // At the cut-off of a watched run, lost and open tasks are not distinguished.
         push("open_tasks", (report.lost_tasks + report.open_tasks) as f64);
     }
     push("duplicate_tasks", report.duplicate_tasks as f64);
@@ -259,7 +259,7 @@ fn totals(report: &crate::Report, to_the_end: bool, cpu_s: f64, values: &mut Val
     }
 }
 
-/// CPU time of this thread; of the whole process where a job has several, and runs alone.
+/// CPU time of this thread; of the whole process if the job has several, and so runs alone.
 fn cpu_s(threads: usize) -> f64 {
     use rustix::time::ClockId::{ProcessCPUTime, ThreadCPUTime};
     let time = rustix::time::clock_gettime(if threads > 1 { ProcessCPUTime } else { ThreadCPUTime });

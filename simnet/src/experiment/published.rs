@@ -1,6 +1,6 @@
-//! The figures of each experiment, with what the papers published beside what was found.
+//! The figures of each experiment, with the papers' published values beside ours.
 //!
-//! Published values are those that the text of Celaya and Marchal (2010, §7.2) states; its curves are not in the text.
+//! Published values are those stated in the text of Celaya and Marchal (2010, §7.2); its curves are not in the text.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ use crate::figure::{Axis, Figure, Point, Scale, Series};
 const FAIRNESS_PUBLISHED: [(f64, f64); 1] = [(1000.0, 1.25)];
 /// First come, first served: "a maximum stretch almost twice higher" than that.
 const FCFS_PUBLISHED: [(f64, f64); 1] = [(1000.0, 2.5)];
-/// What the authors' later code was measured at here: without failures from 50 to 1,000 machines.
+/// The authors' later code, measured here: without failures from 50 to 1,000 machines.
 const AUTHORS_CODE: [(f64, f64); 2] = [(50.0, 1.12), (1000.0, 1.23)];
 /// Largest update time at 1,000 machines and 10 kB/s, in seconds.
 const UPDATE_TIME_PUBLISHED_S: f64 = 3.68;
@@ -23,7 +23,7 @@ const TABLE1_PUBLISHED: [(f64, f64, f64, f64); 5] = [
     (20_000.0, 2.33, 5.0, 40.45),
     (40_000.0, 1.81, 5.84, 72.63),
 ];
-/// Shares of update times that a row tells the quantile of.
+/// Shares at which a row has the quantile of update times.
 pub(super) const UPDATE_SHARES: [f64; 13] = [0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99];
 
 /// The figures of a summary, by the name of their file.
@@ -49,7 +49,7 @@ impl<'a> Rows<'a> {
         self.0.iter().filter(move |row| row[field] == *value)
     }
 
-    /// The different values of a field, in the order in which they come.
+    /// The distinct values of a field, in order.
     fn values(&self, field: &str) -> Vec<&'a Value> {
         let mut values: Vec<&Value> = Vec::new();
         for row in self.0 {
@@ -61,7 +61,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// The point of a row, where it has both.
+/// The point of a row, if it has both coordinates.
 fn point(row: &Value, x: &str, y: &str) -> Option<Point> {
     let interval = &row[format!("{y}_ci95")];
     let interval = interval[0].as_f64().zip(interval[1].as_f64()).map(|(low, high)| [low, high]);

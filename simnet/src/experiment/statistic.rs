@@ -1,4 +1,4 @@
-//! From the values of single seeds to what a row says.
+//! Combining the values of single seeds into those of a row.
 
 /// Student's t for 95 %, by degrees of freedom from 1 on.
 const STUDENT_T: [f64; 30] = [
@@ -6,33 +6,32 @@ const STUDENT_T: [f64; 30] = [
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
 
-/// How seeds are put together.
+/// How seeds are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Together {
+pub(super) enum Combination {
     /// Arithmetic mean.
     Mean,
     /// Geometric mean, for ratios of paired seeds.
     Geometric,
-    /// What must not be averaged away.
+    /// Sum, for values that must not be averaged away.
     Sum,
     /// The worst.
     Largest,
 }
 
-/// What some values come to, and within what the true mean lies with 95 % confidence; the latter only for means of at
-/// least two.
-pub(super) fn together(how: Together, values: &[f64]) -> (f64, Option<[f64; 2]>) {
+/// The combined value, and its 95 % confidence interval; the latter only for means of at least two.
+pub(super) fn together(how: Combination, values: &[f64]) -> (f64, Option<[f64; 2]>) {
     match how {
-        Together::Mean => mean(values),
-        Together::Geometric if values.iter().all(|value| *value > 0.0) => {
+        Combination::Mean => mean(values),
+        Combination::Geometric if values.iter().all(|value| *value > 0.0) => {
             let logarithms: Vec<f64> = values.iter().map(|value| value.ln()).collect();
             let (mean, interval) = mean(&logarithms);
             (mean.exp(), interval.map(|interval| interval.map(f64::exp)))
         }
-        // There is none where a ratio is 0.
-        Together::Geometric => mean(values),
-        Together::Sum => (values.iter().sum(), None),
-        Together::Largest => (values.iter().copied().fold(f64::NEG_INFINITY, f64::max), None),
+        // A ratio may be 0, which has no logarithm.
+        Combination::Geometric => mean(values),
+        Combination::Sum => (values.iter().sum(), None),
+        Combination::Largest => (values.iter().copied().fold(f64::NEG_INFINITY, f64::max), None),
     }
 }
 
@@ -75,16 +74,16 @@ mod tests {
 
     #[test]
     fn means_by_hand() {
-        let (mean, interval) = together(Together::Mean, &[1.0, 2.0, 3.0]);
+        let (mean, interval) = together(Combination::Mean, &[1.0, 2.0, 3.0]);
         assert_eq!(mean, 2.0);
         // 4.303 · 1/√3.
         let [low, high] = interval.unwrap();
         assert!((low + 0.48434).abs() < 1e-4 && (high - 4.48434).abs() < 1e-4, "{low} {high}");
-        assert_eq!(together(Together::Mean, &[7.0]), (7.0, None));
-        let (mean, interval) = together(Together::Geometric, &[0.5, 2.0]);
+        assert_eq!(together(Combination::Mean, &[7.0]), (7.0, None));
+        let (mean, interval) = together(Combination::Geometric, &[0.5, 2.0]);
         let [low, high] = interval.unwrap();
         assert!((mean - 1.0).abs() < 1e-12 && (low * high - 1.0).abs() < 1e-9 && low < 1.0);
-        assert_eq!(together(Together::Sum, &[1.0, 0.0, 2.0]), (3.0, None));
-        assert_eq!(together(Together::Largest, &[1.0, 0.0, 2.0]), (2.0, None));
+        assert_eq!(together(Combination::Sum, &[1.0, 0.0, 2.0]), (3.0, None));
+        assert_eq!(together(Combination::Largest, &[1.0, 0.0, 2.0]), (2.0, None));
     }
 }

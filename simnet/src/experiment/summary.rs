@@ -1,19 +1,19 @@
-//! What an experiment comes to: one JSON object with a row for each case.
+//! The summary of an experiment: one JSON object with a row for each case.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
 use super::case::Case;
-use super::statistic::{Together, together};
+use super::statistic::{Combination, together};
 use super::table::Table;
 use super::{Experiment, Job, Plan};
 
-/// What only a run has that is done to its end; rows of the others say that they have none.
+/// Values of runs that are done to their end; null in the rows of others.
 const OF_THE_END: [&str; 6] =
     ["ratio_mincent", "ratio_mincent_plus", "ratio_fcfs", "ratio_offline", "unfinished_bags", "lost_tasks"];
 
-/// The summary of what is done so far.
+/// The summary of the jobs done so far.
 pub(super) fn of(plan: &Plan, cases: &[Case], jobs: &[Job], table: &Table) -> Value {
     let rows = cases.iter().enumerate().filter_map(|(number, case)| {
         let lines = jobs.iter().zip(&table.lines).filter(|(job, _)| job.case == number);
@@ -33,7 +33,7 @@ pub(super) fn of(plan: &Plan, cases: &[Case], jobs: &[Job], table: &Table) -> Va
             let mut values: Vec<f64> = values.map(|(_, value)| *value).collect();
             let how = how(plan.experiment, name);
             if name.ends_with("_share") {
-                // Where nothing was decided there is no value.
+                // If no request was decided there is no value.
                 values.resize(lines.len(), 0.0);
             }
             let (value, interval) = together(how, &values);
@@ -63,7 +63,7 @@ pub(super) fn of(plan: &Plan, cases: &[Case], jobs: &[Job], table: &Table) -> Va
     })
 }
 
-/// That of the only seed, or one over those of all seeds in their order.
+/// The trace hash of the only seed, or one over those of all seeds in their order.
 fn trace_hash(hashes: &[&str]) -> String {
     match hashes {
         [hash] => (*hash).to_owned(),
@@ -71,8 +71,8 @@ fn trace_hash(hashes: &[&str]) -> String {
     }
 }
 
-/// Stretches by those of the same seeds where the user is honest and deadlines are computed as in the paper, as far as both are
-/// there.
+/// Stretches relative to those of the same seeds with an honest user and the paper's deadlines, as far as both are
+/// done.
 fn by_honest(number: usize, cases: &[Case], jobs: &[Job], table: &Table, row: &mut Map<String, Value>) {
     let is_reference = |case: &Case| {
         case.labels.iter().zip(&cases[number].labels).all(|((name, value), (_, own))| match *name {
@@ -95,21 +95,21 @@ fn by_honest(number: usize, cases: &[Case], jobs: &[Job], table: &Table, row: &m
         }
     }
     for (name, ratios) in ratios.into_iter().filter(|(_, ratios)| !ratios.is_empty()) {
-        let (value, interval) = together(Together::Geometric, &ratios);
+        let (value, interval) = together(Combination::Geometric, &ratios);
         row.insert(format!("{name}_by_honest"), json!(value));
         row.extend(interval.map(|interval| (format!("{name}_by_honest_ci95"), json!(interval))));
     }
 }
 
-/// How a quantity of single seeds becomes that of a row.
-fn how(experiment: Experiment, name: &str) -> Together {
+/// How the values of a quantity are combined.
+fn how(experiment: Experiment, name: &str) -> Combination {
     match name {
-        "lost_tasks" | "open_tasks" | "duplicate_tasks" | "unfinished_bags" => Together::Sum,
-        "peak_rss_bytes" | "update_time_max_s" => Together::Largest,
-        _ if ["link_peak", "tree_peak", "data_peak"].iter().any(|peak| name.starts_with(peak)) => Together::Largest,
-        _ if experiment == Experiment::Desktops && name.contains("ratio_") => Together::Geometric,
-        _ if experiment == Experiment::Submitters && name.contains("stretch") => Together::Geometric,
-        _ => Together::Mean,
+        "lost_tasks" | "open_tasks" | "duplicate_tasks" | "unfinished_bags" => Combination::Sum,
+        "peak_rss_bytes" | "update_time_max_s" => Combination::Largest,
+        _ if ["link_peak", "tree_peak", "data_peak"].iter().any(|peak| name.starts_with(peak)) => Combination::Largest,
+        _ if experiment == Experiment::Desktops && name.contains("ratio_") => Combination::Geometric,
+        _ if experiment == Experiment::Submitters && name.contains("stretch") => Combination::Geometric,
+        _ => Combination::Mean,
     }
 }
 
@@ -152,7 +152,7 @@ mod tests {
         let [finite, soak] = [0, 1].map(|row| summary["rows"][row].as_object().expect("a row"));
         assert_eq!([&finite["load"], &soak["load"]], ["finite", "soak"]);
         assert!(OF_THE_END.iter().all(|name| finite[*name].is_number()), "{finite:?}");
-        // There, and nothing: neither left out nor 0.
+        // Present, and null: neither omitted nor 0.
         assert!(OF_THE_END.iter().all(|name| soak.get(*name) == Some(&Value::Null)), "{soak:?}");
         assert!(soak.keys().all(|name| OF_THE_END.contains(&name.as_str()) || !name.contains("ratio_")), "{soak:?}");
         assert!(soak["open_tasks"].as_f64() > Some(0.0), "{soak:?}");

@@ -1,16 +1,16 @@
-//! The table of an experiment: a line for each job, on the disk after each of them.
+//! The table of an experiment: a row of CSV for each job, on disk after each of them.
 //!
-//! Lines are added at its end, so that an interruption leaves at most one that cannot be read; where there are new columns, and at the end of a
-//! run, the file is replaced as a whole. When the same is run
-//! again, lines whose key is that of a job are kept and not run again: a key names the build, all settings and the
-//! seed. Any other line is put aside in `…-before.csv`, from where it is taken back when it is asked for again; that file
-//! has several tables below each other where their columns differ.
+//! Rows are appended, so that an interruption leaves at most one unreadable row; when there are new columns, and at the
+//! end of a run, the file is replaced as a whole. When the same command is run again, rows whose key is that of a job
+//! are kept and not run again: a key identifies the build, all settings and the seed. Other rows are put aside in
+//! `…-before.csv`, and taken back when they are asked for again; that file has several tables, one below the other, if
+//! their columns differ.
 //!
-//! Before its key each line has a checksum (`check`) over all its other cells and the names of their columns: whoever changes a value, or the
-//! heading, has the jobs run again.
+//! Before its key each row has a checksum (`check`) over all its other cells and the names of their columns: after a
+//! change of a value, or of the heading, its job is run again.
 //!
-//! What a job has measured many times of one thing stands in tables of its own, with several lines for a job
-//! ([`Samples`]): these keep and put aside all lines of a key together.
+//! Quantities measured many times in a job are in tables of their own, with several rows for a job ([`Samples`]), kept
+//! and put aside together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,24 +22,24 @@ use serde_json::Value;
 
 use super::job::Values;
 
-/// Names and values of what tells a case apart.
+/// Names and values of a case's labels.
 pub(crate) type Labels = Vec<(&'static str, Value)>;
 
 /// The column before the key.
 const CHECK: &str = "check";
 
-/// What one job came to.
+/// The values of one job.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Line {
     pub(crate) key: String,
     pub(crate) labels: Labels,
     pub(crate) seed: u64,
-    /// Of the simulation, in hexadecimal.
+    /// Trace hash of the simulation, in hexadecimal.
     pub(crate) trace_hash: String,
     pub(crate) values: Values,
 }
 
-/// All lines, by job.
+/// All rows, by job.
 #[derive(Debug)]
 pub(crate) struct Table {
     path: PathBuf,
@@ -49,8 +49,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Reads what earlier runs have found of these jobs (key, labels and seed of each), also where it was put aside, and
-    /// puts aside whatever else there is.
+    /// Reads the rows of these jobs (key, labels and seed of each) from earlier runs, also those put aside, and puts
+    /// all other rows aside.
     pub(crate) fn open(path: PathBuf, jobs: Vec<(String, Labels, u64)>) -> Result<Self, String> {
         let earlier = Earlier::read(&path)?;
         let texts = earlier.texts.iter();
@@ -66,12 +66,12 @@ impl Table {
         Ok(table)
     }
 
-    /// Writes all lines there are, in the order of the jobs.
+    /// Writes all rows, in the order of the jobs.
     pub(crate) fn write(&self) -> Result<(), String> {
         replace(&self.path, &self.to_csv(&self.names()))
     }
 
-    /// Takes in what a job came to, and writes it.
+    /// Adds the values of a job, and writes them.
     pub(crate) fn insert(&mut self, job: usize, line: Line) -> Result<(), String> {
         let is_known = |(name, _): &(String, f64)| self.names.contains(name);
         let text = (!self.names.is_empty() && line.values.iter().all(is_known))
@@ -84,7 +84,7 @@ impl Table {
         self.write()
     }
 
-    /// Of all values, in the order in which they come.
+    /// Names of all values, in their first order.
     fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for (name, _) in self.lines.iter().flatten().flat_map(|line| &line.values) {
@@ -108,7 +108,7 @@ fn heading(labels: &[(&'static str, Value)], names: &[String]) -> String {
     labels.chain(names.iter().map(String::as_str)).chain([CHECK, "key"]).collect::<Vec<_>>().join(",")
 }
 
-/// The text of a line with these columns.
+/// The text of a row with these columns.
 fn row(heading: &str, line: &Line, names: &[String]) -> String {
     let mut cells = String::new();
     for (_, value) in &line.labels {
@@ -129,7 +129,7 @@ fn row(heading: &str, line: &Line, names: &[String]) -> String {
     checked(heading, &cells, &line.key) + "\n"
 }
 
-/// What earlier runs have left of a table: what they put aside, and then the table itself.
+/// Tables left by earlier runs: the ones put aside, then the table itself.
 struct Earlier {
     before: PathBuf,
     texts: [String; 2],
@@ -144,10 +144,10 @@ impl Earlier {
         Ok(Self { before, texts })
     }
 
-    /// Puts all lines aside but those with these keys, which `write` writes into the table.
+    /// Puts all rows aside except those with these keys, which `write` writes into the table.
     fn put_aside(&self, used: &BTreeSet<&str>, write: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
         let aside = others(&self.texts, used);
-        // An interruption leaves every line in one of the files, if not in both.
+        // An interruption leaves every row in one of the files, or in both.
         if !aside.is_empty() {
             replace(&self.before, &others(&self.texts, &BTreeSet::new()))?;
         }
@@ -162,17 +162,18 @@ impl Earlier {
     }
 }
 
-/// A table with several lines for each job: its path and columns, of which the last are check and key; and what the jobs came to.
+/// A table with several rows for each job: its path and columns, the last of which are check and key; and the jobs'
+/// rows.
 pub(crate) struct Samples {
     path: PathBuf,
     heading: &'static str,
     earlier: Earlier,
-    /// By key, each ending in that.
+    /// Rows by key, which ends each.
     known: BTreeMap<String, Vec<String>>,
 }
 
 impl Samples {
-    /// Reads what earlier runs have found, also where it was put aside, and changes nothing yet.
+    /// Reads rows of earlier runs, also those put aside, and changes nothing yet.
     pub(crate) fn open(path: PathBuf, heading: &'static str) -> Result<Self, String> {
         let earlier = Earlier::read(&path)?;
         let mut known = BTreeMap::new();
@@ -191,18 +192,19 @@ impl Samples {
         Ok(Self { path, heading, earlier, known })
     }
 
-    /// The cells of a job's lines; none where there are none.
+    /// The cells of a job's rows.
     pub(crate) fn lines(&self, key: &str) -> Vec<Vec<&str>> {
         self.known.get(key).into_iter().flatten().map(|line| line.split(',').collect()).collect()
     }
 
-    /// Puts aside what is not of these jobs. The table holds theirs then, in their order, and is gone where they have none.
+    /// Puts rows of other jobs aside. The table then has the rows of these jobs, in their order, or is removed if they
+    /// have none.
     pub(crate) fn put_aside(&self, keys: &[&str]) -> Result<(), String> {
         let used: BTreeSet<&str> = keys.iter().copied().collect();
         self.earlier.put_aside(&used, || self.write(keys))
     }
 
-    /// Takes in what a job came to, lines without check and key, and writes it.
+    /// Adds the rows of a job, without check and key, and writes them.
     pub(crate) fn insert(&mut self, key: &str, lines: impl IntoIterator<Item = String>) -> Result<(), String> {
         let lines: Vec<String> = lines.into_iter().map(|cells| checked(self.heading, &cells, key)).collect();
         let heading = [self.heading].into_iter().filter(|_| !self.path.exists());
@@ -212,7 +214,7 @@ impl Samples {
         if is_empty { Ok(()) } else { append(&self.path, &text) }
     }
 
-    /// Writes the lines of these jobs in their order; no file where there are none.
+    /// Writes the rows of these jobs in their order; no file if there are none.
     pub(crate) fn write(&self, keys: &[&str]) -> Result<(), String> {
         let mut lines = keys.iter().filter_map(|key| self.known.get(*key)).flatten().peekable();
         if lines.peek().is_some() {
@@ -226,7 +228,7 @@ impl Samples {
     }
 }
 
-/// A file's text; none where there is no file. What is no text makes a line that cannot be read, and none of the others.
+/// A file's text; empty if there is no file. Bytes that are not text make one row unreadable, and none of the others.
 fn read(path: &Path) -> Result<String, String> {
     match std::fs::read(path) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
@@ -235,8 +237,8 @@ fn read(path: &Path) -> Result<String, String> {
     }
 }
 
-/// The lines of tables but for those with these keys, as they are: what cannot be read, too. What an earlier text has, a later
-/// one has no more. Those of one heading stand together below it.
+/// The rows of these texts without those with these keys, unreadable ones included. A row that an earlier text has is
+/// not repeated. Rows of one heading are together below it.
 fn others(texts: &[String], keys: &BTreeSet<&str>) -> String {
     let mut seen = keys.clone();
     let mut tables: Vec<(&str, Vec<&str>)> = Vec::new();
@@ -257,21 +259,20 @@ fn others(texts: &[String], keys: &BTreeSet<&str>) -> String {
         }
         seen.append(&mut of_text);
     }
-    // What had no heading gets none.
+    // Rows without a heading come first.
     tables.sort_by_key(|(heading, _)| !heading.is_empty());
     let headed = tables.iter().flat_map(|(heading, lines)| [heading].into_iter().chain(lines));
     headed.filter(|line| !line.is_empty()).flat_map(|line| [line, "\n"]).collect()
 }
 
-/// The checksum of a line: of name and content of all cells but for its own and for empty ones, which come and go with what other lines
-/// have.
+/// The checksum of a row: of name and content of all cells except its own and empty ones, which depend on other rows.
 fn check(names: &[&str], cells: &[&str]) -> String {
     let full = names.iter().zip(cells).filter(|(name, cell)| **name != CHECK && !cell.is_empty());
     let text: String = full.map(|(name, cell)| format!("{name}={cell}\n")).collect();
     hex::encode(&blake3::hash(text.as_bytes()).as_bytes()[..4])
 }
 
-/// A line of these cells and this key, with its checksum.
+/// A row of these cells and this key, with its checksum.
 fn checked(heading: &str, cells: &str, key: &str) -> String {
     let names: Vec<&str> = heading.split(',').collect();
     let check = check(&names, &format!("{cells},,{key}").split(',').collect::<Vec<_>>());
@@ -282,15 +283,15 @@ fn is_heading(line: &str) -> bool {
     line.ends_with(",key")
 }
 
-/// The key of a line below a heading; none where it cannot be read.
+/// The key of a row below a heading; none if it cannot be read.
 fn key_of<'a>(heading: &str, line: &'a str) -> Option<&'a str> {
     let names: Vec<&str> = heading.split(',').collect();
     let cells: Vec<&str> = line.split(',').collect();
     read_line(&names, &cells).and_then(|_| cells.last().copied())
 }
 
-/// Trace hash and values of a line: what stands between these columns, or the last before the checksum where there is no hash. None
-/// where the line is not as it was written.
+/// Trace hash and values of a row: the columns between the fixed ones; without a hash column, the last before the
+/// checksum. None if the row has been changed.
 fn read_line(names: &[&str], cells: &[&str]) -> Option<(String, Values)> {
     if !names.ends_with(&[CHECK, "key"]) || names.len() < 3 || cells.len() != names.len() {
         return None;
@@ -308,7 +309,7 @@ fn read_line(names: &[&str], cells: &[&str]) -> Option<(String, Values)> {
     values.collect::<Option<Values>>().map(|values| (trace_hash, values))
 }
 
-/// Trace hashes and values of the lines of a table by their keys; a line that cannot be read is not one.
+/// Trace hashes and values of the rows of a table by key; leaves out unreadable rows.
 fn text_lines(text: &str) -> BTreeMap<String, (String, Values)> {
     let mut names: Vec<&str> = Vec::new();
     let mut known = BTreeMap::new();
@@ -323,7 +324,7 @@ fn text_lines(text: &str) -> BTreeMap<String, (String, Values)> {
     known
 }
 
-/// Keeps other processes from working in a directory, for as long as there is the file.
+/// Locks a directory against other processes until the file is dropped.
 pub(crate) fn lock(directory: &Path) -> Result<File, String> {
     let path = directory.join(".lock");
     let file = File::create(&path).map_err(|error| unwritable(&path, &error))?;
@@ -337,17 +338,18 @@ pub(crate) fn lock(directory: &Path) -> Result<File, String> {
     }
 }
 
-/// Replaces a file as a whole, or leaves everything as it was.
+/// Replaces a file atomically.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<(), String> {
     let new = path.with_extension("new");
     std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(|error| {
-        // On a full disk half a file would take what room is left; where it cannot be removed either, the first error says more.
+        // On a full disk half a file would take the remaining space; if it cannot be removed either, the first error
+        // says more.
         drop(std::fs::remove_file(&new));
         unwritable(path, &error)
     })
 }
 
-/// Adds lines at the end of a file.
+/// Appends rows to a file.
 fn append(path: &Path, text: &str) -> Result<(), String> {
     let file = File::options().append(true).create(true).open(path);
     file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| unwritable(path, &error))
@@ -370,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_leaves_nothing_behind() {
+    fn a_failed_write_leaves_nothing_behind() {
         // A directory where the file should be.
         let path = std::env::temp_dir().join(format!("idlewood-table-{}", std::process::id()));
         std::fs::create_dir_all(path.join("there")).unwrap();
@@ -389,7 +391,7 @@ mod tests {
         let texts = [format!("{heading}\n{torn}\n{one}\n"), format!("{heading}\n{one}\n{wider}\n{other}\n")];
         let both = format!("{heading}\n{torn}\n{one}\n{wider}\n{other}\n");
         assert_eq!(others(&texts, &BTreeSet::new()), both);
-        // What cannot be read is in no table, so that it stays.
+        // An unreadable row is in no table, so it stays.
         assert_eq!(others(&texts, &BTreeSet::from(["k1", "k2"])), format!("{heading}\n{torn}\n"));
         assert_eq!(others(&[texts[1].clone()], &BTreeSet::from(["k1", "k2"])), "");
     }
@@ -400,7 +402,7 @@ mod tests {
         std::fs::create_dir_all(&directory).unwrap();
         let (path, before) = (directory.join("x.csv"), directory.join("x-before.csv"));
         let text = |path: &Path| std::fs::read_to_string(path).ok();
-        // Of two jobs, one of which has measured the same twice; and a table of a time without keys.
+        // Of two jobs, one of which has measured the same twice; and a table from before keys.
         let heading = "nodes,value,check,key";
         let of = |cells: &str, key: &str| checked(heading, cells, key) + "\n";
         let (first, second, third) = (of("4,1", "k1").repeat(2), of("4,2", "k2"), of("5,7", "k3"));
@@ -413,7 +415,7 @@ mod tests {
         samples.put_aside(&["k2"]).unwrap();
         assert_eq!(text(&path).unwrap(), format!("{heading}\n{second}"));
         assert_eq!(text(&before).unwrap(), format!("{old}{heading}\n{first}"));
-        // What was put aside comes back; of what stands in both files, one is enough.
+        // Rows put aside come back; of rows in both files one copy is enough.
         std::fs::write(&path, format!("{heading}\n{second}{first}")).unwrap();
         let mut samples = open();
         samples.insert("k3", ["5,7".to_owned()]).unwrap();
@@ -428,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again_and_what_is_torn_is_not() {
+    fn written_rows_are_read_again_and_torn_ones_are_not() {
         let lines = vec![
             Some(line("a", 1, &[("x", 0.1), ("y", 1e-7)])),
             None,
@@ -477,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_is_no_line() {
+    fn a_changed_row_is_refused() {
         let lines = vec![Some(line("a", 1, &[("x", 0.1), ("y", 0.3)])), Some(line("b", 2, &[("x", 0.2), ("z", 0.4)]))];
         let table = Table { path: PathBuf::from("none"), lines, names: Vec::new() };
         let text = table.to_csv(&table.names());
@@ -489,11 +491,11 @@ mod tests {
             assert!(text.contains(from), "{from} in {text}");
             assert_eq!(keys(&text.replacen(from, to, 1)), ["b"], "{from} to {to}");
         }
-        // Of columns, those count in which a line has something.
+        // Only columns count in which a row has a value.
         assert_eq!(keys(&text.replace("x,y,z", "w,y,z")), [""; 0]);
         assert_eq!(keys(&text.replace("x,y,z", "x,y,w")), ["a"]);
         assert_eq!(keys(&text.replace("check,key", "key")), [""; 0]);
-        // Nor is what no number is, though somebody has it right.
+        // Nor is a row valid whose value is no number, even with the right checksum.
         let heading = "nodes,seed,commit,trace_hash,x,check,key";
         let of = |value: &str| format!("{heading}\n{}\n", checked(heading, &format!("4,1,abc,f0,{value}"), "k1"));
         assert_eq!(["0.5", "inf", "NaN", "x"].map(|value| text_lines(&of(value)).len()), [1, 0, 0, 0]);

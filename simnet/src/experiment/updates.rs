@@ -1,10 +1,10 @@
-//! How long a leaf's change takes to reach the root (paper §7.2, Fig. 4b).
+//! Update times: how long a leaf's change takes to reach the root (paper §7.2, Fig. 4b).
 //!
-//! A change is that a leaf takes tasks of a bag that it had none of. It is followed from there: it is in what the leaf
-//! publishes next, in the report that carries that, in what the router that hears it publishes, and so on, until the
-//! router of the root hears it. Reports carry versions, and the newest wins, so that a version carries all changes
-//! that its sender knew of when it published it; what is only sent once more carries nothing new. Links are expected to
-//! lose nothing.
+//! A change happens when a leaf takes tasks of a bag that it had none of. It is then traced: it is part of the leaf's
+//! next published summary, of the report that carries that, of the summary published by the router that receives it,
+//! and so on, until the root's router receives it. Reports carry versions, and the newest wins, so that a version
+//! carries all changes that its sender knew when it published it; a retransmission carries nothing new. Links are
+//! assumed to lose nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,22 +14,22 @@ use idlewood_scheduler::BagId;
 use crate::event_queue::HostIndex;
 use crate::simulation::{Deed, Simulation};
 
-/// Follows all changes of a run.
+/// Traces all changes of a simulation.
 #[derive(Debug, Default)]
 pub(super) struct Updates {
     known: BTreeSet<(HostIndex, BagId)>,
-    /// Changes of leaves that are not published yet.
+    /// Changes of leaves not published yet.
     unpublished: BTreeMap<HostIndex, Vec<Time>>,
-    /// Changes that a node of a machine has yet to report, by a version above this one.
+    /// Changes that a node of a machine has yet to report, in a version above this one.
     unreported: BTreeMap<(HostIndex, Node), Vec<(Time, u64)>>,
-    /// Changes on their way, by the sender's node and version.
+    /// Changes under way, by the sender's node and version.
     reported: BTreeMap<(PeerId, Node, u64), Vec<Time>>,
-    /// How long changes took that reached the root, in seconds.
+    /// Times of changes that reached the root, in seconds.
     pub(super) times_s: Vec<f64>,
 }
 
 impl Updates {
-    /// Takes notice of what the last step did.
+    /// Processes the events of the last step.
     pub(super) fn look(&mut self, simulation: &Simulation) {
         // A leaf publishes after it has taken tasks, and nodes report after that.
         for (host, deed) in simulation.deeds() {
@@ -67,7 +67,7 @@ impl Updates {
         }
     }
 
-    /// The router of a machine knows of changes, which are in nothing that it had published before.
+    /// A router receives changes, which are not part of what it had published before.
     fn arrive(&mut self, simulation: &Simulation, host: HostIndex, changes: Vec<Time>, published: u64) {
         if simulation.peer(host).is_some_and(|peer| peer.overlay_view().is_root()) {
             let now = simulation.now();

@@ -1,10 +1,11 @@
-//! I1: a leaf set holds only peers that answered this very machine, in this life of it, in that very life of theirs.
+//! I1: a leaf set holds only peers that answered this machine, in its present life and in theirs.
 //!
-//! Source: `docs/design/overlay.md`, "verify before adopt"; Zave on Chord's correctness (arXiv 1610.01140), whose repairs begin with
-//! the same rule. Why: a peer learnt by hearsay may be dead, and two that tell each other of it keep it alive for ever;
-//! the tree then has a router that nobody hosts. And an answer of an earlier life says nothing of the present one.
+//! Source: `docs/design/overlay.md`, "verify before adopt"; Zave on Chord's correctness (arXiv 1610.01140), whose
+//! repairs begin with the same rule. Why: a peer known by hearsay may be dead, and two peers that name it to each other
+//! keep it alive for ever; the tree then has a router without a machine. And an answer of an earlier life proves
+//! nothing about the present one.
 //!
-//! The world writes down every answer to a ping that it delivers. The leaf set may hold nobody else.
+//! The world records every answer to a ping that it delivers. The leaf set may hold no other peer.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +19,7 @@ use crate::overlay::{Delivery, World};
 pub const RULE: Invariant =
     Invariant { name: "I1", rule: "leaf sets hold only peers that answered at that incarnation" };
 
-/// Whose answers reached a machine in its present life.
+/// Peers whose answers reached a machine in its present life.
 #[derive(Clone, Debug, Default)]
 struct Heard {
     life: u32,
@@ -32,12 +33,12 @@ pub struct Answered {
 }
 
 impl Answered {
-    /// Nobody has answered yet.
+    /// An empty record.
     pub fn new(hosts: u32) -> Self {
         Self { by_host: vec![Heard::default(); hosts as usize] }
     }
 
-    /// Writes down what the world's last step delivered.
+    /// Records the last step's delivery.
     pub fn note(&mut self, world: &World) {
         let Some(Delivery { to, from, incarnation, is_answer: true }) = world.delivery().copied() else { return };
         let heard = &mut self.by_host[to as usize];
@@ -50,7 +51,7 @@ impl Answered {
     /// Compares a leaf set with the record.
     ///
     /// # Errors
-    /// Who is in it without having answered.
+    /// The peer in it that has not answered.
     pub fn check(&self, world: &World, host: HostIndex, overlay: &Overlay) -> Result<(), String> {
         let heard = &self.by_host[host as usize];
         let is_current = heard.life == world.life(host);

@@ -1,6 +1,6 @@
-//! I2: a leaf set is ordered, nearest first, without the machine itself, without duplicates, and no longer than asked.
+//! I2: a leaf set is ordered, nearest first, without the machine itself, without duplicates, and within its length.
 //!
-//! Source: `docs/design/overlay.md`; Zave's "ordered successor lists" (arXiv 1610.01140). Why: everything about the tree is read off
+//! Source: `docs/design/overlay.md`; Zave's "ordered successor lists" (arXiv 1610.01140). Why: the tree is derived from
 //! the first on each side; a leaf set out of order makes a tree of another line.
 
 use idlewood_overlay::{Overlay, PositionKey};
@@ -10,10 +10,10 @@ use super::{Invariant, Keys};
 /// I2.
 pub const RULE: Invariant = Invariant { name: "I2", rule: "leaf sets are ordered, without self and duplicates" };
 
-/// Looks at the leaf set of one machine, with at most `side_len` peers on either side.
+/// Checks the leaf set of one machine, with at most `side_len` peers on either side.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Its flaw.
 pub fn check(keys: &mut Keys, overlay: &Overlay, side_len: usize) -> Result<(), String> {
     let me = keys.of(overlay.me().peer);
     let line: Vec<PositionKey> = overlay.neighbours().map(|contact| keys.of(contact.peer)).collect();

@@ -1,13 +1,13 @@
 //! I3: a member has a live peer on each side of its leaf set, or it looks for one.
 //!
-//! Source: `docs/design/overlay.md`; Zave shows that a ring whose members may lose their whole successor list cannot be repaired
-//! (arXiv 1610.01140, 1502.06461), hence the look-up that makes up for it. Why: a member with nobody left on a side
-//! takes itself for the end of the line, and the tree falls into parts that each look whole.
+//! Source: `docs/design/overlay.md`; Zave shows that a ring whose members may lose their whole successor list cannot be
+//! repaired (arXiv 1610.01140, 1502.06461), hence the look-up that makes up for it. Why: a member without a peer on a
+//! side takes itself for the end of the line, and the tree falls into parts that each look complete.
 //!
-//! When it must hold: a side *wants* somebody while a member of the grid stands there and nobody in the leaf set on that
-//! side is up. A member whose side wants somebody for longer than [`patience`] must have had a look-up under way within
+//! When it must hold: a side *lacks a neighbour* while a member of the grid stands there and no peer in the leaf set on
+//! that side is up. A member whose side lacks one for longer than [`patience`] must have had a look-up under way within
 //! that time. That covers the time to notice a crash, and the pause between two look-ups. A machine that is down, has
-//! its lid shut, or believes itself alone is outside the rule: the last is for I6.
+//! its lid shut, or believes itself alone is exempt: I6 covers the last.
 
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ use crate::overlay::World;
 pub const RULE: Invariant =
     Invariant { name: "I3", rule: "at least one live peer on each side of the leaf set, or a look-up is active" };
 
-/// How long a side may want somebody without a look-up: a crash is noticed after a heartbeat and all tries, those behind
-/// it after all tries again; then look-ups of the own key are at most a period apart.
+/// How long a side may lack a neighbour without a look-up: a crash is noticed after a heartbeat and all tries, further
+/// ones after all tries again; then look-ups of the own key are at most a period apart.
 pub fn patience(config: &Config) -> Duration {
     let tries = Duration::from_millis(config.probe_timeout_ms_max) * config.probe_tries;
     (Duration::from_millis(config.heartbeat_ms + config.lookup_ms) + tries * 2) * 3 / 2
 }
 
-/// When each machine was last in order: nobody wanted, or looking.
+/// When each machine last complied: no side lacked a neighbour, or a look-up was under way.
 #[derive(Debug)]
 pub struct Neighboured {
     patience: Duration,
@@ -36,20 +36,20 @@ pub struct Neighboured {
 }
 
 impl Neighboured {
-    /// Nobody is up yet.
+    /// No machine is up yet.
     pub fn new(config: &Config, hosts: u32) -> Self {
         Self { patience: patience(config), in_order: vec![(0, Time::ZERO); hosts as usize] }
     }
 
-    /// Looks at a machine that has just handled an event.
+    /// Checks a machine that has just handled an event.
     ///
     /// # Errors
-    /// For how long a side has wanted somebody in vain.
+    /// For how long a side has lacked a neighbour.
     pub fn check(&mut self, world: &World, keys: &mut Keys, host: HostIndex, overlay: &Overlay) -> Result<(), String> {
         let (life, since) = &mut self.in_order[host as usize];
         let now = world.now();
         let is_excused = *life != world.life(host) || overlay.state() != State::Member || overlay.is_looking_up();
-        if is_excused || !wants(world, keys, host, overlay) {
+        if is_excused || !lacks_neighbour(world, keys, host, overlay) {
             (*life, *since) = (world.life(host), now);
             return Ok(());
         }
@@ -61,14 +61,14 @@ impl Neighboured {
         }))
     }
 
-    /// A machine could not do anything up to now: its lid was shut.
+    /// Exempts a machine up to now: its lid was shut.
     pub fn excuse(&mut self, world: &World, host: HostIndex) {
         self.in_order[host as usize] = (world.life(host), world.now());
     }
 }
 
-/// Whether somebody stands on a side of the line where the leaf set has nobody who is up.
-fn wants(world: &World, keys: &mut Keys, host: HostIndex, overlay: &Overlay) -> bool {
+/// Whether a member stands on a side of the line where no peer of the leaf set is up.
+fn lacks_neighbour(world: &World, keys: &mut Keys, host: HostIndex, overlay: &Overlay) -> bool {
     let me = keys.of(overlay.me().peer);
     let mut has = [false; 2];
     for contact in overlay.neighbours() {

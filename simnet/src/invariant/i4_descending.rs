@@ -4,11 +4,11 @@
 //! them. A cycle would count machines for ever and send requests round.
 //!
 //! A link is *accepted* while both ends have it: the child has the parent's acknowledgement, and the parent holds the
-//! child. The prefix of a router is that of the gap it stands at now, a leaf's is the whole key. A link comes, goes or
-//! changes its ends' prefixes only when one end handles an event; so looking at the links of the machine that has just
-//! done so, up and down, covers the whole grid at every instant, and lengths that strictly fall exclude cycles.
+//! child. The prefix of a router is that of its present gap, a leaf's is the whole key. A link comes, goes or changes
+//! its ends' prefixes only when one end handles an event; so checking the links of the machine that has just done so,
+//! up and down, covers the whole grid at every instant, and strictly falling lengths exclude cycles.
 //!
-//! Beside that each child that a router holds, whatever that child says by now, must have reported a longer prefix.
+//! Moreover each child that a router holds, whatever its present state, must have reported a longer prefix.
 
 use idlewood_overlay::{Node, Overlay, Side};
 
@@ -19,10 +19,10 @@ use crate::overlay::World;
 /// I4.
 pub const RULE: Invariant = Invariant { name: "I4", rule: "accepted links strictly decrease the common prefix" };
 
-/// Looks at all links of the machine that has just handled an event.
+/// Checks all links of the machine that has just handled an event.
 ///
 /// # Errors
-/// Which link does not lead to a shorter prefix.
+/// The link that does not lead to a shorter prefix.
 pub fn check(world: &World, keys: &mut Keys, host: HostIndex, overlay: &Overlay) -> Result<(), String> {
     for node in [Node::Leaf, Node::Router] {
         if let Some(above) = accepted_parent(world, host, node) {
@@ -45,7 +45,7 @@ pub fn check(world: &World, keys: &mut Keys, host: HostIndex, overlay: &Overlay)
     Ok(())
 }
 
-/// The machine of the router that a node is linked to, where both ends have the link.
+/// The machine of the router that a node is linked to, if both ends have the link.
 pub fn accepted_parent(world: &World, host: HostIndex, node: Node) -> Option<HostIndex> {
     let overlay = world.overlay(host)?;
     let above = world.host_of(overlay.parent(node)?.peer)?;

@@ -1,10 +1,11 @@
 //! I5: a machine has at most one router, and that at most two children, one at each end of its gap.
 //!
-//! Source: Celaya and Marchal 2010, §3.2: a binary tree of routing nodes, one per machine at most; `docs/design/overlay.md`. Why:
-//! what a machine has to do for the grid is bounded by it, and two children that overlap would count machines twice.
+//! Source: Celaya and Marchal 2010, §3.2: a binary tree of routing nodes, one per machine at most;
+//! `docs/design/overlay.md`. Why: it bounds a machine's work for the grid, and two overlapping children would count
+//! machines twice.
 //!
-//! Slots are two by construction. What can go wrong is what is in them: a child without a router (no successor), the
-//! same node twice, or parts of the line that do not meet exactly at the gap.
+//! There are two slots by construction. Their content can be wrong: a child without a router (no successor), the same
+//! node twice, or parts of the line that do not meet exactly at the gap.
 
 use idlewood_overlay::{Node, Overlay, Side};
 
@@ -13,10 +14,10 @@ use super::{Invariant, Keys};
 /// I5.
 pub const RULE: Invariant = Invariant { name: "I5", rule: "at most two children and one router role" };
 
-/// Looks at the router of one machine.
+/// Checks the router of one machine.
 ///
 /// # Errors
-/// What it has too much of.
+/// The excess.
 pub fn check(keys: &mut Keys, overlay: &Overlay) -> Result<(), String> {
     let children = overlay.children();
     let Some(succ) = overlay.gap() else {

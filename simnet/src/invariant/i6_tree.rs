@@ -1,11 +1,11 @@
-//! I6: when faults have stopped, the tree becomes the true one, and everybody knows how many there are.
+//! I6: when faults have stopped, the tree becomes the true one, and every machine knows its size.
 //!
-//! Source: `docs/design/overlay.md`, the oracle. Why: it is the promise that lets everything else be trusted. The tree is a function
-//! of the membership, so there is exactly one right outcome, whatever happened before.
+//! Source: `docs/design/overlay.md`, the oracle. Why: everything else relies on it. The tree is a function of the
+//! membership, so there is exactly one right outcome, whatever happened before.
 //!
-//! The oracle ([`Tree`]) sorts the keys and uses a stack; it shares no code with the protocol. Of every machine that is
-//! up it tells neighbours (in their present life), parents, children and what is below them. Beside these, every machine must know the root,
-//! and the number of leaves and the height that the root counts. [`bound`] says when.
+//! The oracle ([`Tree`]) sorts the keys and uses a stack; it shares no code with the protocol. For every machine that
+//! is up it gives neighbours (in their present life), parents, children and what is below them. Besides, every machine
+//! must know the root, and the number of leaves and the height that the root counts. [`bound`] gives the time.
 
 use std::time::Duration;
 
@@ -19,23 +19,23 @@ use crate::overlay::{Child, Tree};
 pub const RULE: Invariant =
     Invariant { name: "I6", rule: "the quiescent tree is that of the membership, and the root counts all" };
 
-/// What no setting says: joins and contacts are tried again after up to 15 s.
+/// Fixed times of the protocol: joins and contacts are retried after up to 15 s.
 const FIXED: Duration = Duration::from_secs(30);
 
-/// How long after the last fault the tree is the true one, with any settings, where faults went on for `faulty`: two
-/// rounds of each period that has a part in it, since lost peers are visited a few at a time and links are lost with
-/// their leases; one look-up; what was believed dead may be believed again; and contacts that answered all the time are
-/// asked again after as long. By default 256 s and the time of the faults; in practice seconds (`simnet swarm` says).
+/// How long after the last fault the tree must be the true one, with any settings, if faults lasted for `faulty`: two
+/// rounds of each period involved, since lost peers are visited a few at a time and links are lost with their leases;
+/// one look-up; tombstones have to expire; and contacts that answered all the time are asked again after as long. By
+/// default 256 s and the time of the faults; in practice seconds (`simnet swarm` reports them).
 pub fn bound(config: &Config, faulty: Duration) -> Duration {
     let tries = config.probe_timeout_ms_max * u64::from(config.probe_tries);
     let twice = config.graveyard_probe_ms + config.heartbeat_ms + config.child_lease_ms + tries;
     FIXED + Duration::from_millis(2 * twice + config.lookup_ms + config.tombstone_ms) + faulty
 }
 
-/// Compares all members with the oracle. `members` are all machines that are up and do not leave.
+/// Compares all members with the oracle. `members` are all machines that are up and not leaving.
 ///
 /// # Errors
-/// The first machine that is wrong, and in what.
+/// The first machine that is wrong, and its mistake.
 pub fn check(members: &[(HostIndex, PositionKey, &Overlay)], hosts: u32) -> Result<(), (Option<HostIndex>, String)> {
     let tree = Tree::of(members.iter().map(|(host, key, _)| (*key, *host)), hosts);
     let peer_of =
@@ -54,7 +54,7 @@ pub fn check(members: &[(HostIndex, PositionKey, &Overlay)], hosts: u32) -> Resu
             ("leaf's parent", overlay.parent(Node::Leaf), truth.leaf_parent),
             ("router's parent", overlay.parent(Node::Router), router_parent),
         ];
-        // Neighbours are known in their present life; parents may have been told of in an earlier one.
+        // Neighbours are known in their present life; parents may be known in an earlier one.
         for (believed, truth) in [(overlay.predecessor(), truth.pred), (overlay.successor(), truth.succ)] {
             let life =
                 |host| members.iter().find(|(other, ..)| *other == host).map(|(_, _, peer)| peer.me().incarnation);

@@ -1,14 +1,14 @@
-//! I8: the summary of each router is what the leaves below it published, added up, within the stated staleness.
+//! I8: the summary of each router is the sum of those published by the leaves below it, within the stated staleness.
 //!
 //! Source: Celaya and Marchal 2010, §5.2 and §5.3 (summaries are added at each router, and travel under a rate limit);
-//! `docs/design/overlay.md` ("at most 20 % at the root of 10⁶ leaves"). Why: the global scheduler trusts it. A leaf that is
-//! missing idles; one that is counted twice, or was forgotten to be taken out, is promised work it cannot do.
+//! `docs/design/overlay.md` ("at most 20 % at the root of 10⁶ leaves"). Why: the global scheduler relies on it. A
+//! missing leaf idles; a leaf that is counted twice, or was not removed, is promised work that it cannot do.
 //!
-//! When it must hold: for a router whose leaves have published nothing new for [`staleness`], while the tree was the true
-//! one and no request was sent down (what was sent down is taken off until the next report). Then what its two
-//! children's payloads say, added up, must have exactly the leaves and the speed of the leaves below it, by the oracle,
-//! and of every sample request no more than they can take, and no less than four fifths of it: the most that rounding
-//! down at every level may cost.
+//! When it must hold: for a router whose leaves have published nothing new for [`staleness`], while the tree was the
+//! true one and no request was sent down (those are subtracted until the next report). Then the sum of its two
+//! children's payloads must have exactly the leaves and the speed of the leaves below it, by the oracle, and for every
+//! sample request no more tasks than these can take, and no less than four fifths: the most that rounding down at every
+//! level may cost.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,29 +26,29 @@ use crate::simulation::Deed;
 pub const RULE: Invariant =
     Invariant { name: "I8", rule: "each router's summary is that of the leaves below it, within the staleness" };
 
-/// What rounding down at every level may cost.
+/// The most that rounding down at every level may cost.
 const LOSS_MAX: f64 = 0.2;
 /// Sizes of sample requests, in Mop: a task, and the whole bag.
 const SAMPLES: [(f64, f64); 6] = [(1e3, 1e5), (3e4, 3e6), (2.4e5, 2.4e6), (2.4e5, 2.4e8), (1e6, 1e7), (1e4, 1e9)];
 
 /// How old a summary may be: on each level a report may have to wait for the rate limit and be repeated once after a
-/// loss; a second for both, and two heartbeats for what goes wrong beside that. Requests that were sent down are taken
-/// off for as long as placements may take.
+/// loss; a second for both, and two heartbeats for other delays. Requests that were sent down are subtracted for as
+/// long as placements may take.
 pub fn staleness(simulation: &Simulation, height: u32) -> Duration {
     let policy = &simulation.scenario().peer;
     let heartbeats = Duration::from_millis(2 * policy.overlay.heartbeat_ms);
     policy.placement_timeout + heartbeats + Duration::from_secs(1) * height
 }
 
-/// Since when everything stands still.
+/// Since when nothing changes.
 #[derive(Debug)]
 pub struct Summaries {
     published: BTreeMap<HostIndex, (Vec<u8>, Time)>,
-    /// Who was up, in which life.
+    /// Machines that were up, and their lives.
     lives: Vec<(HostIndex, u64)>,
-    /// When the tree was last wrong, somebody came or went, or a request was last sent down.
+    /// When the tree was last wrong, a machine came or went, or a request was last sent down.
     disturbed: Time,
-    /// Routers that were compared.
+    /// Routers compared so far.
     pub compared: u64,
 }
 
@@ -68,17 +68,17 @@ fn members(simulation: &Simulation) -> Vec<(HostIndex, PositionKey, &Overlay)> {
 }
 
 impl Summaries {
-    /// Takes note of the simulation's last step.
+    /// Notes the simulation's last step.
     pub fn stepped(&mut self, simulation: &Simulation) {
         if simulation.deeds().iter().any(|(_, deed)| matches!(deed, Deed::SentDown { .. })) {
             self.disturbed = simulation.now();
         }
     }
 
-    /// Looks at the whole grid: to be called now and then, at least once a second.
+    /// Checks the whole grid: to be called at least once a second.
     ///
     /// # Errors
-    /// Which router's summary is not what is below it.
+    /// The router whose summary differs from the leaves below it.
     pub fn check(&mut self, simulation: &Simulation) -> Result<(), Violation> {
         let (now, members) = (simulation.now(), members(simulation));
         let hosts = simulation.scenario().nodes;
@@ -89,7 +89,7 @@ impl Summaries {
                 *known = (payload.to_vec(), now);
             }
         }
-        // Who comes back between two looks may be in the tree before its summary is.
+        // A machine that comes back between two checks may be in the tree before its summary is.
         let lives: Vec<_> = members.iter().map(|(host, _, overlay)| (*host, overlay.me().incarnation)).collect();
         if i6_tree::check(&members, hosts).is_err() || lives != self.lives {
             (self.disturbed, self.lives) = (now, lives);
@@ -120,7 +120,7 @@ impl Summaries {
     }
 }
 
-/// A summary; one that says nothing stands for a machine that takes no work.
+/// A summary; an empty one stands for a machine that takes no work.
 fn read(payload: &[u8]) -> Summary {
     Summary::of_flat(payload).unwrap_or_else(Summary::unavailable)
 }
@@ -132,7 +132,7 @@ fn sum(summaries: impl Iterator<Item = Summary>) -> Summary {
     })
 }
 
-/// Machines whose leaf is below the router on `host`; none where there is no router.
+/// Machines whose leaf is below the router on `host`; none without a router.
 fn leaves_below(tree: &Tree, host: HostIndex, leaves: &mut Vec<HostIndex>) {
     let Some(router) = tree.truth(host).and_then(|truth| truth.router.as_ref()) else { return };
     for child in router.children {
@@ -143,7 +143,7 @@ fn leaves_below(tree: &Tree, host: HostIndex, leaves: &mut Vec<HostIndex>) {
     }
 }
 
-/// Whether `held` is what `below` rounds down to.
+/// Whether `held` is `below`, rounded down.
 fn compare(held: &Summary, below: &Summary) -> Result<(), String> {
     if (held.leaves, held.speed_mops) != (below.leaves, below.speed_mops) {
         return Err(format!(

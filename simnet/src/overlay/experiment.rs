@@ -1,11 +1,11 @@
-//! What is measured of the overlay, each in a grid of its own.
+//! Experiments on the overlay, each in a grid of its own.
 //!
-//! An experiment takes a grid that grew by real joins until its tree was the true one, does something to it, and writes
-//! down what came of it as samples. Repair ends at the last moment at which the number of machines with a wrong link
-//! ([`Watch`]) became zero, looked at after every event; with a wrong link or count, where a sample says `counts`.
-//! What does not end within [`LIMIT`] is written down as that long and as one `unhealed`.
+//! An experiment takes a grid that grew by real joins until its tree was the true one, disturbs it, and records
+//! samples. Repair ends at the last moment at which the number of machines with a wrong link ([`Watch`]) became zero,
+//! checked after every event; with a wrong link or count for samples named `counts`. A repair that does not end within
+//! [`LIMIT`] is recorded as that long and as one `unhealed`.
 //!
-//! How much is done falls with the number of machines N, so that large grids stay affordable:
+//! The amount of work per machine falls with the number of machines N, so that large grids stay affordable:
 //!
 //! | experiment | up to 2,000 machines | falls as 1/N to |
 //! |---|---|---|
@@ -35,18 +35,18 @@ use crate::report::MessageCount;
 
 /// Time in which growth doubles the grid: our choice; ten times a join, so that few join at a time.
 const WAVE: Duration = Duration::from_secs(8);
-/// What is not repaired by then counts as never: our choice, ten times the slowest goal.
+/// A repair that takes longer counts as never: our choice, ten times the slowest goal.
 pub const LIMIT: Duration = Duration::from_secs(600);
-/// A machine whose session ended is followed by another one after so long: our choice, longer than a leave lingers.
+/// A machine whose session ended is replaced by another one after so long: our choice, longer than a leave lingers.
 const SUCCESSION: Duration = Duration::from_millis(1_500);
-/// A repair counts once nothing has been wrong for so long again: our choice, a heartbeat.
+/// A repair counts once nothing has been wrong for so long: our choice, a heartbeat.
 const STAYS: Duration = Duration::from_secs(5);
-/// How long a grid follows a trace before it is looked at: our choice.
+/// How long a grid follows a trace before it is measured: our choice.
 const TRACE_CALM: Duration = Duration::from_secs(60);
-/// Time between two looks at the paths: our choice, a heartbeat.
+/// Interval between measurements of paths: our choice, a heartbeat.
 const PATHS_EVERY: Duration = Duration::from_secs(5);
 
-/// What is measured.
+/// The experiments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Experiment {
     /// The tree's shape, and traffic when nothing happens.
@@ -102,12 +102,12 @@ impl Experiment {
         }
     }
 
-    /// Whether such a case begins with a grid that has grown; else it grows what it needs.
+    /// Whether such a case begins with a grown grid; else it grows what it needs.
     pub fn begins_grown(case: &str) -> bool {
         case != STRANGERS
     }
 
-    /// What it consists of; every case has a grid of its own.
+    /// Its cases, each with a grid of its own.
     pub fn cases(self) -> &'static [&'static str] {
         match self {
             Self::Steady | Self::Join | Self::Crash | Self::Leave | Self::Trace => &[""],
@@ -119,7 +119,7 @@ impl Experiment {
     }
 }
 
-/// A trace, and how many times faster than it was things happen.
+/// A trace, and how many times faster than real time it is replayed.
 #[derive(Clone, Debug)]
 pub struct Replay {
     /// The file, as the user named it.
@@ -136,7 +136,7 @@ impl Replay {
         (TRACE_CALM + trace_watched(nodes)) * self.speedup
     }
 
-    /// Refuses a trace that is over when a grid of so many machines has been watched, or before.
+    /// Refuses a trace that is shorter than the measurement of a grid of so many machines.
     ///
     /// # Errors
     /// A sentence that says what to give instead.
@@ -155,14 +155,14 @@ impl Replay {
     }
 }
 
-/// One thing that was measured.
+/// One measured value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// In which case of the experiment.
+    /// The case of the experiment.
     pub case: &'static str,
-    /// What, with its unit.
+    /// The quantity, with its unit.
     pub quantity: &'static str,
-    /// How much.
+    /// The value.
     pub value: f64,
 }
 
@@ -175,25 +175,25 @@ pub struct Rate {
     pub bytes: f64,
 }
 
-/// What came of one case of an experiment with one seed.
+/// The result of one case of an experiment with one seed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// In the order they were taken.
     pub samples: Vec<Sample>,
-    /// Leaves by depth, where that was looked at.
+    /// Leaves by depth, if measured.
     pub depths: Vec<u64>,
-    /// Traffic by kind of message, where that was looked at.
+    /// Traffic by kind of message, if measured.
     pub rates: Vec<(&'static str, Rate)>,
-    /// Events given to peers, those of growth left out.
+    /// Events given to peers, without those of growth.
     pub events: u64,
-    /// Simulated time of all machines together, that of growth left out.
+    /// Simulated time of all machines together, without that of growth.
     pub time_up: Duration,
-    /// Of the world.
+    /// Trace hash of the world.
     pub trace: blake3::Hash,
 }
 
-/// A case that is run: its parameters, its world, and what was measured.
-struct Run<'a> {
+/// A case that is being run: its parameters, its world, and its measurements.
+struct CaseRun<'a> {
     nodes: u32,
     case: &'static str,
     world: World,
@@ -202,25 +202,25 @@ struct Run<'a> {
     samples: Vec<Sample>,
     depths: Vec<u64>,
     rates: Vec<(&'static str, Rate)>,
-    /// Which of those that join are members, and have their nodes linked.
+    /// For each joining machine: whether it is a member, and whether its nodes are linked.
     joined: Vec<(bool, bool)>,
-    /// Is told the simulated time and the number of events now and then.
+    /// Called with the simulated time and the number of events now and then.
     progress: &'a mut dyn FnMut(Time, u64),
-    told: u64,
+    reported: u64,
 }
 
-/// The case of two grids that never were one.
+/// The case of two grids that were never one.
 const STRANGERS: &str = "strangers";
 /// Events between two calls of the progress function.
 const PROGRESS_EVENTS: u64 = 1 << 14;
-/// From so many machines on, less is looked at.
+/// From so many machines on, less is measured.
 const HUGE: u32 = 500_000;
 /// The driver's codes.
 const END: u32 = 0;
 const START: u32 = 1;
 
-/// A grid that grew by real joins until its tree was exact: where experiments begin. Those of one seed may begin with
-/// copies of one; what comes of them is the same as if each had grown its own.
+/// A grid that grew by real joins until its tree was exact: the start of experiments. Cases of one seed may begin with
+/// copies of one; the results are the same as if each had grown its own.
 #[derive(Clone, Debug)]
 pub struct Grid {
     world: World,
@@ -228,9 +228,9 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Lets one of so many machines grow. The same arguments give the same grid.
+    /// Grows a grid of so many machines. The same arguments give the same grid.
     pub fn grow(nodes: u32, seed: u64, progress: &mut dyn FnMut(Time, u64)) -> Self {
-        let mut run = Run::new("", "growth", nodes, seed, Self::empty(nodes, seed), progress);
+        let mut run = CaseRun::new("", "growth", nodes, seed, Self::empty(nodes, seed), progress);
         run.grow();
         let repair = run.repair("");
         run.sample("growth_s", repair.counts.as_secs_f64());
@@ -253,8 +253,8 @@ impl Grid {
     }
 }
 
-/// Runs one case of an experiment, beginning with `grid`, which [`Grid::grow`] gave for the same machines and seed; where
-/// [`Experiment::begins_grown`] denies that it does, there is none. The same arguments give the same outcome.
+/// Runs one case of an experiment, beginning with `grid`, made by [`Grid::grow`] for the same machines and seed; none
+/// if [`Experiment::begins_grown`] is false. The same arguments give the same outcome.
 pub fn run(
     experiment: Experiment,
     case: &'static str,
@@ -266,7 +266,7 @@ pub fn run(
 ) -> Outcome {
     let grid = grid.unwrap_or_else(|| Grid::empty(nodes, seed));
     let (events, time_up) = (grid.events(), grid.time_up());
-    let mut run = Run::new(case, experiment.name(), nodes, seed, grid, progress);
+    let mut run = CaseRun::new(case, experiment.name(), nodes, seed, grid, progress);
     match experiment {
         Experiment::Steady => run.steady(),
         Experiment::Join => run.join(),
@@ -289,23 +289,23 @@ pub fn run(
     }
 }
 
-/// A number that falls from `high` for small grids to `low` for large ones: what costs time in proportion to the
-/// number of machines is done less.
+/// A number that falls from `high` for small grids to `low` for large ones, for work that takes time in proportion to
+/// the number of machines.
 fn scaled(nodes: u32, low: u64, high: u64) -> u64 {
     (high * 2_000 / u64::from(nodes.max(1))).clamp(low, high)
 }
 
-/// How long a grid that follows a trace is looked at.
+/// How long a grid that follows a trace is measured.
 fn trace_watched(nodes: u32) -> Duration {
     Duration::from_secs(scaled(nodes, 180, 3_600))
 }
 
-/// Machines that join one by one.
+/// Number of machines that join one by one.
 fn joins(nodes: u32) -> u32 {
     (nodes / 3).clamp(10, 100)
 }
 
-impl<'a> Run<'a> {
+impl<'a> CaseRun<'a> {
     fn new(
         case: &'static str,
         purpose: &str,
@@ -314,10 +314,10 @@ impl<'a> Run<'a> {
         Grid { world, samples }: Grid,
         progress: &'a mut dyn FnMut(Time, u64),
     ) -> Self {
-        let told = world.events();
+        let reported = world.events();
         let joined = vec![(false, false); joins(nodes) as usize];
         let rng = SmallStream::new(seed, purpose, 0);
-        Self { nodes, case, world, rng, samples, depths: Vec::new(), rates: Vec::new(), joined, progress, told }
+        Self { nodes, case, world, rng, samples, depths: Vec::new(), rates: Vec::new(), joined, progress, reported }
     }
 
     // ---- time ----
@@ -327,7 +327,7 @@ impl<'a> Run<'a> {
     }
 
     fn step(&mut self, until: Time) -> Option<Step> {
-        tell(&self.world, &mut self.told, self.progress);
+        tell(&self.world, &mut self.reported, self.progress);
         self.world.step(until)
     }
 
@@ -341,7 +341,7 @@ impl<'a> Run<'a> {
         Duration::from_micros(self.rng.random_range(low * 1_000_000..high * 1_000_000))
     }
 
-    /// Lets the grid, which is exact, rest; its tree.
+    /// Lets the grid, which is exact, rest; returns its tree.
     fn rest(&mut self, calm: Duration) -> Tree {
         let tree = Watch::new(&self.world).into_tree();
         self.wait(calm);
@@ -349,11 +349,11 @@ impl<'a> Run<'a> {
     }
 
     fn grow(&mut self) {
-        let (told, progress) = (&mut self.told, &mut *self.progress);
-        self.world.grow(self.nodes, WAVE, |world| tell(world, told, progress));
+        let (reported, progress) = (&mut self.reported, &mut *self.progress);
+        self.world.grow(self.nodes, WAVE, |world| tell(world, reported, progress));
     }
 
-    /// Watches until everything is right, and for a while that it stays so.
+    /// Waits until everything is right, and for a while that it stays so.
     fn repair(&mut self, case: &'static str) -> Repair {
         let begin = self.world.now();
         let mut watch = Watch::new(&self.world);
@@ -403,7 +403,7 @@ impl<'a> Run<'a> {
     // ---- experiments ----
 
     fn steady(&mut self) {
-        // The look-up of the own key doubles its period up to a minute: after two minutes it is there.
+        // The look-up of the own key doubles its period up to a minute: after two minutes it has reached that.
         let is_huge = self.nodes >= HUGE;
         let tree = self.rest(Duration::from_secs(if is_huge { 20 } else { scaled(self.nodes, 60, 150) }));
         let root = tree.root.and_then(|root| self.world.overlay(root)?.root());
@@ -453,7 +453,7 @@ impl<'a> Run<'a> {
         (0..missing).for_each(|_| self.sample("unhealed", 1.0));
     }
 
-    /// Lets time pass, and notes when each of those that join becomes a member, and has its nodes linked.
+    /// Lets time pass, and notes when each joining machine becomes a member, and has its nodes linked.
     fn wait_for_joins(&mut self, duration: Duration, joining: &Range<HostIndex>) {
         let until = self.world.now() + duration;
         while let Some(step) = self.step(until) {
@@ -475,8 +475,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Machines crash, or leave, one after the other, and others come in their place: in turn any that hosts a router,
-    /// the last on the line, which hosts none, and the root.
+    /// Machines crash, or leave, one after the other, and others replace them: in turn any that hosts a router, the
+    /// last on the line, which hosts none, and the root.
     fn one_by_one(&mut self, announced: bool) {
         let mut tree = self.rest(Duration::from_secs(60));
         for place in ["router", "leaf", "root"].iter().cycle().take(scaled(self.nodes, 12, 30) as usize) {
@@ -494,7 +494,7 @@ impl<'a> Run<'a> {
                     routers.get(choice).copied()
                 }
             };
-            // Of two machines one is the root and one the last.
+            // A grid of two machines has only the root and the last.
             let Some(victim) = victim else { continue };
             if announced {
                 self.world.leave(victim);
@@ -522,8 +522,8 @@ impl<'a> Run<'a> {
         self.sample_repair(self.case);
     }
 
-    /// Two random halves that do not hear each other: a grid that was one, or two that never were, of which one
-    /// machine is told of one of the other when they can.
+    /// Two random halves that do not hear each other: a grid that was one, or two that never were, of which one machine
+    /// is given a contact of the other when they can.
     fn partition(&mut self, apart: Duration) {
         let mut halves = [Vec::new(), Vec::new()];
         for host in 0..self.nodes {
@@ -551,7 +551,7 @@ impl<'a> Run<'a> {
         self.sample_repair(self.case);
     }
 
-    /// Exponential sessions; whoever goes is followed by another machine, so that the grid keeps its size.
+    /// Exponential sessions; a machine that goes is replaced by another one, so that the grid keeps its size.
     fn churn(&mut self, session: Duration, calm: Duration) {
         self.rest(Duration::from_secs(10));
         let announced_percent = if self.case == "announced" { 80.0 } else { 0.0 };
@@ -584,9 +584,9 @@ impl<'a> Run<'a> {
         self.sample("departures", departures as f64);
     }
 
-    /// Every machine follows one of the trace, from a random moment of it that leaves enough of it. What a trace calls
-    /// unavailable is a crash, and the machine comes back with what it remembers. One whose part of the trace is shorter
-    /// than what is replayed follows all of it, and is down then, as the trace has nothing of it any more.
+    /// Every machine follows one of the trace, from a random moment that leaves enough of it. An unavailability in the
+    /// trace is a crash, and the machine comes back with its memory. A machine whose part of the trace is shorter than
+    /// the replay follows all of it, and is then down for good.
     fn replay(&mut self, trace: &Replay) {
         self.rest(Duration::from_secs(10));
         let Replay { availability, speedup, .. } = trace;
@@ -603,7 +603,7 @@ impl<'a> Run<'a> {
             let changes = machine.changes(offset, offset + window);
             later.extend(changes.map(|(at, up)| ((at - offset) / *speedup, host, up)));
         }
-        // Those that are not up at first have gone by then.
+        // Machines that are down at first have gone by then.
         self.wait(Duration::from_secs(30));
         let now = self.world.now();
         for (after, host, up) in later {
@@ -624,7 +624,7 @@ impl<'a> Run<'a> {
         self.sample("departures", departures as f64);
     }
 
-    /// Looks at the paths now and then after `calm`; what was planned goes to `happen`.
+    /// Measures the paths regularly after `calm`; planned events go to `happen`.
     fn look_at_paths(&mut self, calm: Duration, duration: Duration, mut happen: impl FnMut(&mut Self, HostIndex, u32)) {
         let end = self.world.now() + calm + duration;
         let mut next = self.world.now() + calm;
@@ -647,11 +647,11 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Tells now and then how far a world has come.
-fn tell(world: &World, told: &mut u64, progress: &mut dyn FnMut(Time, u64)) {
-    if world.events() >= *told + PROGRESS_EVENTS {
-        *told = world.events();
-        progress(world.now(), *told);
+/// Reports the progress of a world now and then.
+fn tell(world: &World, reported: &mut u64, progress: &mut dyn FnMut(Time, u64)) {
+    if world.events() >= *reported + PROGRESS_EVENTS {
+        *reported = world.events();
+        progress(world.now(), *reported);
     }
 }
 

@@ -1,19 +1,19 @@
-//! What the books say of an overlay message: its kind, its length when encoded, and a digest of its content.
+//! Measures of an overlay message for the statistics: its kind, its encoded length, and a digest of its content.
 
 use idlewood_overlay::Body;
 
 use crate::size::{Size, size_of};
 
-/// What is noted of a message.
+/// The measures of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measure {
     /// Bytes of its CBOR encoding.
     pub bytes: u64,
-    /// Of its content.
+    /// Digest of its content.
     pub digest: u64,
     /// What kind of message it is.
     pub kind: &'static str,
-    /// The same as a number, in the order of the protocol.
+    /// The kind as a number, in the order of the protocol.
     pub variant: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Looking at a world from outside: is the distributed tree the true one, and who can reach the root?
+//! Surveys of a world from outside: whether the distributed tree is the true one, and which leaves can reach the root.
 
 use idlewood_overlay::{Contact, Node, Overlay, PositionKey, State};
 
@@ -6,7 +6,7 @@ use super::truth::{Tree, Truth};
 use super::world::World;
 use crate::event_queue::HostIndex;
 
-/// What is wrong with what a machine believes.
+/// Mistakes in a machine's view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wrong {
     /// A neighbour, an acknowledged parent or a child is not the true one.
@@ -37,7 +37,7 @@ fn compare(world: &World, overlay: &Overlay, truth: &Truth) -> Wrong {
     Wrong { links: !links, counts: !(links && counts) }
 }
 
-/// Counts the machines that are wrong, kept up to date as they handle events.
+/// Counts the machines with mistakes, updated as they handle events.
 #[derive(Debug)]
 pub struct Watch {
     tree: Tree,
@@ -49,12 +49,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Looks at every machine that is up.
+    /// Checks every machine that is up.
     pub fn new(world: &World) -> Self {
         Self::among(world, world.up())
     }
 
-    /// Looks at these machines as if there were no others: one side of a partition.
+    /// Checks these machines as if there were no others: one side of a partition.
     pub fn among(world: &World, members: &[HostIndex]) -> Self {
         let tree = Tree::of(members.iter().map(|host| (world.position(*host), *host)), world.hosts());
         let wrong = vec![Wrong::default(); world.hosts() as usize];
@@ -65,7 +65,7 @@ impl Watch {
         watch
     }
 
-    /// Looks at a machine again, which has handled an event.
+    /// Checks a machine again, which has handled an event.
     pub fn update(&mut self, world: &World, host: HostIndex) {
         let Some(truth) = self.tree.truth(host) else { return };
         let worst = Wrong { links: true, counts: true };
@@ -75,7 +75,7 @@ impl Watch {
         self.wrong_counts = self.wrong_counts + u32::from(new.counts) - u32::from(old.counts);
     }
 
-    /// What is wrong with a machine.
+    /// The mistakes of a machine.
     pub fn wrong(&self, host: HostIndex) -> Wrong {
         self.wrong[host as usize]
     }
@@ -85,19 +85,19 @@ impl Watch {
         &self.tree
     }
 
-    /// The true tree, once there is no more to watch.
+    /// The true tree, at the end of the watch.
     pub fn into_tree(self) -> Tree {
         self.tree
     }
 }
 
-/// Who can reach the root.
+/// How many leaves can reach the root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Paths {
-    /// Leaves of machines that are up and do not leave, those that join included.
+    /// Leaves of machines that are up and not leaving, joining ones included.
     pub leaves: u64,
-    /// Those whose chain of links, acknowledged by the parent and held by it, through machines that are up, leads to
-    /// the true root.
+    /// Leaves whose chain of links, acknowledged and held by each parent, leads through machines that are up to the
+    /// true root.
     pub available: u64,
 }
 
@@ -149,7 +149,7 @@ fn parent(world: &World, host: HostIndex, node: Node) -> Option<HostIndex> {
     children.iter().flatten().any(|child| child.contact.peer == me && child.node == node).then_some(above)
 }
 
-/// The machine at the left of the gap with the shortest common prefix: the one across the highest bit that differs
+/// The machine at the left of the gap with the shortest common prefix: the gap across the highest bit that differs
 /// anywhere, between the last key that has it clear and the first that has it set.
 fn true_root(members: &[(PositionKey, HostIndex)]) -> Option<HostIndex> {
     let (first, last) = (members.iter().min()?.0, members.iter().max()?.0);

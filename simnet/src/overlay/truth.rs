@@ -7,7 +7,7 @@ use idlewood_overlay::{Node, PositionKey};
 
 use crate::event_queue::HostIndex;
 
-/// What is true of one machine.
+/// The truth about one machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Truth {
     /// The next below on the line.
@@ -22,7 +22,7 @@ pub struct Truth {
     pub router: Option<Router>,
 }
 
-/// What is true of a router.
+/// The truth about a router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Router {
     /// The machine of its parent; none: it is the root.
@@ -33,7 +33,7 @@ pub struct Router {
     pub children: [Child; 2],
 }
 
-/// What is true of a router's child.
+/// The truth about a router's child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Child {
     /// Its machine.
@@ -49,7 +49,7 @@ pub struct Child {
 /// The true tree.
 #[derive(Clone, Debug)]
 pub struct Tree {
-    /// By machine; none where it is not a member.
+    /// By machine; none if it is not a member.
     truths: Vec<Option<Truth>>,
     /// The machine of the root; none while there is no router.
     pub root: Option<HostIndex>,
@@ -57,11 +57,11 @@ pub struct Tree {
     pub count: u64,
     /// Links on the longest way from the root to a leaf.
     pub height: u32,
-    /// The same on average.
+    /// Links between a leaf and the root, on average.
     pub mean_depth: f64,
 }
 
-/// Bits that two keys have in common at their beginning.
+/// Length in bits of the common prefix of two keys.
 fn common_bits(one: &PositionKey, other: &PositionKey) -> u32 {
     let words = |key: &PositionKey| {
         let (high, low) = key.0.split_at(16);
@@ -116,7 +116,7 @@ impl Tree {
         tree
     }
 
-    /// Writes down what is true of the router of a gap and of all below it. No deeper than keys have bits.
+    /// Records the truth about the router of a gap and everything below it. No deeper than keys have bits.
     fn describe(&mut self, gaps: &Gaps<'_>, gap: usize, parent: Option<HostIndex>, depth: u32) -> Child {
         let host = gaps.line[gap].1;
         let children = [0, 1].map(|side| match gaps.below[side][gap] {
@@ -135,7 +135,7 @@ impl Tree {
         Child { host, node: Node::Router, count, height }
     }
 
-    /// What is true of a machine; none when it is not a member.
+    /// The truth about a machine; none if it is not a member.
     pub fn truth(&self, host: HostIndex) -> Option<&Truth> {
         self.truths[host as usize].as_ref()
     }

@@ -1,8 +1,8 @@
-//! Machines with nothing but an overlay, links between them, and the loop that lets things happen (`steps`).
+//! A world of machines that have only an overlay, the links between them, and its event loop (`steps`).
 //!
-//! A driver (an experiment, a test) starts, stops and disturbs machines and lets the world step; what it wants to do at
-//! some moment it can plan, and the step says when that moment has come. A machine is as small as it can be: the state
-//! of its peer, and a hundred bytes.
+//! A driver (an experiment, a test) starts, stops and disturbs machines and steps the world; it can plan its own
+//! actions, and a step reports when their moment has come. A machine is small: the state of its peer, and a hundred
+//! bytes.
 
 mod machine;
 mod presence;
@@ -26,15 +26,15 @@ use machine::{Host, NOWHERE, identity, tag};
 /// Kinds of messages that can be told apart.
 const KINDS_MAX: usize = 64;
 
-/// Most machines of a grid whose messages are all encoded and decoded if nobody says otherwise.
+/// Most machines of a grid whose messages are all encoded and decoded by default.
 const ENCODED_HOSTS_MAX: u32 = 100;
 
-/// What travels.
+/// How messages travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
-    /// Every message is encoded and decoded, as between agents, and the measured size held against the true one.
+    /// Every message is encoded and decoded, as between agents, and its measured size compared with the true one.
     Bytes,
-    /// Messages as values, and their exact encoded size in the books. The trace is the same, in a third to a half of the time.
+    /// As values, counted with their exact encoded size. The trace is the same, in a third to a half of the time.
     Sizes,
 }
 
@@ -45,16 +45,16 @@ impl Wire {
     }
 }
 
-/// What defines a world, but for what is done to it.
+/// Parameters of a world.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Of all randomness.
+    /// Seed of all randomness.
     pub seed: u64,
-    /// Machines there can be; all are down at first.
+    /// Most machines; all are down at first.
     pub hosts: u32,
-    /// Of all peers.
+    /// Settings of all peers.
     pub config: Config,
-    /// Of all links at first.
+    /// Quality of all links at first.
     pub quality: Quality,
     /// What travels.
     pub wire: Wire,
@@ -68,56 +68,56 @@ impl Settings {
     }
 }
 
-/// What a machine that starts remembers of its last life.
+/// What a starting machine remembers of its last life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// Its identity and its last incarnation, which rises.
     Kept,
     /// Only its identity: the incarnation follows from the wall clock alone.
     Lost,
-    /// Its identity and an incarnation before the last, and the wall clock is no help: an old copy of its disk.
+    /// Its identity and an incarnation before the last, with a wrong wall clock: an old copy of its disk.
     Stale,
-    /// Nothing: it is another machine, with an identity of its own, in the same place of the simulation.
+    /// Nothing: it is another machine, with an identity of its own, at the same index of the simulation.
     Stranger,
 }
 
-/// One thing that happened.
+/// One event of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A peer was given an event; what it answered is under way.
+    /// A peer handled an event; its messages are under way.
     Handled(HostIndex),
-    /// What [`World::plan`] planned is due.
+    /// An action planned by [`World::plan`] is due.
     Planned {
-        /// For whom.
+        /// The machine.
         host: HostIndex,
-        /// What, in the driver's own code.
+        /// The action, in the driver's own code.
         code: u32,
     },
-    /// Nothing that a peer noticed.
+    /// An event that no peer noticed.
     Nothing,
 }
 
-/// A message that a peer was given, as the world saw it.
+/// A message delivered to a peer, as the world saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// The machine that was given it.
+    /// The receiver.
     pub to: HostIndex,
-    /// Who really sent it.
+    /// The true sender.
     pub from: PeerId,
-    /// In which life, by what its sender wrote.
+    /// The sender's incarnation, by the message.
     pub incarnation: u64,
-    /// It answers a ping.
+    /// Whether it answers a ping.
     pub is_answer: bool,
 }
 
-/// What was sent.
+/// Messages sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traffic {
     /// By kind, in the order of the protocol.
     kinds: [(&'static str, MessageCount); KINDS_MAX],
     /// Lost by the links.
     pub lost: u64,
-    /// Came to a machine that was down, had its lid shut, or was another.
+    /// Arrived at a machine that was down, had its lid shut, or was another.
     pub in_vain: u64,
 }
 
@@ -143,16 +143,16 @@ impl Traffic {
     }
 }
 
-/// What waits in the queue.
+/// A pending event.
 #[derive(Clone, Copy, Debug)]
 enum Due {
     /// The deadline of a life of a peer.
     Wake(u32),
     /// A message, by its number.
     Deliver(u32),
-    /// A message that a slow machine has put off.
+    /// A message delayed by a slow machine.
     Late(u32),
-    /// What the driver planned.
+    /// An action planned by the driver.
     Plan(u32),
 }
 
@@ -162,7 +162,7 @@ struct Letter {
     from: Member,
     message: Message,
     digest: u64,
-    /// Of whom it is for.
+    /// Tag of its receiver.
     tag: u64,
 }
 
@@ -171,23 +171,23 @@ struct Letter {
 pub struct World {
     settings: Settings,
     grid: GridId,
-    /// Of the settings, for all peers.
+    /// Shared by all peers.
     config: Arc<Config>,
     now: Time,
     queue: EventQueue<Due>,
     letters: Slab<Letter>,
     hosts: Vec<Host>,
-    /// Machines that are up and do not leave, in no particular order.
+    /// Machines that are up and not leaving, in no particular order.
     up: Vec<HostIndex>,
-    /// What waits for machines whose lid is shut.
-    held: BTreeMap<HostIndex, Vec<Due>>,
+    /// Pending events of machines whose lid is shut.
+    deferred: BTreeMap<HostIndex, Vec<Due>>,
     network: Network,
     effects: Vec<Effect>,
     delivery: Option<Delivery>,
     traffic: Traffic,
     sequence: u64,
     events: u64,
-    /// Time that machines were up, in microseconds, until the last one came or went.
+    /// Uptime of all machines, in microseconds, until the last change.
     up_us: u64,
     up_since: Time,
 }
@@ -203,7 +203,7 @@ impl World {
             letters: Slab::default(),
             hosts: (0..settings.hosts).map(|index| Host::new(settings.seed, index)).collect(),
             up: Vec::new(),
-            held: BTreeMap::new(),
+            deferred: BTreeMap::new(),
             network: Network::new(settings.quality.clone()),
             effects: Vec::new(),
             delivery: None,
@@ -216,14 +216,14 @@ impl World {
         }
     }
 
-    // ---- what is ----
+    // ---- getters ----
 
     /// Simulated time.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// Which grid this is.
+    /// The grid's id.
     pub fn grid(&self) -> GridId {
         self.grid
     }
@@ -233,22 +233,22 @@ impl World {
         self.settings.hosts
     }
 
-    /// Machines that are up and do not leave, in no particular order.
+    /// Machines that are up and not leaving, in no particular order.
     pub fn up(&self) -> &[HostIndex] {
         &self.up
     }
 
-    /// Whether a machine is up and does not leave.
+    /// Whether a machine is up and not leaving.
     pub fn is_up(&self, host: HostIndex) -> bool {
         self.hosts[host as usize].place != NOWHERE
     }
 
-    /// The peer of a machine that is up, also one that leaves.
+    /// The peer of a machine that is up, even if it is leaving.
     pub fn overlay(&self, host: HostIndex) -> Option<&Overlay> {
         self.hosts[host as usize].overlay.as_deref()
     }
 
-    /// The identity of the machine that stands here now, or did last.
+    /// The identity of the machine at this index, now or last.
     pub fn peer_id(&self, host: HostIndex) -> PeerId {
         identity(self.settings.seed, host, self.hosts[host as usize].identity)
     }
@@ -258,7 +258,7 @@ impl World {
         PositionKey::new(self.grid, self.peer_id(host))
     }
 
-    /// The machine with this identity, up or down; none when another one stands in its place by now.
+    /// The machine with this identity, up or down; none if another one has replaced it.
     pub fn host_of(&self, peer: PeerId) -> Option<HostIndex> {
         let host = host_index(peer);
         (self.hosts.get(host as usize)?.tag == tag(peer)).then_some(host)
@@ -269,12 +269,12 @@ impl World {
         self.hosts[host as usize].started
     }
 
-    /// Counts the starts of a machine: names its present life.
+    /// Number of starts of a machine: identifies its present life.
     pub fn life(&self, host: HostIndex) -> u32 {
         self.hosts[host as usize].life
     }
 
-    /// The message that the last step delivered, if it was one.
+    /// The message that the last step delivered, if any.
     pub fn delivery(&self) -> Option<&Delivery> {
         self.delivery.as_ref()
     }
@@ -284,7 +284,7 @@ impl World {
         self.hosts[host as usize].messages
     }
 
-    /// What was sent so far.
+    /// Messages sent so far.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
     }
@@ -300,19 +300,19 @@ impl World {
         Duration::from_micros(self.up_us) + since
     }
 
-    /// The number of machines that are up is about to change.
+    /// To be called before the number of machines that are up changes.
     fn count_time_up(&mut self) {
         let us = self.now.as_micros() - self.up_since.as_micros();
         self.up_us += us.unsigned_abs() * self.up.len() as u64;
         self.up_since = self.now;
     }
 
-    /// Events to come.
+    /// Number of pending events.
     pub fn pending(&self) -> usize {
         self.queue.len()
     }
 
-    /// The hashes of all machines, in their order, as one.
+    /// One hash over those of all machines, in their order.
     pub fn trace_hash(&self) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
         for host in &self.hosts {

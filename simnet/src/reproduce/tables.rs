@@ -1,4 +1,4 @@
-//! The tables of `simnet reproduce overlay`: what jobs have measured, on the disk and read back from it.
+//! The tables of `simnet reproduce overlay`: what jobs have measured, written to disk and read back.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const TRAFFIC: &str = "nodes,seed,kind,messages_per_peer_s,bytes_per_peer_s,chec
 struct Measured {
     name: &'static str,
     columns: &'static str,
-    /// The column of `overlay.csv` that says how many lines a job has here.
+    /// The column of `overlay.csv` that says how many rows a job has here.
     count: &'static str,
 }
 
@@ -33,16 +33,16 @@ fn tables_of(experiment: Experiment) -> Vec<Measured> {
     }
 }
 
-/// All that is known of the jobs, as it is on the disk.
+/// All that is known of the jobs, as on disk.
 pub(super) struct Tables {
-    /// A line for each job.
+    /// A row for each job.
     pub(super) jobs: Table,
     /// What they measured, by the name of the table.
     pub(super) samples: BTreeMap<&'static str, Samples>,
 }
 
 impl Tables {
-    /// Takes over what earlier runs have found of these jobs, and puts everything else aside.
+    /// Takes over what earlier runs have measured for these jobs, and puts everything else aside.
     pub(super) fn open(of: &Reproduction, jobs: &[Job]) -> Result<Self, String> {
         let path = |name: &str| of.out.join(format!("{name}.csv"));
         let mut samples = BTreeMap::new();
@@ -52,7 +52,7 @@ impl Tables {
         let identities = jobs.iter().map(|job| (job.key.clone(), of.labels(job), job.seed));
         let mut tables = Self { jobs: Table::open(path("overlay"), identities.collect())?, samples };
         for (job, kept) in jobs.iter().zip(&mut tables.jobs.lines) {
-            // Whoever has removed a table, or some of its lines, has them made again.
+            // A job whose table, or some of its rows, have been removed is run again.
             let is_whole = |line: &Line| {
                 tables_of(job.experiment).iter().all(|Measured { name, count, .. }| {
                     let told = line.values.iter().find(|(known, _)| known == count).map(|(_, lines)| *lines);
@@ -70,12 +70,12 @@ impl Tables {
         Ok(tables)
     }
 
-    /// Of the jobs that are done.
+    /// Keys of the finished jobs.
     fn keys(&self) -> Vec<&str> {
         self.jobs.lines.iter().flatten().map(|line| line.key.as_str()).collect()
     }
 
-    /// Takes in what a job came to, and writes it.
+    /// Takes in the results of a job, and writes them.
     pub(super) fn insert(
         &mut self,
         of: &Reproduction,
@@ -117,7 +117,7 @@ impl Tables {
             self.samples.get_mut(name).expect("there is one of each name").insert(key, rows)?;
         }
         let trace_hash = outcome.trace.to_hex().to_string();
-        // The last: a line there says that the others are there, too, and how many.
+        // Last: a row there says that the rows of the other tables are complete, and how many they are.
         self.jobs.insert(number, Line { key: key.clone(), labels: of.labels(job), seed, trace_hash, values })
     }
 
@@ -129,7 +129,7 @@ impl Tables {
     }
 }
 
-/// A line of the table of an experiment, read back from it.
+/// A row of the table of an experiment, read back.
 pub(super) struct Reading<'a> {
     pub(super) experiment: Experiment,
     pub(super) case: &'a str,
@@ -138,7 +138,7 @@ pub(super) struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    /// Of cells in the order of [`MEASURED`].
+    /// Reads cells in the order of [`MEASURED`].
     pub(super) fn of(experiment: Experiment, cells: &[&'a str]) -> Option<Self> {
         let &[_nodes, _seed, case, quantity, value, _check, _key] = cells else { return None };
         Some(Self { experiment, case, quantity, value: number(value) })
@@ -152,14 +152,14 @@ pub(super) struct KindRate<'a> {
 }
 
 impl<'a> KindRate<'a> {
-    /// Of cells in the order of [`TRAFFIC`].
+    /// Reads cells in the order of [`TRAFFIC`].
     pub(super) fn of(cells: &[&'a str]) -> Option<Self> {
         let &[_nodes, _seed, kind, messages, bytes, _check, _key] = cells else { return None };
         Some(Self { kind, rate: Rate { messages: number(messages), bytes: number(bytes) } })
     }
 }
 
-/// Whatever is taken in from a table has numbers where numbers belong.
+/// A row that was read back has numbers where numbers belong.
 fn number(cell: &str) -> f64 {
     cell.parse().unwrap_or(f64::NAN)
 }

@@ -1,4 +1,4 @@
-//! What the files hold that a scenario names.
+//! Contents of the files that a scenario names.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::survey::{Bandwidths, Cores};
 use crate::workflow;
 use crate::workload::ObservedBag;
 
-/// What the file held that was named for it.
+/// The contents of the file named for this input.
 ///
 /// # Panics
 /// Where [`Scenario::load`] was not called.
@@ -21,26 +21,26 @@ pub(crate) fn loaded<T>(input: &Option<Arc<T>>) -> &Arc<T> {
     input.as_ref().expect("the files that a scenario names are loaded before anything is drawn from them")
 }
 
-/// What the files that a scenario names hold; read once, shared by all who look at the scenario.
+/// Contents of the files that a scenario names; read once, shared by all its copies.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Inputs {
-    /// Of `sessions_file`.
+    /// Contents of `sessions_file`.
     pub sessions: Option<Arc<Availability>>,
-    /// Of `latency_file`.
+    /// Contents of `latency_file`.
     pub latencies: Option<Arc<Matrix>>,
-    /// Of `log_file`, or the bags of `workflow_files`.
+    /// Bags of `log_file`, or of `workflow_files`.
     pub bags: Option<Arc<Vec<ObservedBag>>>,
-    /// Of `tasks_file`.
+    /// Contents of `tasks_file`.
     pub tasks: Option<Arc<Distribution>>,
-    /// Of `lengths_file`.
+    /// Contents of `lengths_file`.
     pub lengths: Option<Arc<Distribution>>,
-    /// Of `intervals_file`.
+    /// Contents of `intervals_file`.
     pub intervals: Option<Arc<Distribution>>,
-    /// Of `owner_file`.
+    /// Contents of `owner_file`.
     pub owners: Option<Arc<ProcessorLoad>>,
-    /// Of `cores_file`.
+    /// Contents of `cores_file`.
     pub cores: Option<Arc<Cores>>,
-    /// Of `bandwidths_file`.
+    /// Contents of `bandwidths_file`.
     pub bandwidths: Option<Arc<Bandwidths>>,
 }
 

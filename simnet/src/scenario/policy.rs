@@ -1,4 +1,4 @@
-//! Of the peers' settings, those that experiments change: the table `[policy]`.
+//! The peers' settings that experiments change: the table `[policy]`.
 
 use std::time::Duration;
 
@@ -49,11 +49,11 @@ impl Policy {
     }
 }
 
-/// Makes the peers' settings those of the paper's scheme, without what is ours: its size, no preemption, no work handed on, each bag
-/// for itself, no place for the few tasks of a bag but that of its deadline, and no news that wait.
+/// Makes the peers' settings those of the paper's scheme, without our additions: its size, no preemption, no handing on
+/// of work, each bag by itself, no place for the few tasks of a bag but that of its deadline, and no delayed reports.
 ///
-/// That is what `simnet run --paper`, `scenarios/paper.toml` and the variant `paper` of `desktops` have. Not the paper's: what its
-/// reports are packed in, and that both children of a router share its limit.
+/// `simnet run --paper`, `scenarios/paper.toml` and the variant `paper` of `desktops` have these settings. Not the
+/// paper's: the encoding of reports, and that both children of a router share its limit.
 pub fn papers_scheme(peer: &mut Config) {
     peer.effective_size = false;
     peer.preemptive = false;

@@ -1,9 +1,9 @@
-//! Settings that would change nothing: whoever sets them means something else.
+//! Settings that would change nothing: setting one is likely a mistake.
 
 use super::{Equipment, Latencies, Scenario, Sessions, Workload};
 
 impl Scenario {
-    /// What to set so that this setting is looked at, by its name; none where it is, and of those that always are.
+    /// What to set so that the setting `name` has an effect; none if it has one.
     pub fn unread(&self, name: &str) -> Option<&'static str> {
         let is_exponential = self.sessions == Sessions::Exponential;
         match name {
@@ -16,8 +16,8 @@ impl Scenario {
         }
     }
 
-    /// Refuses what would change nothing, unless it is as by default: it may stand there as in the file of defaults. Whether that is
-    /// a mistake is for whoever has set it to say: [`Scenario::parse`] takes it, since a flag may have it read.
+    /// Refuses settings without effect, unless they have their defaults, as in the file of defaults.
+    /// [`Scenario::parse`] accepts them, since a flag may give them an effect.
     ///
     /// # Errors
     /// A sentence with the first such setting, and what to write instead.
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_change_nothing_is_refused_by_name_unless_it_is_the_default() {
+    fn a_setting_without_effect_is_refused_by_name_unless_it_is_the_default() {
         assert_eq!(Scenario::default().check_read(), Ok(()));
         for (text, name, instead) in [
             ("queue_lost = true\n", "queue_lost", "churn"),

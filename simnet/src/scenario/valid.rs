@@ -1,4 +1,4 @@
-//! What a scenario may say: each number within what the simulator can do, each file where something reads it.
+//! Validation of a scenario: each number within what the simulator can do, each file where something reads it.
 //!
 //! A sentence begins with the name of the field, or with that of its flag, so that [`Scenario::parse`] finds its line.
 
@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::{Equipment, Latencies, Owners, Scenario, Sessions, Workload};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// The longest that a run may be, and anything in it.
+/// Longest duration of a simulation, and of anything in it.
 pub(crate) const HORIZON_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
-/// Most tasks of a run: each takes twelve bytes of the record.
+/// Most tasks of a simulation: each takes twelve bytes of the record.
 pub(crate) const TASKS_MAX: u64 = 500_000_000;
 const PERCENT: RangeInclusive<f64> = 0.0..=100.0;
 
@@ -23,7 +23,7 @@ fn is_at_least_a_second(time: Duration) -> bool {
 }
 
 impl Scenario {
-    /// Refuses nonsense.
+    /// Refuses a scenario that cannot be run.
     ///
     /// # Errors
     /// A sentence that says what to write instead.
@@ -62,7 +62,7 @@ impl Scenario {
         check(is_at_least_a_second(self.horizon), "horizon must be between 1s and 366d")
     }
 
-    /// Who is there when.
+    /// Who is present when.
     fn check_presence(&self) -> Result<(), String> {
         check(self.churn.is_none_or(is_at_least_a_second), "churn must be none or a mean session between 1s and 366d")?;
         check(self.downtime <= HORIZON_MAX, "downtime must be at most 366d")?;
@@ -118,7 +118,7 @@ impl Scenario {
         )
     }
 
-    /// The one who has a share of all bags.
+    /// The user who has a share of all bags.
     fn check_user(&self) -> Result<(), String> {
         check(PERCENT.contains(&self.user_percent), "user_percent must be between 0 and 100")?;
         check((1..=10_000).contains(&self.user_splits_into), "user_splits_into must be between 1 and 10000")?;
@@ -128,7 +128,7 @@ impl Scenario {
         )
     }
 
-    /// What befalls tasks and their outputs.
+    /// Failures of tasks and of fetches.
     fn check_misfortunes(&self) -> Result<(), String> {
         check(
             self.checkpoint_interval.is_none_or(is_at_least_a_second),
@@ -146,7 +146,7 @@ impl Scenario {
         )
     }
 
-    /// What is to come from a file has one.
+    /// Every setting that reads a file has one.
     fn check_files_are_there(&self) -> Result<(), String> {
         check(
             self.sessions != Sessions::Trace || self.sessions_file.is_some(),
@@ -182,7 +182,7 @@ impl Scenario {
         )
     }
 
-    /// No file is named that nobody reads.
+    /// Every file that is named is read.
     fn check_files_are_read(&self) -> Result<(), String> {
         let is_matrix = self.latencies == Latencies::Matrix;
         let are_surveyed = self.bandwidths == Equipment::Survey;

@@ -1,4 +1,4 @@
-//! What happened to each task and each machine, a line for each: for whoever wants to follow one of them by hand.
+//! The history of a simulation: a row for each event of a task or machine, to follow one of them by hand.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -6,26 +6,26 @@ use std::path::{Path, PathBuf};
 
 use idlewood_overlay::Time;
 
-use super::world::{Item, News};
+use super::world::{Observation, Observed};
 use crate::event_queue::HostIndex;
 use crate::host::Ending;
 use crate::record::Record;
 
 const HEADING: &str = "at_s,what,machine,bag,task";
 
-/// The history of a run as CSV, in the order in which it happened.
+/// The history as CSV, in order of time.
 pub(super) struct History {
     path: PathBuf,
     out: BufWriter<File>,
-    /// Why the first line that is missing could not be written; none is after that.
+    /// Why the first missing row could not be written; no row follows it.
     failure: Option<io::Error>,
 }
 
 impl History {
-    /// Begins with the heading, in place of an earlier history.
+    /// Begins with the heading, and replaces an earlier history.
     ///
     /// # Errors
-    /// A sentence: the file is something else, or cannot be written.
+    /// A sentence: the file exists and is no history, or cannot be written.
     pub(super) fn create(path: &Path) -> Result<Self, String> {
         let failed = |error: io::Error| format!("{} cannot be written: {error}", path.display());
         if path.is_file() {
@@ -50,48 +50,48 @@ impl History {
         }
     }
 
-    /// Whether a line is missing.
+    /// Whether a row is missing.
     pub(super) fn has_failed(&self) -> bool {
         self.failure.is_some()
     }
 
-    /// Something happens on a machine, to a bag by its number, or to a task of it.
+    /// Adds an event on a machine, of a bag by its number, or of a task of it.
     pub(super) fn note(&mut self, at: Time, what: &str, host: HostIndex, bag: Option<usize>, task: Option<u64>) {
         let text = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
         let (bag, task) = (text(bag.map(|bag| bag as u64)), text(task));
         self.write(&format!("{:.6},{what},{host},{bag},{task}\n", at.as_secs_f64()));
     }
 
-    /// A machine tells this; the record does not know of it yet.
-    pub(super) fn hear(&mut self, item: &Item, record: &Record) {
-        let Item { at, host, news } = *item;
-        let (what, task) = match news {
-            News::Down { .. } => return self.note(at, "down", host, None, None),
-            News::Owner { here } => {
+    /// Adds an observation that the record does not have yet.
+    pub(super) fn observe(&mut self, observation: &Observation, record: &Record) {
+        let Observation { at, host, observed } = *observation;
+        let (what, task) = match observed {
+            Observed::Down { .. } => return self.note(at, "down", host, None, None),
+            Observed::Owner { here } => {
                 return self.note(at, if here { "owner_returned" } else { "owner_left" }, host, None, None);
             }
-            News::Accepted(bag) => return self.note(at, "accepted", host, Some(record.number(bag)), None),
-            News::Closed(bag) => return self.note(at, "closed", host, Some(record.number(bag)), None),
-            News::Started(task) => ("started", task),
-            News::Frozen(task) => ("frozen", task),
-            News::Thawed(task) => ("thawed", task),
-            News::Stopped(task) => ("stopped", task),
-            News::Ended { task, ending: Ending::Success } => ("succeeded", task),
-            News::Ended { task, ending: Ending::Failure } => ("failed", task),
-            News::Ended { task, ending: Ending::Crash } => ("crashed", task),
-            // Others journal what they have run themselves.
-            News::Journalled { task, .. } if !record.is_submitter(task.bag, host) => return,
-            News::Journalled { task, has_output: false, .. } => ("journalled_without_output", task),
-            News::Journalled { task, success: true, .. } => ("delivered", task),
-            News::Journalled { task, success: false, .. } => ("given_up", task),
+            Observed::Accepted(bag) => return self.note(at, "accepted", host, Some(record.number(bag)), None),
+            Observed::Closed(bag) => return self.note(at, "closed", host, Some(record.number(bag)), None),
+            Observed::Started(task) => ("started", task),
+            Observed::Frozen(task) => ("frozen", task),
+            Observed::Thawed(task) => ("thawed", task),
+            Observed::Stopped(task) => ("stopped", task),
+            Observed::Ended { task, ending: Ending::Success } => ("succeeded", task),
+            Observed::Ended { task, ending: Ending::Failure } => ("failed", task),
+            Observed::Ended { task, ending: Ending::Crash } => ("crashed", task),
+            // Machines other than the submitter journal what they have run themselves.
+            Observed::Journalled { task, .. } if !record.is_submitter(task.bag, host) => return,
+            Observed::Journalled { task, has_output: false, .. } => ("journalled_without_output", task),
+            Observed::Journalled { task, success: true, .. } => ("delivered", task),
+            Observed::Journalled { task, success: false, .. } => ("given_up", task),
         };
         self.note(at, what, host, Some(record.number(task.bag)), Some(task.index));
     }
 
-    /// The end.
+    /// Ends the history.
     ///
     /// # Errors
-    /// A sentence: why a line is missing.
+    /// A sentence: why a row is missing.
     pub(super) fn finish(mut self) -> Result<(), String> {
         let ended = match self.failure.take() {
             Some(failure) => Err(failure),

@@ -15,13 +15,13 @@ use crate::overlay::Wire;
 use crate::scenario::BadRouting;
 use crate::size::size_of;
 
-/// Of an Ed25519 signature.
+/// Length of an Ed25519 signature.
 const SIGNATURE_BYTES: usize = 64;
 
 impl Shard {
     pub(super) fn send(&mut self, host: HostIndex, to: PeerId, mut message: Message, around: &Surroundings) {
         let now = self.now;
-        // A driver signs them; here the signature is as long as one, and nobody looks at it.
+        // An agent's driver signs them; here zeros of the same length stand for the signature, which is not checked.
         if let Message::Results { signature, .. } = &mut message {
             *signature = Some(vec![0; SIGNATURE_BYTES]);
         }
@@ -35,9 +35,9 @@ impl Shard {
         Trace(&mut machine.trace).word(size.digest);
         let from = machine.id;
         let is_tree = matches!(message, Message::Overlay(_));
-        let left = machine.link.send(now, bytes, is_tree);
+        let sent = machine.link.send(now, bytes, is_tree);
         let mut arrivals = around.network.carry(&mut machine.network_rng, host, target);
-        // What the network loses, or carries to nobody, waits and leaves like any other.
+        // A message that the network loses, or carries to no machine, uses the uplink like any other.
         if arrivals.first.is_none() {
             self.counts.messages_lost += 1;
         } else if target >= around.scenario.nodes {
@@ -53,7 +53,7 @@ impl Shard {
             }
         };
         let letter = Letter { from, to: tag(to), content, digest: size.digest, bytes, is_tree, is_held_back: false };
-        self.carry(host, left, arrivals, target, letter);
+        self.carry(host, sent, arrivals, target, letter);
     }
 
     pub(super) fn deliver(&mut self, host: HostIndex, letter: Letter, around: &Surroundings) {
@@ -89,11 +89,11 @@ impl Shard {
     }
 }
 
-/// How long a bad router holds back what it passes on late.
+/// How long a bad router delays what it forwards.
 const HELD_BACK: Duration = Duration::from_secs(60);
 
 impl Shard {
-    /// What was to go through a router reached one that does not pass it on as it should.
+    /// Handles a message that reached a router which does not forward correctly.
     fn misroute(&mut self, host: HostIndex, how: BadRouting, letter: Letter, around: &Surroundings) {
         match how {
             BadRouting::Drop => {}
@@ -122,7 +122,7 @@ impl Shard {
     }
 }
 
-/// What a message says, as a place in [`KINDS`].
+/// The kind of a message, as an index into [`KINDS`].
 fn kind(message: &Message) -> usize {
     match message {
         Message::Overlay(message) => match &message.body {
@@ -153,7 +153,7 @@ fn kind(message: &Message) -> usize {
     }
 }
 
-/// Short names of what messages say, for the report.
+/// Short names of the kinds of messages, for the report.
 pub(super) const KINDS: [&str; 23] = [
     "overlay ping",
     "overlay ack",
@@ -192,13 +192,13 @@ mod tests {
     use super::*;
     use crate::{Execution, Scenario, Simulation};
 
-    /// After the use of links begins to be counted.
+    /// A moment after the use of links begins to be counted.
     fn at(milliseconds: u64) -> Time {
         Scenario::default().first_arrival() + Duration::from_millis(milliseconds)
     }
 
-    /// One of two machines, each with a link of its own, has sent three messages in the same instant, which take its uplink 100 ms
-    /// each: the surroundings and the shard with both.
+    /// Two machines, each with a link of its own; one has sent three messages in the same instant, each of which takes
+    /// its uplink 100 ms. Returns the surroundings and the shard with both.
     fn three_sent(loss_percent: f64, duplicate_percent: f64) -> (Arc<Surroundings>, Box<Shard>) {
         let scenario = Scenario { nodes: 2, loss_percent, duplicate_percent, ..Scenario::default() };
         let execution = Execution { threads: 1, ..Execution::usual(2) };
@@ -221,7 +221,7 @@ mod tests {
         (around, shard)
     }
 
-    /// How many were lost, how many reached the other machine, which is down, and how long the uplink was busy.
+    /// Messages lost, messages that reached the other machine, which is down, and how long the uplink was busy.
     fn counted(mut shard: Box<Shard>, around: &Surroundings) -> (u64, u64, u64) {
         shard.process(around, at(10_000));
         let (messages_lost, messages_in_vain) = (shard.counts.messages_lost, shard.counts.messages_in_vain);
@@ -239,12 +239,12 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_in_an_uplink_goes_and_counts_where_its_machine_leaves_in_good_order() {
+    fn messages_in_an_uplink_are_sent_if_their_machine_leaves_but_not_if_it_crashes() {
         let (around, mut shard) = three_sent(0.0, 0.0);
         shard.now = at(50);
         shard.leave(0, &around);
         assert_eq!(counted(shard, &around), (0, 3, 300));
-        // Crashed while the second leaves.
+        // Crashed while the second message leaves.
         let (around, mut shard) = three_sent(0.0, 0.0);
         shard.process(&around, at(150));
         shard.now = at(150);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_network_loses_leaves_its_uplink_like_any_other_and_is_lost_once() {
+    fn a_lost_message_uses_its_uplink_like_any_other_and_is_counted_once() {
         for (crash, busy) in [(50, 100), (150, 200)] {
             let (around, mut shard) = three_sent(99.999_999, 0.0);
             shard.process(&around, at(crash));

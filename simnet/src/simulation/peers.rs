@@ -1,4 +1,4 @@
-//! What peers are given, and the orders that they answer with.
+//! Gives events to peers, and carries out the orders that they answer with.
 
 use idlewood_machine::Effect as Order;
 use idlewood_overlay::{Body, Node, PeerId};
@@ -7,60 +7,60 @@ use idlewood_scheduler::{BagId, Change, Effect, Event, Message, Notice, Path, Pe
 use super::Surroundings;
 use super::shard::{LOCAL_DELAY, Occurrence, Shard};
 use super::trace::Trace;
-use super::world::News;
+use super::world::Observed;
 use crate::event_queue::HostIndex;
 use crate::host::Host;
 
-/// What a peer did about requests and reports, as the simulator saw it.
+/// What a peer did about requests and reports, recorded for checks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Deed {
     /// A leaf started a task.
     Started {
-        /// Which.
+        /// The task.
         task: TaskId,
-        /// Of its issue: rises when the submitter issues the task again.
+        /// Attempt of its issue: rises when the submitter issues the task again.
         attempt: u32,
     },
     /// A router sent a part of a request down.
     SentDown {
-        /// Of which bag.
+        /// The bag.
         bag: BagId,
         /// Number of the request.
         number: u64,
-        /// Way of the part.
+        /// Path of the part.
         path: Path,
     },
-    /// A leaf wrote down what it holds of a bag.
+    /// A leaf made durable what it holds of a bag.
     Held {
-        /// Which.
+        /// The bag.
         bag: BagId,
     },
     /// A leaf published something new.
     Published {
-        /// Version of what the router beside it had published before.
+        /// Version that the router beside it had published before.
         router: u64,
     },
-    /// A node sent its parent, on another machine, what it last published.
+    /// A node reported to its parent, on another machine, what it last published.
     Reported {
-        /// Which node of the machine.
+        /// The node of the machine.
         node: Node,
         /// Version of what it published.
         version: u64,
     },
-    /// A router was sent what a child published.
+    /// A router received a child's report.
     Heard {
         /// The child's machine.
         from: PeerId,
-        /// Which node of it.
+        /// The node of that machine.
         node: Node,
         /// Version of what it published.
         version: u64,
-        /// Version of what the router itself had published before.
+        /// Version that the router itself had published before.
         router: u64,
     },
 }
 
-/// The node and the version of what it published, in a message that carries such.
+/// The node and version of a message that carries what a node published.
 fn published(message: &Message) -> Option<(Node, u64)> {
     let Message::Overlay(message) = message else { return None };
     let Body::Report(report) = &message.body else { return None };
@@ -68,7 +68,7 @@ fn published(message: &Message) -> Option<(Node, u64)> {
 }
 
 impl Shard {
-    /// Gives an event to a machine that is up, and carries out what it answers.
+    /// Gives an event to a machine that is up, and carries out its orders.
     pub(super) fn give(&mut self, host: HostIndex, event: impl Into<idlewood_machine::Event>, around: &Surroundings) {
         let event = event.into();
         self.counts.events += 1;
@@ -114,7 +114,7 @@ impl Shard {
                 self.host_mut(host).fetches.remove(&fetch);
             }
             Order::RunFirstTask { bag, time_limit } => self.run_first_task(host, bag, time_limit, around),
-            // It ends when it would have.
+            // Here it ends as if it had not been stopped.
             Order::StopFirstTask { .. } => {}
         }
     }
@@ -157,7 +157,7 @@ impl Shard {
                 let at = machine.store.begin(ticket, changes, now, around.scenario.persist);
                 self.cause(host, at, host, Occurrence::Durable { life });
             }
-            // The machine has the manifest at once.
+            // Here the machine has the manifest at once.
             Effect::Authorise { bag } => {
                 self.cause(host, now, host, Occurrence::Authorised { life, bag: bag.id });
             }
@@ -166,7 +166,7 @@ impl Shard {
                 if self.is_watched {
                     self.deeds.push((host, Deed::Started { task, attempt }));
                 }
-                self.tell(host, News::Started(task));
+                self.tell(host, Observed::Started(task));
                 if let Some((at, serial)) = end {
                     self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
                 }
@@ -174,22 +174,22 @@ impl Shard {
             Effect::FreezeTask { place, task } => {
                 machine.freeze(place, task, now);
                 self.counts.preemptions += 1;
-                self.tell(host, News::Frozen(task));
+                self.tell(host, Observed::Frozen(task));
             }
             Effect::ThawTask { place, task } => {
                 let end = machine.thaw(place, task, now);
-                self.tell(host, News::Thawed(task));
+                self.tell(host, Observed::Thawed(task));
                 if let Some((at, serial)) = end {
                     self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
                 }
             }
             Effect::StopTask { place, task } => {
                 if machine.stop(place, task) {
-                    self.tell(host, News::Stopped(task));
+                    self.tell(host, Observed::Stopped(task));
                     self.cause(host, now + LOCAL_DELAY, host, Occurrence::Stopped { life, task });
                 }
             }
-            // Tasks here keep none.
+            // Simulated tasks keep none.
             Effect::KeepCheckpoints { .. } => {}
             Effect::SuspendTasks => machine.suspend(now),
             Effect::ResumeTasks => {
@@ -200,8 +200,8 @@ impl Shard {
             Effect::MeasureTask { .. } | Effect::FetchOutput { .. } => {
                 unreachable!("{effect:?} is for its machine to decide about")
             }
-            Effect::Notify(Notice::BagAccepted(bag)) => self.tell(host, News::Accepted(bag)),
-            Effect::Notify(Notice::BagClosed(bag)) => self.tell(host, News::Closed(bag)),
+            Effect::Notify(Notice::BagAccepted(bag)) => self.tell(host, Observed::Accepted(bag)),
+            Effect::Notify(Notice::BagClosed(bag)) => self.tell(host, Observed::Closed(bag)),
             Effect::Notify(Notice::BagRemoved(_) | Notice::Joined | Notice::Left) => {}
         }
     }

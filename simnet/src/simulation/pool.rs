@@ -9,7 +9,7 @@ use idlewood_overlay::Time;
 use super::Surroundings;
 use super::shard::Shard;
 
-/// A shard for a thread to run up to a moment.
+/// A shard that a thread is to run up to a moment.
 struct Order {
     shard: Box<Shard>,
     around: Arc<Surroundings>,
@@ -41,7 +41,7 @@ impl Pool {
         Self { threads: (0..threads).map(|_| thread()).collect() }
     }
 
-    /// Lets all shards go on up to a moment.
+    /// Runs all shards up to a moment.
     ///
     /// # Panics
     /// When a thread has panicked.

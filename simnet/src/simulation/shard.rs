@@ -1,9 +1,9 @@
-//! A part of the machines, and what happens to them: the loop that one thread runs.
+//! A part of the machines, and the loop in which one thread runs them.
 //!
-//! Machines meet only through links, and nothing crosses a link in less than the shortest latency. So shards go on
-//! independently of each other for that long, and exchange what goes from one to another at the end (conservative
-//! windows; Chandy and Misra 1979). Inside a shard events happen in the one global order, and a machine draws only from
-//! streams of its own: how machines are shared out over shards changes nothing of what happens to any of them.
+//! Machines meet only through links, and nothing crosses a link in less than the shortest latency. So shards run
+//! independently of each other for that long, and exchange their messages at the end (conservative windows; Chandy and
+//! Misra 1979). Inside a shard events happen in the one global order, and a machine draws only from random streams of
+//! its own: how machines are divided into shards changes nothing for any of them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use idlewood_scheduler::{Approval, BagId, Event, Message, Submission, TaskId, Ta
 
 use super::Surroundings;
 use super::peers::Deed;
-use super::world::{Item, News};
+use super::world::{Observation, Observed};
 use crate::condition::Pause;
 use crate::event_queue::{EventQueue, HostIndex, Key};
 use crate::host::Host;
@@ -22,37 +22,39 @@ use crate::network::Arrivals;
 use crate::report::MessageCount;
 use crate::slab::Slab;
 
-/// How long a task takes to stop when told to, and an output to be found on the own disk: our guess.
+/// How long a task takes to stop on request, and an output to be found on the own disk: our guess.
 pub(super) const LOCAL_DELAY: Duration = Duration::from_millis(1);
-/// Kinds of messages that are told apart.
+/// Number of kinds of messages.
 pub(super) const KINDS_MAX: usize = super::messages::KINDS.len();
 
-/// Something that happens to a machine. `life`: void in any other life of it.
+/// An event on a machine. `life`: void in any other life of it.
 #[derive(Debug)]
 pub(super) enum Occurrence {
     /// It crashes, or begins to leave.
     SessionEnds { life: u32 },
-    /// Its owner comes back, or leaves again.
+    /// Its owner comes back or goes away.
     Owner { life: u32, here: bool },
-    /// The oldest write under way is durable.
+    /// The oldest pending write is durable.
     Durable { life: u32 },
     /// A task has run for as long as it takes.
     RunEnds { life: u32, place: u32, serial: u64 },
-    /// A worker that was told to stop has stopped.
+    /// A worker has stopped on request.
     Stopped { life: u32, task: TaskId },
-    /// The first task of a bag that runs to show how long a task takes has run for so long, to its end or to its limit.
+    /// The first task of a bag, which runs to measure how long a task takes, has run for so long: to its end or to its
+    /// limit.
     FirstTaskEnds { life: u32, bag: BagId, cpu: Duration, is_whole: bool },
-    /// A bag may queue here.
+    /// The owner allows a bag to queue here.
     Authorised { life: u32, bag: BagId },
-    /// A message that waited in front of the uplink begins to leave, by its number, unless its machine has crashed by then.
+    /// A message, by its number, that waited for the uplink begins to leave, unless its machine has crashed by then.
     Sent { crashes: u32, to: HostIndex, arrivals: Arrivals, letter: u32 },
-    /// Somebody asks for an output.
+    /// Another machine asks for an output.
     FetchAsked { fetch: Fetch },
-    /// The output has left this machine, unless messages that took more than `taken_us` by now went before it.
+    /// The output has left this machine, unless messages have taken the uplink for more than `taken_us` by now: those
+    /// went first.
     FetchSent { life: u32, fetch: Fetch, taken_us: u64 },
-    /// The output's last byte has come over the links; `passed`: and through the downlink.
+    /// The output's last byte has arrived; `passed`: it has gone through the downlink, too.
     FetchArrived { fetch: Fetch, passed: bool },
-    /// It was on this machine all the time, or the time for it is over.
+    /// The output was on this machine all the time, or the fetch has timed out.
     FetchEnds { life: u32, id: FetchId, task: TaskId, here: bool },
 }
 
@@ -60,15 +62,15 @@ pub(super) enum Occurrence {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fetch {
     pub(super) to: HostIndex,
-    /// Of the machine that asks.
+    /// Life of the machine that asks.
     pub(super) life: u32,
-    /// Of the fetch, in that life.
+    /// Number of the fetch in that life.
     pub(super) id: FetchId,
     pub(super) task: TaskId,
     pub(super) bytes: u64,
 }
 
-/// What a message travels as.
+/// Content of a message on its way.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "all of a run are of one variant")]
 pub(super) enum Content {
@@ -80,18 +82,18 @@ pub(super) enum Content {
 #[derive(Clone, Debug)]
 pub(super) struct Letter {
     pub(super) from: PeerId,
-    /// Of the identity that is meant.
+    /// Tag of the identity that it is meant for.
     pub(super) to: u64,
     pub(super) content: Content,
     pub(super) digest: u64,
     pub(super) bytes: u64,
-    /// The tree's own.
+    /// Whether it belongs to the tree.
     pub(super) is_tree: bool,
-    /// A bad router has held it back already.
+    /// A bad router has delayed it already.
     pub(super) is_held_back: bool,
 }
 
-/// What goes from one shard to another.
+/// What one shard sends another.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "nearly all are letters")]
 pub(super) enum Parcel {
@@ -99,7 +101,7 @@ pub(super) enum Parcel {
     Occurrence(Occurrence),
 }
 
-/// All that goes from one shard to another after a window.
+/// All that one shard sends another after a window.
 #[derive(Debug)]
 pub(super) struct Parcels {
     parcels: Vec<(Key, Parcel)>,
@@ -119,7 +121,7 @@ impl Parcels {
     }
 }
 
-/// What waits in the queue.
+/// An entry of the queue.
 #[derive(Clone, Copy, Debug)]
 enum What {
     /// The deadline of a life of a peer.
@@ -135,7 +137,7 @@ struct Due {
     what: What,
     /// It has gone through the downlink.
     passed: bool,
-    /// A slow machine has put it off already.
+    /// A slow machine has delayed it already.
     put_off: bool,
 }
 
@@ -145,19 +147,19 @@ impl Due {
     }
 }
 
-/// What is counted, and added up over all shards.
+/// Counts, added up over all shards.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
     pub(super) events: u64,
     pub(super) crashes: u64,
     pub(super) leaves: u64,
     pub(super) preemptions: u64,
-    /// Journalled results that a machine made up.
+    /// Journalled results that a liar made up.
     pub(super) false_results: u64,
     pub(super) reclaims: u64,
     pub(super) messages_lost: u64,
     pub(super) messages_in_vain: u64,
-    /// By kind.
+    /// Messages by kind.
     pub(super) messages: [MessageCount; KINDS_MAX],
     pub(super) outputs: MessageCount,
     /// Requests by the depth of the router that split them first.
@@ -188,19 +190,19 @@ pub(super) struct Shard {
     pub(super) count: u32,
     pub(super) hosts: Vec<Host>,
     queue: EventQueue<Due>,
-    /// The earliest of all, where it was looked at already.
+    /// The earliest entry of all, if known already.
     front: Option<(Key, Due)>,
     letters: Slab<Letter>,
     occurrences: Slab<Occurrence>,
-    /// What waits for machines whose lid is shut.
-    held: BTreeMap<HostIndex, Vec<Due>>,
+    /// Entries that wait for machines whose lid is shut.
+    deferred: BTreeMap<HostIndex, Vec<Due>>,
     pub(super) now: Time,
-    /// For each shard.
+    /// Outgoing parcels for each shard.
     pub(super) outbox: Vec<Parcels>,
     inbox: Vec<Parcels>,
-    /// What the world is to hear.
-    pub(super) news: Vec<Item>,
-    /// What peers did about requests; kept only while somebody watches.
+    /// What the world has yet to take in.
+    pub(super) observed: Vec<Observation>,
+    /// What peers did about requests; recorded only while watched.
     pub(super) deeds: Vec<(HostIndex, Deed)>,
     pub(super) is_watched: bool,
     /// The request that was split for the first time last: both its parts may be sent.
@@ -222,11 +224,11 @@ impl Shard {
             front: None,
             letters: Slab::default(),
             occurrences: Slab::default(),
-            held: BTreeMap::new(),
+            deferred: BTreeMap::new(),
             now: Time::ZERO,
             outbox: (0..count).map(|_| Parcels::default()).collect(),
             inbox: Vec::new(),
-            news: Vec::new(),
+            observed: Vec::new(),
             deeds: Vec::new(),
             is_watched: false,
             effects: Vec::new(),
@@ -246,18 +248,18 @@ impl Shard {
 
     // ---- the loop ----
 
-    /// When something happens next.
+    /// When the next entry is due.
     pub(super) fn next(&self) -> Option<Time> {
         let inbox = self.inbox.iter().map(|parcels| parcels.first);
         inbox.chain(self.front.map(|(key, _)| key.at)).min()
     }
 
-    /// What happens next, once everything is unpacked.
+    /// Key of the next entry, once everything is unpacked.
     pub(super) fn next_key(&self) -> Option<Key> {
         self.front.map(|(key, _)| key)
     }
 
-    /// Lets everything happen that is due before `end`.
+    /// Runs everything that is due before `end`.
     pub(super) fn process(&mut self, around: &Surroundings, end: Time) {
         self.unpack();
         let last = Time::from_micros(end.as_micros() - 1);
@@ -272,7 +274,7 @@ impl Shard {
         self.look_ahead();
     }
 
-    /// Lets the next thing happen.
+    /// Runs the next entry.
     pub(super) fn step(&mut self, around: &Surroundings) {
         if let Some((key, due)) = self.front.take() {
             self.now = key.at;
@@ -281,12 +283,12 @@ impl Shard {
         self.look_ahead();
     }
 
-    /// Another shard sends this; it is unpacked before anything else happens.
+    /// Takes parcels of another shard; they are unpacked before anything else happens.
     pub(super) fn receive(&mut self, parcels: Parcels) {
         self.inbox.push(parcels);
     }
 
-    /// Takes in what other shards sent.
+    /// Unpacks the parcels of other shards.
     pub(super) fn unpack(&mut self) {
         for parcels in std::mem::take(&mut self.inbox) {
             for (key, parcel) in parcels.parcels {
@@ -296,7 +298,7 @@ impl Shard {
         self.look_ahead();
     }
 
-    /// Finds out what is next.
+    /// Determines the next entry.
     fn look_ahead(&mut self) {
         if self.front.is_none() {
             self.front = self.queue.pop();
@@ -321,12 +323,12 @@ impl Shard {
         self.push(key, Due::new(what));
     }
 
-    /// Plans something that one of our machines causes.
+    /// Plans an occurrence that one of our machines causes.
     pub(super) fn cause(&mut self, source: HostIndex, at: Time, target: HostIndex, occurrence: Occurrence) {
         self.post(source, at, target, Parcel::Occurrence(occurrence));
     }
 
-    /// The same of a message.
+    /// The same for a parcel.
     pub(super) fn post(&mut self, source: HostIndex, at: Time, target: HostIndex, parcel: Parcel) {
         let key = self.host_mut(source).key(at, target);
         let shard = target % self.count;
@@ -339,34 +341,34 @@ impl Shard {
         }
     }
 
-    /// Plans the way of a message of one of our machines, whose last byte leaves its uplink at `left`. One that waits in front of that
-    /// is lost with a machine that crashes meanwhile, before the network can double it. What has no arrivals was counted when it was
-    /// sent, and only takes its time on the uplink.
-    pub(super) fn carry(&mut self, source: HostIndex, left: Time, arrivals: Arrivals, to: HostIndex, letter: Letter) {
+    /// Plans the way of a message of one of our machines, whose last byte leaves its uplink at `sent`. A message that
+    /// still waits for the uplink is lost when its machine crashes, before the network can duplicate it. One without
+    /// arrivals was counted when it was sent, and only takes its time on the uplink.
+    pub(super) fn carry(&mut self, source: HostIndex, sent: Time, arrivals: Arrivals, to: HostIndex, letter: Letter) {
         let takes = self.host(source).link.up.takes(letter.bytes);
-        if left <= self.now + takes {
-            return self.depart(source, left, arrivals, to, letter);
+        if sent <= self.now + takes {
+            return self.depart(source, sent, arrivals, to, letter);
         }
         let machine = self.host_mut(source);
-        let (crashes, key) = (machine.crashes, machine.key(left - takes, source));
+        let (crashes, key) = (machine.crashes, machine.key(sent - takes, source));
         let letter = self.letters.insert(letter);
         let sent = self.occurrences.insert(Occurrence::Sent { crashes, to, arrivals, letter });
         // Links are not slow with their machines.
         self.push(key, Due { put_off: true, ..Due::new(What::Occurrence(sent)) });
     }
 
-    /// Nothing keeps a message any more from leaving its uplink at `left`: it arrives, or both its copies do.
-    fn depart(&mut self, source: HostIndex, left: Time, arrivals: Arrivals, to: HostIndex, letter: Letter) {
+    /// Carries a message that is certain to leave its uplink at `sent`: it arrives, or both its copies do.
+    fn depart(&mut self, source: HostIndex, sent: Time, arrivals: Arrivals, to: HostIndex, letter: Letter) {
         let Arrivals { first, second } = arrivals;
         if let Some(travel) = second {
-            self.post(source, left + travel, to, Parcel::Letter(letter.clone()));
+            self.post(source, sent + travel, to, Parcel::Letter(letter.clone()));
         }
         if let Some(travel) = first {
-            self.post(source, left + travel, to, Parcel::Letter(letter));
+            self.post(source, sent + travel, to, Parcel::Letter(letter));
         }
     }
 
-    /// Lets something happen, unless the link or the condition of its machine has it wait or lost.
+    /// Handles an entry, unless the link or the condition of its machine delays or loses it.
     fn meet(&mut self, host: HostIndex, due: Due, around: &Surroundings) {
         let now = self.now;
         let machine = &mut self.hosts[(host / self.count) as usize];
@@ -390,12 +392,12 @@ impl Shard {
                     return;
                 }
                 Some(_) => {
-                    self.held.entry(host).or_default().push(due);
+                    self.deferred.entry(host).or_default().push(due);
                     return;
                 }
                 None => {}
             }
-            // A wake is late by itself: it follows the slow machine's view of its clock.
+            // A wake is late already: it follows the slow machine's view of its clock.
             let is_wake = matches!(due.what, What::Wake(_));
             if machine.condition.slow > Duration::ZERO && !due.put_off && !is_wake {
                 let key = machine.key(now + machine.condition.slow, host);
@@ -462,8 +464,8 @@ impl Shard {
                 let (now, letter) = (self.now, self.letters.take(letter));
                 let machine = self.host_mut(host);
                 if machine.crashes == crashes {
-                    let left = machine.link.begin(now, letter.bytes);
-                    self.depart(host, left, arrivals, to, letter);
+                    let sent = machine.link.begin(now, letter.bytes);
+                    self.depart(host, sent, arrivals, to, letter);
                 } else {
                     self.counts.messages_lost += u64::from(arrivals.first.is_some());
                 }
@@ -522,14 +524,14 @@ impl Shard {
         if let Some(after) = next {
             self.cause(host, now + after, host, Occurrence::Owner { life, here: !here });
         }
-        self.tell(host, News::Owner { here });
+        self.tell(host, Observed::Owner { here });
         self.give(host, if here { Event::OwnerReturned { stands_still: true } } else { Event::OwnerLeft }, around);
         self.counts.reclaims += u64::from(here);
     }
 
     fn end_session(&mut self, host: HostIndex, around: &Surroundings) {
         if self.host_mut(host).churn.leaves() {
-            // It goes down when its peer says so.
+            // It goes down once its peer has left.
             self.give(host, Event::Leave, around);
         } else {
             self.crash(host, around);
@@ -551,7 +553,7 @@ impl Shard {
         self.went_down(host, around);
     }
 
-    /// The peer of a machine has left, and that goes down.
+    /// The peer of a machine has left; the machine goes down.
     pub(super) fn leave(&mut self, host: HostIndex, around: &Surroundings) {
         self.counts.leaves += 1;
         let now = self.now;
@@ -559,20 +561,20 @@ impl Shard {
         self.went_down(host, around);
     }
 
-    /// A machine has crashed or left: when it comes back, and what waited for it.
+    /// A machine has crashed or left: plans when it comes back, and drops what waited for it.
     fn went_down(&mut self, host: HostIndex, around: &Surroundings) {
         let now = self.now;
         let machine = self.host_mut(host);
-        // Never back within the window: only the world, which meets the shards between windows, can start it.
+        // Never back within the window: only the world, which acts between windows, can start it.
         let downtime = machine.churn.downtime().max(around.lookahead());
-        self.tell(host, News::Down { until: now + downtime });
-        for due in self.held.remove(&host).unwrap_or_default() {
+        self.tell(host, Observed::Down { until: now + downtime });
+        for due in self.deferred.remove(&host).unwrap_or_default() {
             self.discard(due);
         }
     }
 
-    pub(super) fn tell(&mut self, host: HostIndex, news: News) {
-        self.news.push(Item { at: self.now, host, news });
+    pub(super) fn tell(&mut self, host: HostIndex, observed: Observed) {
+        self.observed.push(Observation { at: self.now, host, observed });
     }
 
     /// Opens the lid of a machine.
@@ -583,7 +585,7 @@ impl Shard {
         for (place, at, serial) in machine.open(now) {
             self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
         }
-        for due in self.held.remove(&host).unwrap_or_default() {
+        for due in self.deferred.remove(&host).unwrap_or_default() {
             let key = self.host_mut(host).key(now, host);
             self.push(key, due);
         }
@@ -601,7 +603,7 @@ impl Shard {
         self.look_ahead();
     }
 
-    /// Sees to it that a machine is woken at its peer's deadline.
+    /// Plans the waking of a machine at its peer's deadline.
     pub(super) fn arm(&mut self, host: HostIndex) {
         let now = self.now;
         let machine = self.host_mut(host);

@@ -1,7 +1,8 @@
-//! Digests of what peers are given and answer: the same in every way of running a scenario.
+//! Digests of what peers are given and answer: the same however a scenario is executed.
 //!
-//! Each machine has a digest of 64 bits to which everything is added in its order; it is for finding out that two runs
-//! differ, not for safety. Identities and hashes are there by their first eight bytes: they are random already.
+//! Each machine has a digest of 64 bits into which all its events and answers are mixed in order; it finds differences
+//! between two runs and is not for security. Identities and hashes enter by their first eight bytes: they are random
+//! already.
 
 use idlewood_machine::{Effect as Order, FetchEnd, FirstTask};
 use idlewood_overlay::PeerId;
@@ -17,7 +18,7 @@ fn head(bytes: &[u8; 32]) -> u64 {
     bytes.first_chunk().map_or(0, |head| u64::from_le_bytes(*head))
 }
 
-/// Part of an identity that tells peers apart.
+/// Part of an identity, enough to distinguish peers.
 pub(super) fn tag(peer: PeerId) -> u64 {
     head(&peer.0)
 }
@@ -40,7 +41,7 @@ impl Trace<'_> {
         self.word(task.index);
     }
 
-    /// What a machine is given.
+    /// Adds an event of a machine.
     pub(super) fn of_machine(&mut self, event: &idlewood_machine::Event) {
         match event {
             idlewood_machine::Event::Peer(event) => self.event(event),
@@ -55,7 +56,7 @@ impl Trace<'_> {
         }
     }
 
-    /// What a machine answers.
+    /// Adds an order of a machine.
     pub(super) fn order(&mut self, order: &Order) {
         match order {
             Order::Peer(effect) => self.effect(effect),
@@ -82,7 +83,7 @@ impl Trace<'_> {
         }
     }
 
-    /// What a peer is given, but for the message, whose digest stands before.
+    /// Adds an event of a peer, but for the message, whose digest stands before.
     pub(super) fn event(&mut self, event: &Event) {
         match event {
             Event::Bootstrap(contact) => {
@@ -164,7 +165,7 @@ impl Trace<'_> {
         }
     }
 
-    /// What a peer answers, but for the digest of a message, which follows.
+    /// Adds an effect of a peer, but for the digest of a message, which follows.
     pub(super) fn effect(&mut self, effect: &Effect) {
         let mut about = |letter, place: u32, task| {
             self.letter(letter);

@@ -1,4 +1,4 @@
-//! What machines do beside talking: durable writes, tasks, and the outputs of tasks on their way to submitters.
+//! What machines do besides messages: durable writes, tasks, and fetches of outputs by submitters.
 
 use std::time::Duration;
 
@@ -9,14 +9,15 @@ use idlewood_scheduler::{
 
 use super::Surroundings;
 use super::shard::{Fetch, LOCAL_DELAY, Occurrence, Shard};
-use super::world::News;
+use super::world::Observed;
 use crate::event_queue::HostIndex;
 use crate::host::{Ending, host_index};
 
-/// How long a fetch may take beyond the time that it and what goes before it need: our choice, an agent's patience.
+/// How long a fetch may take beyond the time that it and what goes before it on the link need: our choice, an agent's
+/// patience.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Larger ones are fetched. Agents send more with a result; here the disks of all machines are in memory.
+/// Larger outputs are fetched. Agents send larger ones with a result; here the disks of all machines are in memory.
 const OUTPUT_IN_RESULT_BYTES_MAX: usize = 256;
 
 impl Shard {
@@ -29,7 +30,7 @@ impl Shard {
                 let task = TaskId { bag, index: result.index };
                 self.counts.false_results += u64::from(result.success && result.output != output_of(task, None));
                 let has_output = result.content.is_some() || self.host(host).store.has_fetched(task);
-                self.tell(host, News::Journalled { task, success: result.success, has_output });
+                self.tell(host, Observed::Journalled { task, success: result.success, has_output });
             }
         }
         self.give(host, Event::Persisted(ticket), around);
@@ -45,10 +46,10 @@ impl Shard {
         self.give(host, Event::TaskEnded { task: run.task, outcome }, around);
     }
 
-    /// What comes of a task that has run for as long as it takes.
+    /// Result of a task that has run for as long as it takes.
     fn finished(&mut self, host: HostIndex, task: TaskId, work_mops: f64, around: &Surroundings) -> Finished {
         let ending = self.host_mut(host).ending(&around.scenario);
-        self.tell(host, News::Ended { task, ending });
+        self.tell(host, Observed::Ended { task, ending });
         self.outcome_of(host, task, work_mops, ending, around)
     }
 
@@ -91,7 +92,7 @@ impl Shard {
         let travel = around.network.latency(&mut machine.network_rng, host, target);
         let late = Occurrence::FetchEnds { life, id, task, here: false };
         if machine.misses(&around.scenario) {
-            // It hears that there is nothing.
+            // The fetch ends without the output.
             self.cause(host, now + 2 * travel, host, late);
             return;
         }
@@ -162,18 +163,18 @@ impl Shard {
 
     // ---- how long a task takes ----
 
-    /// The first task of a bag runs on its submitter's machine, beside all others.
+    /// The first task of a bag runs on its submitter's machine, besides all others.
     pub(super) fn run_first_task(&mut self, host: HostIndex, bag: BagId, limit: Duration, around: &Surroundings) {
         let task = TaskId { bag, index: 0 };
         let (now, machine) = (self.now, self.host_mut(host));
         let takes = Duration::from_secs_f64(around.work_mops(task) / machine.speed_mops).max(LOCAL_DELAY);
         let life = machine.life;
         let (cpu, is_whole) = (takes.min(limit), takes <= limit);
-        self.tell(host, News::Started(task));
+        self.tell(host, Observed::Started(task));
         self.cause(host, now + cpu, host, Occurrence::FirstTaskEnds { life, bag, cpu, is_whole });
     }
 
-    /// It ends, by itself or at its limit.
+    /// The first task ends, by itself or at its limit.
     pub(super) fn end_first_task(
         &mut self,
         host: HostIndex,
@@ -191,7 +192,7 @@ impl Shard {
             store.fetch(task);
             self.finished(host, task, work_mops, around)
         } else {
-            self.tell(host, News::Stopped(task));
+            self.tell(host, Observed::Stopped(task));
             self.outcome_of(host, task, work_mops, Ending::Failure, around)
         };
         let first = FirstTask::Ran { cpu, result: TaskResult::of(task.index, 0, finished) };
@@ -199,13 +200,13 @@ impl Shard {
     }
 }
 
-/// An output that goes with its result, as agents send them: zeros, whatever the hash is of, since nobody looks at them here.
+/// An output sent with its result, as agents do: zeros, which do not match the hash, but here nobody checks that.
 fn small_output(bytes: u64) -> Option<SmallOutput> {
     let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= OUTPUT_IN_RESULT_BYTES_MAX)?;
     SmallOutput::new(&[0; OUTPUT_IN_RESULT_BYTES_MAX][..bytes])
 }
 
-/// The content address of a simulated output, or of what this machine says instead.
+/// The content address of a simulated output, or of what a liar gives instead.
 fn output_of(task: TaskId, liar: Option<HostIndex>) -> BlobId {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&task.bag.0);

@@ -1,8 +1,8 @@
-//! What is outside of all machines: who is up, the users with their bags, and the simulator's own record.
+//! The world outside of all machines: who is up, the users with their bags, and the simulator's own record.
 //!
 //! The world acts only between the windows in which machines run on their own: when a machine is switched on (it has to
-//! know of others) and when somebody submits a bag (at a machine that is up). A window ends where the world acts next,
-//! and what shards have to tell is taken in by time and machine, so that all of it is as if there were one thread.
+//! know others) and when a user submits a bag (at a machine that is up). A window ends where the world acts next, and
+//! observations of shards are taken in by time and machine, so that the result is that of a single thread.
 
 use std::collections::BTreeSet;
 
@@ -16,32 +16,32 @@ use crate::host::Ending;
 use crate::random::SmallStream;
 use crate::record::Record;
 
-/// What the world does. At one moment it comes before everything on machines, in this order.
+/// An act of the world. At the same moment it comes before all events on machines, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Act {
     /// Switches a machine on.
     Start(HostIndex),
-    /// A user submits a bag, by its number, or looks after it.
+    /// A user submits a bag, by its number, or checks on it.
     Submit(usize),
 }
 
-/// What a shard tells the world.
+/// Something that a shard observed.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum News {
-    /// The machine went down; it is to be started then.
+pub(super) enum Observed {
+    /// The machine went down; it is to be started at `until`.
     Down {
         until: Time,
     },
     Accepted(BagId),
     Closed(BagId),
     Started(TaskId),
-    /// A task stands still for others.
+    /// A task stands still to let others run.
     Frozen(TaskId),
-    /// It goes on.
+    /// A frozen task goes on.
     Thawed(TaskId),
     /// A task was stopped before its end.
     Stopped(TaskId),
-    /// The owner of the machine is there again, or has left.
+    /// The owner of the machine has come back or gone away.
     Owner {
         here: bool,
     },
@@ -58,29 +58,29 @@ pub(super) enum News {
     },
 }
 
-/// News of a machine.
+/// An observation on a machine.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Item {
+pub(super) struct Observation {
     pub(super) at: Time,
     pub(super) host: HostIndex,
-    pub(super) news: News,
+    pub(super) observed: Observed,
 }
 
-/// Outside of all machines.
+/// The world outside of all machines.
 pub(super) struct World {
     plans: BTreeSet<(Time, Act)>,
-    /// Machines that are up, in no particular order, and where each stands there.
+    /// Machines that are up, in no particular order, and the index of each there.
     up: Vec<HostIndex>,
     places: Vec<u32>,
     submitter_rng: SmallStream,
-    /// Where users sit: at the machines below this number.
+    /// Users sit at the machines below this number.
     desks: HostIndex,
     pub(super) record: Record,
-    /// Where somebody wants one.
+    /// The history, if one is written.
     pub(super) history: Option<History>,
 }
 
-/// Of a machine that is down.
+/// Index of a machine that is down.
 const NOWHERE: u32 = u32::MAX;
 
 impl World {
@@ -100,7 +100,7 @@ impl World {
         self.plans.first().map(|(at, _)| *at)
     }
 
-    /// What it does then.
+    /// Takes the next act.
     pub(super) fn take(&mut self) -> Option<(Time, Act)> {
         self.plans.pop_first()
     }
@@ -128,40 +128,40 @@ impl World {
         (!self.up.is_empty()).then(|| self.up[rng.random_range(0..self.up.len())])
     }
 
-    /// Where the next user sits.
+    /// The machine of the next user.
     pub(super) fn submitter(&mut self) -> Option<HostIndex> {
         let seats: Vec<HostIndex> = self.up.iter().copied().filter(|&host| host < self.desks).collect();
         (!seats.is_empty()).then(|| seats[self.submitter_rng.random_range(0..seats.len())])
     }
 
-    /// Takes in what shards have to tell, and empties it.
-    pub(super) fn hear<'a>(&mut self, shards: impl Iterator<Item = &'a mut Vec<Item>>) {
-        let mut all: Vec<Item> = Vec::new();
-        for news in shards {
+    /// Takes in the observations of shards, and empties their lists.
+    pub(super) fn hear<'a>(&mut self, shards: impl Iterator<Item = &'a mut Vec<Observation>>) {
+        let mut all: Vec<Observation> = Vec::new();
+        for observed in shards {
             if all.is_empty() {
-                std::mem::swap(&mut all, news);
+                std::mem::swap(&mut all, observed);
             } else {
-                all.append(news);
+                all.append(observed);
             }
         }
-        // What one machine tells stays in its order.
-        all.sort_by_key(|item| (item.at, item.host));
-        for item in all {
+        // Observations on one machine stay in their order.
+        all.sort_by_key(|observation| (observation.at, observation.host));
+        for observation in all {
             if let Some(history) = &mut self.history {
-                history.hear(&item, &self.record);
+                history.observe(&observation, &self.record);
             }
-            let Item { at, host, news } = item;
-            match news {
-                News::Down { until } => {
+            let Observation { at, host, observed } = observation;
+            match observed {
+                Observed::Down { until } => {
                     self.stopped(host);
                     self.plan(until, Act::Start(host));
                 }
-                News::Accepted(bag) => self.record.accepted(bag, at),
-                News::Closed(bag) => self.record.closed(bag, at),
-                News::Started(task) => self.record.started(task),
-                News::Frozen(_) | News::Thawed(_) | News::Stopped(_) | News::Owner { .. } => {}
-                News::Ended { task, ending } => self.record.run_ended(task, ending, at),
-                News::Journalled { task, success, has_output } => {
+                Observed::Accepted(bag) => self.record.accepted(bag, at),
+                Observed::Closed(bag) => self.record.closed(bag, at),
+                Observed::Started(task) => self.record.started(task),
+                Observed::Frozen(_) | Observed::Thawed(_) | Observed::Stopped(_) | Observed::Owner { .. } => {}
+                Observed::Ended { task, ending } => self.record.run_ended(task, ending, at),
+                Observed::Journalled { task, success, has_output } => {
                     self.record.journalled(task, host, success, has_output, at);
                 }
             }
@@ -173,12 +173,12 @@ impl World {
 mod tests {
     use super::*;
 
-    /// What shards tell is heard in the order in which it happened, whichever of them tells it.
+    /// Observations are taken in by time, whichever shard made them.
     #[test]
-    fn news_are_taken_in_by_time_and_machine() {
+    fn observations_are_taken_in_by_time_and_machine() {
         let at = Time::from_micros;
-        let down = |micros, host| Item { at: at(micros), host, news: News::Down { until: at(50) } };
-        let world = |mut shards: Vec<Vec<Item>>| {
+        let down = |micros, host| Observation { at: at(micros), host, observed: Observed::Down { until: at(50) } };
+        let world = |mut shards: Vec<Vec<Observation>>| {
             let mut world = World::new(6, 6, SmallStream::new(1, "submitter", 0), Record::new(Vec::new()));
             (0..6).for_each(|host| world.started(host));
             world.hear(shards.iter_mut());

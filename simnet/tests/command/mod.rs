@@ -1,4 +1,4 @@
-//! `simnet` as a command, for the tests of what it reproduces.
+//! `simnet reproduce` as a command, for the tests of the experiments.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// A directory of a test's own.
+/// A directory for one test.
 pub(crate) struct Directory(pub(crate) PathBuf);
 
 impl Directory {
@@ -40,7 +40,7 @@ pub(crate) fn reproduce(arguments: &str, out: &Directory) -> Output {
     command(arguments, out).output().expect("simnet starts")
 }
 
-/// Begins what takes minutes, and waits until `is_begun`.
+/// Begins a command that takes minutes, and waits until `is_begun`.
 #[track_caller]
 pub(crate) fn begin(arguments: &str, out: &Directory, is_begun: impl Fn() -> bool) -> Child {
     let mut child = command(arguments, out).stderr(Stdio::piped()).spawn().expect("simnet starts");
@@ -55,7 +55,7 @@ pub(crate) fn begin(arguments: &str, out: &Directory, is_begun: impl Fn() -> boo
     child
 }
 
-/// Interrupts it: the last line of what it says then.
+/// Interrupts the command; returns the last line of its output on standard error.
 #[track_caller]
 pub(crate) fn interrupt(child: Child) -> String {
     let pid = rustix::process::Pid::from_child(&child);

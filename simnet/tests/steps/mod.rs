@@ -1,9 +1,9 @@
-//! A simulation until something has happened.
+//! Runs a simulation until a condition holds.
 
 use idlewood_overlay::Time;
 use idlewood_simnet::Simulation;
 
-/// Lets everything happen until `reached` holds.
+/// Runs the simulation until `reached` holds.
 #[track_caller]
 pub(crate) fn step_until(simulation: &mut Simulation, reached: impl Fn(&Simulation) -> bool) {
     while !reached(simulation) {

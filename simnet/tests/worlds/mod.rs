@@ -1,4 +1,4 @@
-//! Seeded worlds that all faults of the catalogue befall, for the tests of one invariant each.
+//! Seeded worlds with all faults of the catalogue, for the tests of one invariant each.
 
 use idlewood_simnet::invariant::Invariant;
 use idlewood_simnet::swarm::Case;
@@ -6,7 +6,7 @@ use idlewood_simnet::swarm::Case;
 /// Seeds of the worlds.
 const SEEDS: std::ops::Range<u64> = 0..12;
 
-/// Runs the worlds, and looks at this invariant alone.
+/// Runs the worlds, and checks this invariant alone.
 #[track_caller]
 pub(crate) fn hold(invariant: Invariant) {
     let (mut events, mut faults) = (0, 0);

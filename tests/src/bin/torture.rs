@@ -1,6 +1,6 @@
 //! Torments real agents: `cargo run -p idlewood-tests --bin torture -- --seed 1 --minutes 10`.
 //!
-//! It is the agent, too: without a leading option its arguments are those of `idlewood`.
+//! It serves as the agent, too: without a leading option its arguments are those of `idlewood`.
 
 use std::path::Path;
 use std::process::ExitCode;

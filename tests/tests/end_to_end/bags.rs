@@ -1,11 +1,11 @@
-//! Bags on a grid in which nothing goes wrong.
+//! Bags on a grid without faults.
 
 use std::fs;
 
 use crate::harness::{Grid, assert_complete, probe_program};
 
 #[test]
-fn a_bag_completes_and_its_results_are_where_they_are_said_to_be() {
+fn a_bag_completes_and_its_results_are_at_the_printed_place() {
     let grid = Grid::start(3);
     let submitter = &grid.agents[2];
     let shared = grid.root.path().join("greeting.txt");
@@ -74,7 +74,7 @@ fn outputs_inputs_and_failures_are_kept_apart() {
         assert_eq!(fs::read_to_string(file).unwrap(), format!("v{index}"));
     }
 
-    // Exit codes 0, 1, 2: what counts as success is the bag's word.
+    // Exit codes 0, 1, 2: the bag defines which are success.
     let bag =
         agent.ask(&["submit", "--program", program, "--array", "0-2", "--max-retries", "1", "--", "exit", "{index}"]);
     let id = bag["id"].as_str().unwrap();
@@ -116,7 +116,7 @@ fn a_machine_alone_is_a_grid() {
 }
 
 #[test]
-fn a_quorum_that_the_grid_cannot_give_is_told() {
+fn a_quorum_larger_than_the_grid_is_reported() {
     let grid = Grid::start(2);
     let program = probe_program();
     let program = program.to_str().unwrap();

@@ -1,4 +1,4 @@
-//! A message bus of ours, with whom we want on it.
+//! A private message bus with services of the tests' choice.
 
 use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ pub(crate) struct Bus {
 }
 
 impl Bus {
-    /// None where there is no `dbus-daemon`.
+    /// None if there is no `dbus-daemon`.
     pub(crate) fn start() -> Option<Self> {
         let mut command = Command::new("dbus-daemon");
         command.args(["--session", "--nofork", "--nopidfile", "--print-address"]);

@@ -75,7 +75,7 @@ fn a_queue_survives_a_restart() {
     assert!(held > 0, "paused machines alike should share the bag");
     grid.agents[1].kill();
     grid.run(1);
-    // It reports what it held, and goes on when it is resumed: a pause outlives the agent.
+    // It still reports the tasks that it held, and continues when resumed: a pause outlives the agent.
     grid.agents[1].ask(&["resume"]);
     wait_for("the rest to be done by the restarted agent", || {
         grid.agents[0].ask(&["bag", "show", &bag])["done"].as_u64() == Some(held)
@@ -117,8 +117,8 @@ fn sigterm_ends_an_agent_in_good_order() {
     // Five seconds are promised, on a machine that is not overloaded.
     assert!(taken < 3 * Duration::from_secs(5), "it took {taken:?}");
     assert!(!workers.iter().any(|&worker| is_alive(worker)));
-    // It says that it leaves and stays for a second after that: the others know before it is gone. Whom they believe
-    // crashed they would go on asking for longer.
+    // It announces that it leaves and stays for a second after that: the others know before it is gone. Otherwise they
+    // would take it for crashed and go on asking it for longer.
     for agent in grid.running() {
         let peers = agent.ask(&["peers"]);
         let neighbours = peers["neighbours"].as_array().expect("a list");

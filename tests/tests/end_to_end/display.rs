@@ -1,4 +1,4 @@
-//! The owner at a display: a real X server with real key presses, and what desktops say on a message bus of ours.
+//! The owner at a display: a real X server with real key presses, and a message bus with fake desktop services.
 
 use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::process::{Child, Command, Stdio};
@@ -22,7 +22,7 @@ struct Display {
 }
 
 impl Display {
-    /// None where there is no `Xvfb` or no `xdotool`.
+    /// None if there is no `Xvfb` or no `xdotool`.
     fn start() -> Option<Self> {
         let there =
             |program: &str| Command::new(program).arg("-version").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -54,20 +54,20 @@ impl Drop for Display {
     }
 }
 
-/// An agent that senses, and computes while the owner is away; `input` lets them come back.
+/// Runs an agent that senses, and computes while the owner is away; `input` lets the owner come back.
 fn give_back_and_go_on(grid: &mut Grid, source: &str, rounds: u64, input: impl Fn()) {
     grid.run(0);
     let agent = &grid.agents[0];
     let bag = agent.submit_spins(1);
     for round in 1..=rounds {
         agent.wait_until_it_computes();
-        // They stay until the agent says so.
+        // The owner stays until the agent has noticed.
         wait_for("the agent to say that the machine is the owner's", || {
             input();
             reclaims(&agent.ask(&["status"])).0 >= round
         });
         let status = agent.ask(&["status"]);
-        // Two seconds later tasks go on: a slow test may come too late to see them stand still.
+        // Two seconds later tasks continue: a slow test may come too late to see them stopped.
         if status["activity"] == "suspended" {
             assert_eq!(status["reason_code"], "owner_active", "{status}");
             assert!(status["until"].as_str().is_some_and(|until| until.contains("without input")), "{status}");

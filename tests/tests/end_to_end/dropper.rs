@@ -1,4 +1,5 @@
-//! A machine that hosts the grid's root router, keeps its place in the tree, and drops every request that passes it.
+//! A machine that hosts the grid's root router, keeps its place in the tree, and drops every request on its way
+//! through.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -17,10 +18,10 @@ use crate::harness::{Grid, assert_complete, wait_for};
 use crate::redteam::{contact_of, enter, join};
 use crate::tree::{Member, expected};
 
-/// How long the case may take: 12 tasks, none of which was placed in 75 s.
+/// Time limit for the case: 12 tasks, none of which was placed in 75 s.
 const PLACED_WITHIN: Duration = Duration::from_secs(60);
 
-/// One that stands where the root is, beside the agents of the grid: places are drawn until one suits.
+/// A machine whose place is the root of the grid of these agents: places are drawn until one suits.
 fn at_the_root(grid: &Grid) -> PathBuf {
     let agents: Vec<Member> = grid.agents.iter().map(Member::of).collect();
     (0..200)
@@ -42,7 +43,7 @@ fn certified(dir: &Path) -> Gate {
     Gate::open(&keypair, Some(membership)).unwrap()
 }
 
-/// A peer with a network, and what it drops.
+/// A peer with a network, and the kinds of messages that it drops.
 struct Dropper {
     peer: Peer,
     net: NetHandle,

@@ -1,4 +1,4 @@
-//! What is on disk: damaged, looked at, and what users do with bags that are over.
+//! State on disk: damaged, inspected, and what users do with ended bags.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::harness::{Agent, Grid, assert_complete, probe_program, wait_for};
 
-/// Turns bits over in the middle of a file.
+/// Flips bits in the middle of a file.
 fn damage(path: &std::path::Path) {
     let mut bytes = fs::read(path).expect("a file of the store");
     let middle = bytes.len() / 2;
@@ -20,7 +20,7 @@ fn peer(agent: &Agent) -> String {
 }
 
 #[test]
-fn a_damaged_store_is_told_of_and_set_aside_and_nothing_is_lost() {
+fn a_damaged_store_is_reported_and_set_aside_and_nothing_is_lost() {
     let mut grid = Grid::start(2);
     let bag = grid.agents[0].submit_sleeps(4, 10);
     assert_complete(&grid.agents[0], &bag, 4);
@@ -67,7 +67,7 @@ fn a_damaged_store_is_told_of_and_set_aside_and_nothing_is_lost() {
 }
 
 #[test]
-fn bags_of_an_identity_that_is_gone_are_given_up_with_a_sentence_and_their_results_stay() {
+fn bags_of_a_lost_identity_are_given_up_with_a_sentence_and_their_results_stay() {
     let mut grid = Grid::start(1);
     let over = grid.agents[0].submit_sleeps(4, 10);
     assert_complete(&grid.agents[0], &over, 4);
@@ -122,7 +122,7 @@ fn a_task_goes_on_from_its_checkpoint_after_its_agent_was_killed() {
     assert!(before < 30, "it was over too soon");
     grid.run(0);
     let agent = &grid.agents[0];
-    // Freezing takes nothing from it either.
+    // Freezing loses nothing of it either.
     wait_for("more steps", || done() >= before + 5);
     agent.ask(&["pause"]);
     assert!(done() < 30, "it was over too soon");
@@ -140,7 +140,7 @@ fn a_task_goes_on_elsewhere_from_its_checkpoint_when_the_owner_stays() {
     for agent in [0, 2] {
         grid.agents[agent].ask(&["pause"]);
     }
-    // What comes before the root has heard of the pause may go to a paused machine, and waits there.
+    // Tasks that arrive before the root knows of the pause may go to a paused machine, and wait there.
     wait_for("the grid to count on one machine", || {
         let status = grid.agents[0].ask(&["status"]);
         let [all, one] = ["grid_speed_mops", "speed_mops"].map(|key| status[key].as_f64().expect("a number"));
@@ -208,7 +208,7 @@ fn a_worker_that_dies_is_no_failure_the_first_time_and_failed_tasks_run_again_on
     };
     kill_worker_of(&grid.agents[0], 0);
     wait_for("the failure to be counted", || grid.agents[0].ask(&["bag", "show", &id])["unplaced"].as_u64() == Some(1));
-    // What is counted outlives the agent, once it is on disk: before what is written after it, and answered.
+    // The count outlives the agent once it is on disk: before anything that is written and answered later.
     grid.agents[0].ask(&["pause"]);
     let other = grid.agents[0].submit_sleeps(1, 0);
     grid.agents[0].ask(&["bag", "cancel", &other]);
@@ -243,7 +243,7 @@ fn a_worker_that_dies_is_no_failure_the_first_time_and_failed_tasks_run_again_on
 }
 
 #[test]
-fn a_task_that_brings_workers_down_on_three_machines_has_failed_with_what_it_said() {
+fn a_task_that_kills_workers_on_three_machines_has_failed_with_its_output() {
     let grid = Grid::start(4);
     let program = probe_program();
     let program = program.to_str().expect("a path of ours");
@@ -258,10 +258,10 @@ fn a_task_that_brings_workers_down_on_three_machines_has_failed_with_what_it_sai
             let workers = agent.workers();
             if runs && steps.exists() && !workers.is_empty() {
                 let killed = Command::new("kill").arg("-KILL").args(workers.iter().map(u32::to_string)).status();
-                // One that has just ended by itself is as good.
+                // A worker that has just ended by itself is no error.
                 killed.expect("kill exists");
                 machines.insert(number);
-                // The next try is elsewhere.
+                // The next try is on another machine.
                 agent.ask(&["pause"]);
             }
         }
@@ -279,14 +279,14 @@ fn a_task_that_brings_workers_down_on_three_machines_has_failed_with_what_it_sai
 }
 
 #[test]
-fn what_a_task_left_and_is_not_kept_is_told() {
+fn a_task_whose_leftovers_are_no_outputs_is_reported() {
     let grid = Grid::start(1);
     let agent = &grid.agents[0];
     let program = probe_program();
     let input = grid.root.path().join("given");
     fs::write(&input, "text").expect("our directory");
     let (program, input) = (program.to_str().expect("ours"), input.to_str().expect("ours"));
-    // It leaves a link.
+    // It creates a link.
     let submit = ["submit", "--program", program, "--work", "50", "--input", input, "--", "meddle", "given"];
     let id = agent.ask(&submit)["id"].as_str().expect("an id").to_owned();
     assert_complete(agent, &id, 1);
@@ -297,14 +297,14 @@ fn what_a_task_left_and_is_not_kept_is_told() {
     assert_eq!(results[0]["left_out"], serde_json::json!(["out"]), "{results}");
 }
 
-/// So much of a text that it makes an output a blob.
+/// A text repeated until it is large enough for a blob.
 fn large(text: &str) -> String {
     text.repeat(2000)
 }
 
-/// Damaged while its agent runs, which has looked at it already, and then gone.
+/// Damaged while its agent, which has verified it already, runs; and then removed.
 #[test]
-fn an_output_that_is_lost_keeps_nobody_from_the_others() {
+fn a_lost_output_does_not_prevent_access_to_the_others() {
     let mut grid = Grid::start(1);
     let program = probe_program();
     let hello = ["submit", "--program", program.to_str().expect("ours"), "--work", "50", "--", "hello", "{}", ":::"];
@@ -326,7 +326,7 @@ fn an_output_that_is_lost_keeps_nobody_from_the_others() {
     let answer = grid.agents[0].cli(&get);
     assert_eq!((answer.code, answer.json["tasks"].as_u64()), (1, Some(2)), "{answer:?}");
     assert!(answer.stderr.contains("the output of task 1 is damaged"), "{answer:?}");
-    // What was fetched before is still there.
+    // Outputs fetched before are still there.
     let indices = || {
         let results = results();
         results.as_array().expect("a list").iter().map(|task| task["index"].as_u64()).collect::<Vec<_>>()
@@ -344,9 +344,9 @@ fn an_output_that_is_lost_keeps_nobody_from_the_others() {
     assert!(answer.stderr.contains("the output of task 1 cannot be fetched"), "{answer:?}");
 }
 
-/// Its name and its program are in the manifest.
+/// The manifest has its name and its program.
 #[test]
-fn a_bag_whose_manifest_cannot_be_read_for_a_while_is_known_again() {
+fn a_bag_is_restored_once_its_manifest_can_be_read_again() {
     let mut grid = Grid::start(1);
     grid.agents[0].ask(&["pause"]);
     let id = grid.agents[0].submit_sleeps(2, 10);
@@ -354,7 +354,7 @@ fn a_bag_whose_manifest_cannot_be_read_for_a_while_is_known_again() {
     let manifest = grid.agents[0].dir.join("blobs").join(&id[..2]).join(&id[2..]);
     let aside = grid.root.path().join("aside");
     fs::rename(&manifest, &aside).expect("our directory");
-    // Root reads any file.
+    // Root can read any file, but not a link to itself.
     std::os::unix::fs::symlink(&manifest, &manifest).expect("our directory");
     grid.run(0);
     let refused = grid.agents[0].cli(&["bag", "show", &id]);
@@ -365,10 +365,10 @@ fn a_bag_whose_manifest_cannot_be_read_for_a_while_is_known_again() {
     assert_complete(&grid.agents[0], &id, 2);
 }
 
-/// On the machine that has run it itself, and on one whose results come from another; what is damaged there is damaged
-/// behind the agent's back.
+/// On the machine that has run the tasks itself, and on one whose results come from another; files are damaged there
+/// without the agent's knowledge.
 #[test]
-fn what_is_lost_is_run_again_on_demand() {
+fn lost_outputs_are_made_again_on_request() {
     let grid = Grid::start(2);
     let program = probe_program();
     let submit =
@@ -409,7 +409,7 @@ fn what_is_lost_is_run_again_on_demand() {
     }
 }
 
-/// A file system of its own for an agent, as long as this lives.
+/// A file system for one agent, mounted until this is dropped.
 struct SmallDisk(PathBuf);
 
 impl Drop for SmallDisk {
@@ -419,7 +419,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// `None` where this user may not mount one.
+/// `None` if this user may not mount one.
 fn small_disk(dir: &Path) -> Option<SmallDisk> {
     let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=96m,mode=700", "tmpfs"]).arg(dir).output();
     let is_mounted = mount.is_ok_and(|mount| mount.status.success());
@@ -430,7 +430,7 @@ fn small_disk(dir: &Path) -> Option<SmallDisk> {
 }
 
 #[test]
-fn on_a_full_disk_submissions_are_refused_and_what_was_acknowledged_is_done() {
+fn on_a_full_disk_submissions_are_refused_and_acknowledged_bags_complete() {
     let mut grid = Grid::prepare_one("");
     let Some(_disk) = small_disk(&grid.agents[0].dir) else {
         return;
@@ -456,7 +456,7 @@ fn on_a_full_disk_submissions_are_refused_and_what_was_acknowledged_is_done() {
     assert_eq!(agent.log().matches("could not write").count(), 1, "{}", agent.log());
     let listed = || agent.ask(&["bag", "list"]).as_array().map(Vec::len);
     wait_for("what was refused to be forgotten", || listed() == Some(1));
-    // And it may be killed meanwhile.
+    // It may even be killed meanwhile.
     grid.agents[0].kill();
     fs::remove_file(&filler).expect("our directory");
     grid.run(0);
@@ -466,7 +466,7 @@ fn on_a_full_disk_submissions_are_refused_and_what_was_acknowledged_is_done() {
     grid.agents[0].terminate();
 }
 
-/// Of results of another machine more come than may wait for the disk: then nothing is taken from the grid any more.
+/// More results of another machine arrive than may wait for the disk: then the agent takes nothing more from the grid.
 #[test]
 fn an_agent_answers_while_nothing_more_can_wait_for_its_disk() {
     let mut grid = Grid::prepare_unstarted(2);
@@ -475,7 +475,7 @@ fn an_agent_answers_while_nothing_more_can_wait_for_its_disk() {
     };
     (0..2).for_each(|number| grid.run(number));
     grid.wait_until_formed(2);
-    // Only the other one runs tasks.
+    // Only the other agent runs tasks.
     grid.agents[0].ask(&["pause"]);
     let over = grid.agents[0].submit_sleeps(1, 0);
     assert_complete(&grid.agents[0], &over, 1);
@@ -495,7 +495,7 @@ fn an_agent_answers_while_nothing_more_can_wait_for_its_disk() {
         let now = done();
         std::mem::replace(&mut before, now) == now
     });
-    // What is not on disk does not count.
+    // Results that are not on disk do not count.
     assert!((1..2000).contains(&before.expect("it is told")), "{before:?} are done");
     agent.ask(&["status"]);
     assert_eq!(agent.ask(&["bag", "logs", &over]).as_array().map(Vec::len), Some(1));
@@ -507,7 +507,7 @@ fn an_agent_answers_while_nothing_more_can_wait_for_its_disk() {
         (Some(1), Some("cancelled")),
         "{listed}"
     );
-    // It is killed the moment that this is said, the disk is full to the last byte, and it starts there.
+    // It is killed as soon as this is reported, its disk is full to the last byte, and it starts on it.
     grid.agents[0].kill();
     let more = grid.agents[0].dir.join("more");
     fs::write(&more, vec![0; 200 << 20]).expect_err("it does not fit");
@@ -532,7 +532,7 @@ fn an_agent_answers_while_nothing_more_can_wait_for_its_disk() {
     assert_eq!(grid.agents[0].ask(&["bag", "list"]).as_array().map(Vec::len), Some(1), "what was removed is gone");
 }
 
-/// A machine whose disk others fill keeps no tasks that have not begun, and what had ended there arrives.
+/// A machine whose disk is filled by others gives away tasks that have not begun, and results of ended tasks arrive.
 #[test]
 fn tasks_go_elsewhere_from_a_machine_whose_disk_is_full() {
     let mut grid = Grid::prepare_unstarted(2);
@@ -546,7 +546,7 @@ fn tasks_go_elsewhere_from_a_machine_whose_disk_is_full() {
     let filler = grid.agents[1].dir.join("filler");
     fs::write(&filler, vec![0; 200 << 20]).expect_err("it does not fit");
     wait_for("the agent to say so", || grid.agents[1].ask(&["status"])["reason_code"] == "disk_full");
-    // Killed while full, it starts there and delivers what it had.
+    // Killed while its disk is full, it starts on it and delivers its results.
     grid.agents[1].kill();
     grid.run(1);
     assert_complete(&grid.agents[0], &bag, 60);
@@ -587,7 +587,7 @@ fn a_bag_outlives_the_machine_that_submitted_it() {
     assert_eq!(agent.cli(&["bag", "ticket", &bag, "--to", ticket]).code, 1, "it is over");
 }
 
-/// Submits tasks whose outputs take about 300 kB each, and all differ; the bag's id.
+/// Submits tasks whose outputs take about 300 kB each, and all differ; returns the bag's id.
 fn submit_large(agent: &Agent, tasks: usize) -> String {
     let program = probe_program();
     let array = format!("0-{}", tasks - 1);
@@ -652,7 +652,7 @@ fn results_stay_with_their_executor_while_the_submitter_has_no_room() {
     });
     let program = probe_program();
     let program = program.to_str().expect("a path of ours");
-    // Only the other one runs tasks.
+    // Only the other agent runs tasks.
     grid.agents[0].ask(&["pause"]);
     let id = submit_large(&grid.agents[0], TASKS);
     let untaken = |agent: &Agent| {
@@ -665,17 +665,17 @@ fn results_stay_with_their_executor_while_the_submitter_has_no_room() {
         let untaken = untaken(&grid.agents[1]);
         untaken > 0 && untaken + done(&grid) == TASKS as u64
     });
-    // Longer than five failed tries to fetch would take to count as lost.
+    // Longer than five failed tries to fetch, after which an output would count as lost.
     std::thread::sleep(std::time::Duration::from_secs(10));
     assert!(done(&grid) < TASKS as u64 - 16);
-    // Those that have room go past them.
+    // Results for which there is room overtake them.
     let small = grid.agents[0].ask(&["submit", "--program", program, "--work", "50", "--", "flood", "1000"]);
     assert_complete(&grid.agents[0], small["id"].as_str().expect("an id"), 1);
     assert!(done(&grid) < TASKS as u64 - 16);
     grid.agents[0].configure("[limits]\ndisk = \"100M\"\n");
     assert_complete(&grid.agents[0], &id, TASKS);
     let shown = grid.agents[0].ask(&["bag", "show", &id]);
-    // A result may be told twice, where the answer takes long; none is run twice.
+    // A result may be sent twice if its acknowledgement takes long; no task is run twice.
     assert!(
         shown["reissued"].as_u64().is_some_and(|reissued| reissued < TASKS as u64),
         "nothing that was done: {shown}"

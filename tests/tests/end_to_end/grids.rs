@@ -1,10 +1,10 @@
-//! Grids by the command line: made, joined, kept apart, and rid of machines.
+//! Grids by the command line: creating and joining them, keeping them apart, and removing machines.
 
 use serde_json::Value;
 
 use crate::harness::{AGENT, Agent, Grid, assert_complete, probe_program, wait_for};
 
-/// Starts an agent that is told of these others.
+/// Starts an agent with the addresses of these others.
 fn run(grid: &mut Grid, number: usize, others: &[String]) {
     grid.spawn(number, others);
     grid.agents[number].wait_until_it_answers();
@@ -40,7 +40,7 @@ fn admissions(agent: &Agent, which: &str) -> u64 {
 }
 
 #[test]
-fn a_grid_is_made_joined_and_rid_of_a_machine() {
+fn a_grid_is_created_joined_and_a_machine_removed() {
     let mut grid = Grid::prepare_alone(3);
     let made = grid.agents[0].ask(&["grid", "create", "--name", "the lab"]);
     assert_eq!((made["name"].as_str(), made["role"].as_str()), (Some("the lab"), Some("admin")));
@@ -48,7 +48,7 @@ fn a_grid_is_made_joined_and_rid_of_a_machine() {
     let status = grid.agents[0].ask(&["status"]);
     assert_eq!(status["grid"]["id"], made["id"]);
 
-    // One invitation for one machine; it joins through what the invitation says, without any other address.
+    // One invitation for one machine; it joins by the invitation alone, without any other address.
     let token = invite(&grid.agents[0], &["--role", "submitter"]);
     let joined = grid.agents[1].ask(&["grid", "join", &token]);
     assert_eq!((&joined["id"], joined["role"].as_str()), (&made["id"], Some("submitter")));
@@ -70,7 +70,7 @@ fn a_grid_is_made_joined_and_rid_of_a_machine() {
     let submit = ["submit", "--program", probe.to_str().expect("a path of ours"), "--work", "1", "--", "hello"];
     refused(&grid.agents[2], &submit, &["only submitters"]);
 
-    // Thrown out, it stays out, also when all have started again.
+    // Once removed it stays out, also after all have restarted.
     let out = id(&grid.agents[1]);
     refused(&grid.agents[2], &["grid", "revoke", &out], &["only an admin"]);
     assert_eq!(grid.agents[0].ask(&["grid", "revoke", &out[out.len() - 12..]])["peer"].as_str(), Some(out.as_str()));
@@ -109,7 +109,7 @@ fn a_grid_is_made_joined_and_rid_of_a_machine() {
 }
 
 #[test]
-fn two_grids_never_merge_whoever_is_told_of_whom() {
+fn two_grids_never_merge_even_with_each_other_s_addresses() {
     let mut grid = Grid::prepare_alone(4);
     for number in [0, 2] {
         grid.agents[number].ask(&["grid", "create"]);
@@ -118,7 +118,7 @@ fn two_grids_never_merge_whoever_is_told_of_whom() {
         grid.agents[number + 1].ask(&["grid", "join", &token]);
     }
     let addresses = [0, 2].map(|number| grid.agents[number].address());
-    // Each guest is told of both grids, and one founder is started again with the address of the other.
+    // Each guest gets addresses of both grids, and one founder is restarted with the address of the other.
     for number in [1, 3] {
         run(&mut grid, number, &addresses);
     }
@@ -145,7 +145,7 @@ fn two_grids_never_merge_whoever_is_told_of_whom() {
 }
 
 #[test]
-fn mistakes_with_grids_are_told() {
+fn mistakes_with_grids_are_reported() {
     let mut grid = Grid::prepare_alone(2);
     let [one, other] = [0, 1].map(|number| grid.agents[number].dir.clone());
     let agent = &grid.agents[0];
@@ -213,7 +213,7 @@ fn certificates_are_renewed_while_bags_run() {
 }
 
 #[test]
-fn an_owner_keeps_single_submitters_and_programs_off() {
+fn an_owner_declines_single_submitters_and_programs() {
     let mut grid = Grid::prepare_alone(2);
     grid.agents[0].ask(&["grid", "create"]);
     run(&mut grid, 0, &[]);
@@ -223,7 +223,7 @@ fn an_owner_keeps_single_submitters_and_programs_off() {
     grid.agents[1].configure(&format!("[bags]\ndeny_submitters = [\"{submitter}\"]\n"));
     run(&mut grid, 1, &[]);
     grid.wait_until_formed(2);
-    // What it is given goes back.
+    // Tasks given to it are handed back.
     let bag = grid.agents[0].submit_sleeps(8, 50);
     assert_complete(&grid.agents[0], &bag, 8);
     assert!(grid.agents[1].log().contains("the owner does not let bags of its submitter run here"));
@@ -235,7 +235,7 @@ fn an_owner_keeps_single_submitters_and_programs_off() {
     let status = grid.agents[1].ask(&["status"]);
     assert!(status["requests_declined"].as_u64() > Some(0) && status["resting_until"].is_null(), "{status}");
     assert!(status["held"].as_array().is_some_and(Vec::is_empty), "nothing of it queued: {status}");
-    // The other way round nothing is in the way.
+    // The other way round nothing is declined.
     let bag = grid.agents[1].submit_sleeps(8, 50);
     assert_complete(&grid.agents[1], &bag, 8);
 }
@@ -269,9 +269,9 @@ fn results_are_signed_by_the_machines_that_ran_them() {
     refused(submitter, &["bag", "receipts", &files[3]], &["not a receipt, or was changed"]);
 }
 
-/// As an administrator does with `sudo` for a service: the service's user can read and write all of it afterwards.
+/// As an administrator does with `sudo` for a service: afterwards the service's user can read and write all of them.
 #[test]
-fn what_root_does_for_a_service_belongs_to_the_service() {
+fn files_that_root_creates_for_a_service_belong_to_the_service() {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
     if std::fs::metadata("/proc/self").expect("this process").uid() != 0 {
         idlewood_testing::missing("only root works in other users' directories");
@@ -304,7 +304,7 @@ fn what_root_does_for_a_service_belongs_to_the_service() {
             }
         }
     }
-    // The settings are root's, and the service reads them.
+    // The settings are root's, and the service can read them.
     let mode = |path: &std::path::Path| std::fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
     assert_eq!((mode(&settings), mode(settings.parent().expect("a directory"))), (0o644, 0o755));
 }
@@ -316,7 +316,7 @@ fn the_guide_works_between_two_machines() {
     let said = String::from_utf8_lossy(&output.stdout);
     match output.status.code() {
         Some(0) => {}
-        // It says why.
+        // It prints why.
         Some(77) => idlewood_testing::missing(&said),
         _ => panic!("{said}\n{}", String::from_utf8_lossy(&output.stderr)),
     }

@@ -1,4 +1,4 @@
-//! README.md and the pages of `docs/guide`: each block of commands is done as it stands there.
+//! README.md and the pages of `docs/guide`: each block of commands is run as it stands there.
 //!
 //! The blocks of a page that are marked `submitter` or `admin` are one session on machines of a grid of three. Those of
 //! `tests/two-machines` and `simnet/tests/guide.rs` are run there.
@@ -29,8 +29,8 @@ fn blocks(page: &str, settings: &[Setting]) -> Vec<Block> {
     blocks.into_iter().filter(|block| settings.contains(&block.setting)).collect()
 }
 
-/// A shell for blocks, in a directory that looks like a clone, with the program under test as `idlewood`. Nothing of the machine
-/// that the tests run on is its business.
+/// A shell for blocks, in a directory that looks like a clone, with the program under test as `idlewood`, isolated from
+/// the machine that the tests run on.
 fn shell(directory: &Path, script: &str) -> Command {
     let directory = directory.join("shell");
     let bin = directory.join("bin");
@@ -54,7 +54,7 @@ fn shell(directory: &Path, script: &str) -> Command {
     command
 }
 
-/// Runs it; both of its outputs. It must succeed.
+/// Runs the script, which must succeed; returns both of its outputs.
 fn run(mut shell: Command) -> (String, String) {
     let output = shell.output().expect("there are timeout and bash");
     let [printed, told] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
@@ -62,7 +62,7 @@ fn run(mut shell: Command) -> (String, String) {
     (printed, told)
 }
 
-/// Blocks as one script that tells where it is.
+/// The blocks as one script that prints where each begins.
 fn script(blocks: &[Block]) -> String {
     blocks.iter().fold(String::new(), |mut script, Block { page, line, script: block, .. }| {
         writeln!(script, "echo '== {page}:{line}' >&2\n{block}").expect("a text takes all");
@@ -70,7 +70,7 @@ fn script(blocks: &[Block]) -> String {
     })
 }
 
-/// The blocks of a page as a session on the machines of a grid; what they printed.
+/// Runs the blocks of a page as a session on the machines of a grid; returns their output.
 fn session(page: &str) -> String {
     let grid = Grid::start(3);
     let blocks = blocks(page, &[Setting::Submitter, Setting::Admin]);
@@ -114,7 +114,7 @@ fn every_block_is_run_somewhere_and_every_verb_and_flag_exists() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(checked > 50 && run > 15, "the pages show commands: {checked} calls, {run} blocks");
-    // The script knows one block for each machine, on this page.
+    // On this page the script has one block for each machine.
     let page = || "docs/guide/grid.md".to_owned();
     assert_eq!(machines, [(page(), Setting::FirstMachine), (page(), Setting::SecondMachine)]);
 }
@@ -131,7 +131,7 @@ fn the_quick_start_works_as_it_is_pasted() {
 }
 
 #[test]
-fn what_the_guide_does_without_a_grid_works() {
+fn the_guide_s_commands_without_a_grid_work() {
     let _alone = alone();
     let pages = guide::pages(&root()).into_iter().filter(|page| page.starts_with("docs/"));
     let blocks: Vec<Block> = pages.flat_map(|page| blocks(&page, &[Setting::Alone])).collect();

@@ -13,17 +13,17 @@ use tempfile::TempDir;
 
 /// The binary under test.
 pub(crate) const AGENT: &str = env!("CARGO_BIN_EXE_agent");
-/// How long anything may take. Generous: the machines are shared.
+/// Time limit of a wait. Generous: the machines are shared.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// How long one command may take, `bag wait` for a whole bag among them.
+/// Time limit of one command, also of `bag wait` for a whole bag.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(420);
-/// How long an agent that was told to end may take, of which it promises five seconds.
+/// Time limit for an agent to end, for which it promises five seconds.
 const END_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Held by every grid; by one of many machines alone, so that other tests do not slow it down.
+/// Locked by every grid: exclusively by one of many machines, so that other tests do not slow it down.
 static TURN: RwLock<()> = RwLock::new(());
 
-/// A program that does what its first argument says.
+/// A program whose first argument says what it does.
 pub(crate) fn probe_program() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../agent/tasks/probe/probe.wasm")
 }
@@ -39,19 +39,20 @@ pub(crate) struct Agent {
     process: Option<Child>,
 }
 
-/// Agents with state directories below one temporary one.
+/// Agents with state directories below one temporary directory.
 pub(crate) struct Grid {
     pub(crate) agents: Vec<Agent>,
     pub(crate) root: TempDir,
-    /// The system bus of the agents that are started from now on. None by default: that of the machine is its own.
+    /// The system bus of agents started from now on. None by default, since the bus of the machine is not for tests.
     pub(crate) bus: Option<String>,
-    /// What the agents that are started from now on sense of the owner. None by default: a file says who is there.
+    /// Where agents started from now on look for the owner's input. None by default: a file says whether the owner is
+    /// there.
     pub(crate) senses: Option<Senses>,
-    /// Whether agents are made machines of one grid before they start for the first time.
+    /// Whether agents become machines of one grid before their first start.
     enrols: bool,
-    /// The invitation by which all but the first join.
+    /// The invitation with which all but the first join.
     invitation: Option<String>,
-    /// Dropped when the agents are.
+    /// Dropped after the agents.
     _turn: Box<dyn Any>,
 }
 
@@ -72,7 +73,7 @@ pub(crate) struct Answer {
     pub(crate) stderr: String,
 }
 
-/// Runs the command line once. One that does not end is killed, and that is told.
+/// Runs the command line once; it is killed, and the test fails, if it does not end in time.
 pub(crate) fn command(args: &[&str]) -> Output {
     let mut command = Command::new(AGENT);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -80,7 +81,7 @@ pub(crate) fn command(args: &[&str]) -> Output {
     let pid = process.id().to_string();
     let (ended, end) = std::sync::mpsc::channel::<()>();
     let watch = std::thread::spawn(move || {
-        // Nobody sends anything: the other end is dropped when the command has ended.
+        // Nothing is sent: the other end is dropped when the command has ended.
         let is_late = end.recv_timeout(COMMAND_PATIENCE) == Err(RecvTimeoutError::Timeout);
         is_late && Command::new("kill").arg("-KILL").arg(pid).status().is_ok()
     });
@@ -111,7 +112,7 @@ impl Agent {
         answer.json
     }
 
-    /// Submits tasks that each sleep; the bag's id.
+    /// Submits tasks that each sleep; returns the bag's id.
     pub(crate) fn submit_sleeps(&self, tasks: usize, millis: u32) -> String {
         let program = probe_program();
         let range = format!("0-{}", tasks - 1);
@@ -134,7 +135,7 @@ impl Agent {
         self.process.as_ref().expect("it runs").id()
     }
 
-    /// Where other agents reach it.
+    /// Address for other agents.
     pub(crate) fn address(&self) -> String {
         self.ask(&["status"])["listen"][0].as_str().expect("an address").to_owned()
     }
@@ -160,7 +161,7 @@ impl Agent {
         process.wait().expect("it was a child");
     }
 
-    /// SIGTERM; how long it took to end.
+    /// SIGTERM; returns how long the agent took to end.
     pub(crate) fn terminate(&mut self) -> Duration {
         let begin = Instant::now();
         self.signal("TERM");
@@ -239,12 +240,12 @@ impl Grid {
         grid
     }
 
-    /// Agents that are yet to be started, the first one first.
+    /// Agents that are not started yet, the first one first.
     pub(crate) fn prepare_unstarted(count: usize) -> Self {
         Self::prepare(count, Box::new(TURN.read().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// One agent that is yet to be started, with these settings, while no other test has agents.
+    /// One agent that is not started yet, with these settings, while no other test has agents.
     pub(crate) fn prepare_one(settings: &str) -> Self {
         let grid = Self::prepare(1, Box::new(TURN.write().unwrap_or_else(PoisonError::into_inner)));
         grid.agents[0].configure(settings);
@@ -263,7 +264,7 @@ impl Grid {
         grid
     }
 
-    /// Agents without a grid that are yet to be started.
+    /// Agents without a grid that are not started yet.
     pub(crate) fn prepare_alone(count: usize) -> Self {
         let grid = Self::prepare(count, Box::new(TURN.read().unwrap_or_else(PoisonError::into_inner)));
         Self { enrols: false, ..grid }
@@ -296,17 +297,17 @@ impl Grid {
         self.agents[number].wait_until_it_answers();
     }
 
-    /// Starts an agent, again or for the first time, and tells it whom to join through.
+    /// Starts an agent, again or for the first time, with the addresses of these others.
     pub(crate) fn spawn(&mut self, number: usize, bootstrap: &[String]) {
         self.enrol(number);
         let dir = self.agents[number].dir.clone();
         let log = File::options().create(true).append(true).open(dir.join("agent.log")).expect("our directory");
         let mut command = Command::new(AGENT);
         command.args(["run", "--listen", "/ip4/127.0.0.1/tcp/0", "--speed-mops", "1000", "--lease", "5"]);
-        // Tests that are cut off leave nothing running.
+        // Tests that are killed leave nothing running.
         command.arg("--die-with-parent");
         command.arg("--state-dir").arg(&dir).arg("--config").arg(dir.join("config.toml"));
-        // Nothing of the machine that the tests run on is the agents' business.
+        // Agents must not use the desktop of the machine that the tests run on.
         command.env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY").env("XDG_RUNTIME_DIR", &dir);
         command.env("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nowhere");
         match &self.senses {
@@ -332,7 +333,7 @@ impl Grid {
         self.agents[number].process = Some(process);
     }
 
-    /// Makes an agent's machine one of the grid: the first makes it, and has to run when the others start for the first
+    /// Enrols an agent's machine in the grid: the first creates it, and has to run when the others start for the first
     /// time.
     fn enrol(&mut self, number: usize) {
         if !self.enrols || self.agents[number].dir.join("grid/membership").exists() {
@@ -361,12 +362,12 @@ impl Grid {
         }
     }
 
-    /// Those that run.
+    /// The running agents.
     pub(crate) fn running(&self) -> Vec<&Agent> {
         self.agents.iter().filter(|agent| agent.process.is_some()).collect()
     }
 
-    /// Waits until all running agents agree on how many they are.
+    /// Waits until all running agents agree on the size of the grid.
     pub(crate) fn wait_until_formed(&self, count: usize) {
         for agent in self.running() {
             wait_for("the grid to form", || agent.ask(&["status"])["grid_machines"].as_u64() == Some(count as u64));
@@ -380,7 +381,7 @@ impl Grid {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
@@ -406,7 +407,7 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
     lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
-/// Nanoseconds that a process has spent on a processor, all its threads together.
+/// Processor time of a process, all its threads together, in nanoseconds.
 pub(crate) fn processor_time(pid: u32) -> u64 {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
     let times = threads.flatten().filter_map(|thread| {

@@ -1,4 +1,4 @@
-//! What goes wrong at the keyboard gives one clear sentence and the right exit code.
+//! A user's mistakes give one clear sentence and the right exit code.
 
 use std::fs;
 

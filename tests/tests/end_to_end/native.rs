@@ -1,4 +1,4 @@
-//! Native programs on real agents: where their owners let them run, and nowhere else.
+//! Native programs on real agents: they run where owners allow it, and nowhere else.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::harness::{Agent, Grid, assert_complete, command};
 
-/// Machines of a grid, of which the second lets native programs run and the others do not.
+/// A grid whose second machine allows native programs, and whose others do not.
 fn grid(count: usize) -> Grid {
     let mut grid = Grid::prepare_alone(count);
     grid.agents[0].ask(&["grid", "create"]);
@@ -37,7 +37,7 @@ fn submit(agent: &Agent, program: &str, options: &[&str]) -> String {
 }
 
 #[test]
-fn a_native_bag_runs_where_owners_let_it_and_others_say_why_not() {
+fn a_native_bag_runs_where_owners_allow_it_and_other_machines_say_why_not() {
     let grid = grid(3);
     let (submitter, opted_in, other) = (&grid.agents[0], &grid.agents[1], &grid.agents[2]);
     let root = grid.root.path();
@@ -45,7 +45,7 @@ fn a_native_bag_runs_where_owners_let_it_and_others_say_why_not() {
     let text = "echo \"task $1\"; cat inputs/data; echo $1 >result; sleep 0.3; exit $(($1 == 7))";
     let program = script(root, "work.sh", text);
     let data = script(root, "data", "");
-    // The submitter's own machine is asked by whoever submits: there the first task shows how long one takes.
+    // On the submitter's own machine submitting is permission enough: there the first task measures how long one takes.
     let options = ["--array", "0-23", "--input", &data, "--max-retries", "0", "--success-codes", "0,1", "--", "{}"];
     let bag = submit(submitter, &program, &options);
     assert_complete(submitter, &bag, 24);
@@ -71,7 +71,7 @@ fn a_native_bag_runs_where_owners_let_it_and_others_say_why_not() {
     assert_eq!(machines, [submitter, opted_in].map(id).into());
 }
 
-/// What [`crate::redteam`] has of WebAssembly.
+/// The native counterpart of the WebAssembly test in [`crate::redteam`].
 #[test]
 fn hostile_native_programs_gain_nothing_and_honest_bags_complete() {
     let grid = grid(2);
@@ -93,7 +93,7 @@ fn hostile_native_programs_gain_nothing_and_honest_bags_complete() {
     }
     let shown = command(&["--state-dir", submitter.dir.to_str().expect("a path of ours"), "bag", "show", &bomb]);
     let told = String::from_utf8_lossy(&shown.stdout);
-    // Or the system refused it before that was seen.
+    // Or the system refused it before the limit was noticed.
     assert!(told.contains("processes and threads") || told.contains("exit"), "{told}");
     for bag in &curious {
         let out = root.join(bag);

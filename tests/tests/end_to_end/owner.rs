@@ -1,4 +1,4 @@
-//! The machine is its owner's.
+//! The machine is its owner's: tasks give way to the owner.
 
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -28,7 +28,7 @@ impl Drop for Load {
 }
 
 impl Agent {
-    /// Submits tasks that each compute for a while: a minute or more, so that none ends while a test looks.
+    /// Submits tasks that each compute for a minute or more, so that none ends while a test checks.
     pub(crate) fn submit_spins(&self, tasks: usize) -> String {
         let (program, range) = (probe_program(), format!("0-{}", tasks - 1));
         let program = program.to_str().expect("a path of ours");
@@ -37,7 +37,7 @@ impl Agent {
         bag["id"].as_str().expect("an id").to_owned()
     }
 
-    /// Waits until tasks use the processor. On a busy machine they seldom do.
+    /// Waits until tasks use the processor, which they seldom do on a busy machine.
     pub(crate) fn wait_until_it_computes(&self) {
         wait_for("tasks to be allowed to run", || self.ask(&["status"])["activity"] == "working");
         let used = || self.workers().into_iter().map(processor_time).sum::<u64>();
@@ -60,19 +60,19 @@ impl Agent {
     }
 }
 
-/// The contract is a second, and what was measured is printed. A machine on which other things are tested can hold the agent
-/// itself back for longer: it has failed here with 1.5 s once. What is asserted is that nothing waits for the next look at
-/// owner, task or clock.
+/// The contract is a second, and the measured time is printed. A machine on which other tests run can delay the agent
+/// itself for longer: this has failed with 1.5 s once. What is asserted is that the reclaim does not wait for the next
+/// check of owner, task or clock.
 pub(crate) const RECLAIM_MAX_S: f64 = 5.0;
 
-/// How often the owner got the machine back, and the 99th percentile of how long it took.
+/// How often the owner got the machine back, and the 99th percentile of how long that took.
 pub(crate) fn reclaims(status: &Value) -> (u64, f64) {
     let reclaims = &status["reclaims"];
     (reclaims["count"].as_u64().expect("a number"), reclaims["p99_s"].as_f64().unwrap_or(f64::NAN))
 }
 
 #[test]
-fn the_owners_return_freezes_tasks_and_their_leaving_thaws_them() {
+fn the_owners_return_freezes_tasks_and_their_departure_thaws_them() {
     let grid = Grid::start(1);
     let agent = &grid.agents[0];
     let bag = agent.submit_sleeps(4, 1500);
@@ -166,12 +166,12 @@ fn an_agent_that_finishes_completes_what_runs_and_keeps_the_rest() {
 }
 
 #[test]
-fn settings_apply_without_a_restart_and_mistakes_are_told() {
+fn settings_apply_without_a_restart_and_mistakes_are_reported() {
     let mut grid = Grid::start(1);
     let agent = &grid.agents[0];
     let reason = || agent.ask(&["status"])["reason_code"].clone();
     assert_eq!(reason(), Value::Null);
-    // The process that the agent runs in is called so.
+    // Name of the agent's own process.
     agent.configure("[owner]\nprograms = [\"agent\"]\n");
     wait_for("the agent to follow", || reason() == "program_runs");
     let config = agent.dir.join("config.toml");
@@ -265,7 +265,7 @@ fn tasks_take_no_more_memory_than_the_owner_gives() {
 }
 
 #[test]
-fn memory_that_the_owner_wants_back_on_their_return_is_given_back() {
+fn memory_is_given_back_on_the_owners_return_if_they_want_it() {
     let mut grid = Grid::prepare_one("[limits]\nslots = 2\nin_use = { memory = \"64M\", upload = \"64K\" }\n");
     grid.run(0);
     let agent = &grid.agents[0];
@@ -283,7 +283,7 @@ fn memory_that_the_owner_wants_back_on_their_return_is_given_back() {
         "40M",
         "--",
         "steps",
-        // Twelve seconds: on a busy machine neither is over before the owner is noticed.
+        // Twelve seconds: on a busy machine neither task has ended before the owner is noticed.
         "120",
         "100",
     ];
@@ -314,7 +314,7 @@ fn an_agent_that_finishes_ends_also_where_a_task_is_frozen_for_another_bag() {
         let running = agent.ask(&["status"])["running"].clone();
         running.as_array().is_some_and(|tasks| tasks.iter().any(|task| task["frozen"] == true))
     };
-    // By what they declare the second is due long before the first.
+    // By their declared work the second bag is due long before the first.
     let long = submit(agent, "1000000", "4000");
     wait_for("the long task to run", || agent.ask(&["status"])["activity"] == "working" && !agent.workers().is_empty());
     let short = submit(agent, "1000", "4000");

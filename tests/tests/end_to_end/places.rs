@@ -1,4 +1,4 @@
-//! Everybody's place in the tree: as the oracle has it, and again so after machines vanish, are stopped, or move.
+//! The place of each machine in the tree: as the oracle has it, also after machines vanish, are stopped, or move.
 
 use std::time::{Duration, Instant};
 
@@ -7,16 +7,15 @@ use serde_json::Value;
 use crate::harness::{Agent, Grid, PATIENCE, wait_for};
 use crate::tree::{Member, Place, expected};
 
-/// Within which the survivors' tree must be right again.
+/// Time within which the survivors' tree must be right again.
 const REPAIR_LIMIT: Duration = Duration::from_secs(20);
 /// A router forgets a child that was silent for so long (`child_lease_ms` of the overlay).
 const CHILD_LEASE: Duration = Duration::from_secs(15);
 
-/// What of an agent's log is shown when the tree is not right.
+/// Lines of an agent's log that are shown when the tree is wrong.
 const LOG_LINES: usize = 60;
 
-/// Waits until every running agent sees its place as the oracle has it. `is_late` says when to give up; the time it
-/// took.
+/// Waits until every running agent sees its place as the oracle has it, or until `is_late`; returns the time it took.
 pub(crate) fn wait_for_the_tree(grid: &Grid, mut is_late: impl FnMut(Duration) -> bool) -> Duration {
     let begin = Instant::now();
     let members: Vec<Member> = grid.running().into_iter().map(Member::of).collect();
@@ -24,7 +23,7 @@ pub(crate) fn wait_for_the_tree(grid: &Grid, mut is_late: impl FnMut(Duration) -
     let wanted = |member: &Member| &places.iter().find(|(other, _)| other == member).expect("all are there").1;
     let agents: Vec<(&Agent, &Place)> = grid.running().into_iter().zip(members.iter().map(wanted)).collect();
     loop {
-        // The first that differs is enough to go on waiting.
+        // The first that differs is enough to continue waiting.
         let differs = agents.iter().find_map(|(agent, wanted)| {
             let seen = Place::seen_by(agent);
             (seen != **wanted).then(|| {
@@ -42,7 +41,7 @@ pub(crate) fn wait_for_the_tree(grid: &Grid, mut is_late: impl FnMut(Duration) -
     }
 }
 
-/// What each agent takes itself and the grid for.
+/// What each agent knows of its own place and of the grid.
 fn everybodys_words(agents: &[(&Agent, &Place)]) -> String {
     let words = agents.iter().map(|(agent, _)| {
         let (status, peers) = (agent.ask(&["status"]), agent.ask(&["peers"]));
@@ -58,7 +57,7 @@ pub(crate) fn patiently(elapsed: Duration) -> bool {
     elapsed > PATIENCE
 }
 
-/// How long the threads of a process have waited for a processor, ready to run. Zero where the kernel does not say.
+/// How long the threads of a process were ready to run and waited for a processor. Zero if the kernel does not say.
 fn waited_for_processor(pid: u32) -> Duration {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Duration::ZERO };
     let waited = threads.flatten().filter_map(|thread| {
@@ -77,8 +76,8 @@ fn a_third_of_24_machines_is_killed_and_the_tree_is_right_again() {
     let before: Vec<Duration> = pids.iter().map(|&pid| waited_for_processor(pid)).collect();
     let killed = Instant::now();
     grid.kill_at_once(&victims);
-    // The bound is on what the agents do, not on the machine they share: what the scheduler made the slowest of them
-    // wait is added. On a machine that is not overloaded that is a fraction of a second.
+    // The bound is on what the agents do, not on the machine they share: the longest time that the operating system
+    // made one of them wait is added. On a machine that is not overloaded that is a fraction of a second.
     let held_up = || {
         let waits = pids.iter().zip(&before).map(|(&pid, &before)| waited_for_processor(pid).saturating_sub(before));
         waits.max().unwrap_or_default()
@@ -88,7 +87,7 @@ fn a_third_of_24_machines_is_killed_and_the_tree_is_right_again() {
 }
 
 #[test]
-fn an_agent_that_was_stopped_for_longer_than_its_lease_finds_back() {
+fn an_agent_that_was_stopped_for_longer_than_its_lease_rejoins() {
     let grid = Grid::start(4);
     wait_for_the_tree(&grid, patiently);
     let stopped = &grid.agents[2];
@@ -104,7 +103,7 @@ fn an_agent_that_was_stopped_for_longer_than_its_lease_finds_back() {
     assert!(stopped.log().contains("did not run for a while"), "{}", stopped.log());
 }
 
-/// The addresses of the neighbours that an agent kept for its next start.
+/// Number of neighbours whose addresses an agent has saved for its next start.
 fn kept_neighbours(agent: &Agent) -> usize {
     let kept = std::fs::read(agent.dir.join("neighbours.json")).unwrap_or_default();
     serde_json::from_slice::<Vec<String>>(&kept).map_or(0, |addresses| addresses.len())
@@ -116,7 +115,7 @@ fn an_agent_that_restarts_on_another_port_finds_the_grid_and_is_found() {
     wait_for("the neighbours to be kept", || kept_neighbours(&grid.agents[0]) == 2);
     let gone = grid.agents[1].address();
     grid.kill_at_once(&[0, 1]);
-    // Told of one that is gone for good: it is its neighbour of the last run that takes it in.
+    // It has the address of an agent that is gone for good: it rejoins through a neighbour of its last run.
     grid.spawn(0, &[gone]);
     wait_for("the agent to answer", || grid.agents[0].cli(&["status"]).code == 0);
     wait_for_the_tree(&grid, patiently);

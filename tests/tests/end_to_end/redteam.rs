@@ -1,5 +1,5 @@
-//! Hostile programs on real agents, beside an honest bag. Hostile machines are met in `agent/net/src/`, `agent/net/tests/hostile.rs`,
-//! `overlay/tests/` and `scheduler/tests/`; `docs/red-team.md` has the list.
+//! Hostile programs on real agents, beside an honest bag. Tests with hostile machines are in `agent/net/src/`,
+//! `agent/net/tests/hostile.rs`, `overlay/tests/` and `scheduler/tests/`; `docs/red-team.md` has the list.
 
 use std::fs;
 use std::io::Write as _;
@@ -22,7 +22,8 @@ use tokio::sync::mpsc;
 
 use crate::harness::{AGENT, Agent, Grid, PATIENCE, alone, assert_complete, command, probe_program};
 
-/// Whatever a program tries, its tasks fail or gain nothing, what happened is told, and the agents go on with honest work.
+/// Whatever a program tries, its tasks fail or gain nothing, the reason is reported, and the agents continue with
+/// honest work.
 #[test]
 fn hostile_programs_gain_nothing_and_honest_bags_complete() {
     let grid = Grid::start(2);
@@ -95,7 +96,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The state directory, of this name, of one more machine that has joined the grid.
+/// Joins one more machine to the grid; returns its state directory, of this name.
 pub(crate) fn join(grid: &Grid, inviter: &Agent, name: &str) -> PathBuf {
     let token = inviter.ask(&["grid", "invite"])["token"].as_str().expect("a token").to_owned();
     let dir = grid.root.path().join(name);
@@ -105,7 +106,7 @@ pub(crate) fn join(grid: &Grid, inviter: &Agent, name: &str) -> PathBuf {
     dir
 }
 
-/// Its network, without an agent above it, and its certificate.
+/// The network of that machine, without an agent above it, and its certificate.
 pub(crate) fn enter(dir: &Path) -> (NetHandle, mpsc::Receiver<NetEvent>, Arc<Gate>) {
     let keypair = identity::load_or_create(dir).unwrap();
     let membership = Membership::load(dir, &keypair).unwrap().expect("it has joined");
@@ -126,10 +127,11 @@ fn from_hex(text: &str) -> [u8; 32] {
     std::array::from_fn(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("hexadecimal"))
 }
 
-/// A member that hears of a bag, as routers do, knows its id and whatever hashes it likes. It reads what all may know of the bag,
-/// from its submitter and from a machine that runs it, and nothing else; the machine that runs it has read all of it.
+/// A member that learns of a bag, as routers do, knows its id and any hashes. It can read what all members may know of
+/// the bag, from its submitter and from a machine that runs it, and nothing else; the machine that runs it has read all
+/// of it.
 #[test]
-fn who_hears_of_a_bag_reads_nothing_of_it() {
+fn a_member_that_learns_of_a_bag_cannot_read_it() {
     let grid = Grid::start(2);
     let (submitter, host) = (&grid.agents[0], &grid.agents[1]);
     submitter.ask(&["pause"]);
@@ -192,8 +194,8 @@ fn who_hears_of_a_bag_reads_nothing_of_it() {
     });
 }
 
-/// A member of the grid, with a valid certificate and no good intentions: connections that say nothing or nonsense, whole
-/// frames of nonsense, words about tasks that it was never given, more requests than anybody needs, all at once.
+/// A hostile member of the grid, with a valid certificate: connections that send nothing or nonsense, whole frames of
+/// nonsense, claims about tasks that it was never given, floods of requests, all at once.
 #[test]
 fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
     let grid = Grid::start(3);
@@ -214,13 +216,13 @@ fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
     runtime.block_on(async {
         let (net, mut events, _) = enter(&dir);
         let heard = tokio::spawn(async move {
-            // What it is told does not interest it.
+            // It ignores what it receives.
             while let Some(event) = events.recv().await {
                 if let NetEvent::Unreachable(_) = event {}
             }
         });
         let ranges = IntervalSet::from(0..1);
-        // It has no task of that bag, speaks from where the submitter is, and signs nothing.
+        // It has no task of that bag, uses the submitter's address, and signs nothing.
         let executor = Speaker::from(&honest);
         let decline = Message::Decline { bag: id, ranges: ranges.clone(), reason: DeclineReason::Role };
         let finished = Finished {
@@ -236,7 +238,7 @@ fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
         let results = Message::Results { bag: id, executor, results, signature: None };
         let valid = Message::ResultsAck { bag: BagId([7; 32]), attempt: 0, indices: ranges };
         let (decline, results, valid) = (decline.encode(), results.encode(), valid.encode());
-        // Its own connection is held off, too, while so many of its address fail.
+        // Its own connection is delayed, too, while so many of its address fail.
         let begin = Instant::now();
         while !is_counted(victim, submitter) {
             let statuses = [victim, submitter].map(|agent| agent.ask(&["status"]));
@@ -250,7 +252,7 @@ fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
                 };
             }
             for number in 0..50 {
-                // Whether it is busy or has no such thing.
+                // Whether the answer is that the other is busy or has no such blob.
                 let wanted = Wanted { hash: [number; 32].into(), offset: 0, bag: id, key: None };
                 let ask = net.chunk(&to, wanted);
                 drop(tokio::time::timeout(Duration::from_millis(2), ask).await);
@@ -271,7 +273,7 @@ fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
     }
 }
 
-/// Whether what was refused is in the counters.
+/// Whether refused messages are counted.
 fn is_counted(victim: &Agent, submitter: &Agent) -> bool {
     let [status, lied_to] = [victim, submitter].map(|agent| agent.ask(&["status"]));
     let count = |value: &Value| value.as_u64().expect("a number");
@@ -281,9 +283,9 @@ fn is_counted(victim: &Agent, submitter: &Agent) -> bool {
     !seen.contains(&0)
 }
 
-/// An owner who changes their mind has it done at once, and not when the tasks are over.
+/// An owner's change of mind takes effect at once, and not when tasks have ended.
 #[test]
-fn what_runs_stops_when_the_owner_does_not_want_it_any_more() {
+fn running_tasks_stop_when_the_owner_declines_them() {
     let grid = Grid::start(2);
     let (submitter, host) = (&grid.agents[0], &grid.agents[1]);
     submitter.ask(&["pause"]);
@@ -298,9 +300,9 @@ fn what_runs_stops_when_the_owner_does_not_want_it_any_more() {
     assert_complete(host, &other, 2);
 }
 
-/// A program that prints the time and random numbers prints the same on two machines, or no two would agree.
+/// A program that prints the time and random numbers prints the same on two machines; otherwise no two would agree.
 #[test]
-fn a_deterministic_task_says_the_same_on_every_machine() {
+fn a_deterministic_task_prints_the_same_on_every_machine() {
     let grid = Grid::start(2);
     let submitter = &grid.agents[0];
     let program = probe_program().with_file_name("../chance/chance.wasm");
@@ -323,14 +325,14 @@ fn a_deterministic_task_says_the_same_on_every_machine() {
     assert_ne!(first, outputs(&[]).0, "it is not all that it ever says");
 }
 
-/// The machine code of the last agent: of a program that says something, and of one that says nothing. Where its owner has put
-/// the second in the place of the first, nothing that it signs is wrong but what it says came out.
+/// Compiled code on the last agent: of a program with output, and of one without. If its owner replaces the first by
+/// the second, everything that it signs is right but for the output.
 fn machine_code(grid: &Grid) -> [PathBuf; 2] {
     let liar = &grid.agents[3];
     let modules = liar.dir.join("modules");
     [probe_program(), probe_program().with_file_name("../noop/noop.wasm")].map(|program| {
         let known = names(&modules);
-        // It runs the first task itself, to see how long one takes.
+        // It runs the first task itself, to measure how long one takes.
         let bag = liar.ask(&["submit", "--program", program.to_str().unwrap(), "--", "hello"]);
         assert_complete(liar, bag["id"].as_str().unwrap(), 1);
         let new: Vec<String> = names(&modules).into_iter().filter(|name| !known.contains(name)).collect();
@@ -339,7 +341,7 @@ fn machine_code(grid: &Grid) -> [PathBuf; 2] {
     })
 }
 
-/// From here on the last agent lies.
+/// From now on the last agent lies.
 fn teach_to_lie(grid: &mut Grid, compiled: &[PathBuf; 2]) {
     grid.agents[3].terminate();
     fs::copy(&compiled[1], &compiled[0]).unwrap();
@@ -347,7 +349,7 @@ fn teach_to_lie(grid: &mut Grid, compiled: &[PathBuf; 2]) {
     grid.wait_until_formed(4);
 }
 
-/// What became of a bag of the first agent, and how many results are true.
+/// Runs a bag of the first agent; returns its state, and how many results are true.
 fn said(grid: &Grid, tasks: usize, options: &[&str]) -> (Value, usize) {
     let (submitter, program) = (&grid.agents[0], probe_program());
     let array = format!("0-{}", tasks - 1);
@@ -364,7 +366,7 @@ fn said(grid: &Grid, tasks: usize, options: &[&str]) -> (Value, usize) {
     (submitter.ask(&["bag", "show", &bag]), (0..tasks).filter(truth).count())
 }
 
-/// Whether the last agent is what it should be after so many lies that were found out.
+/// Asserts that the last agent is distrusted after so many detected lies.
 fn assert_judged(grid: &Grid, disputed: u64) {
     let liar = grid.agents[3].ask(&["status"])["peer"].as_str().unwrap().to_owned();
     let distrusted = grid.agents[0].ask(&["status"])["distrusted"].clone();
@@ -387,14 +389,13 @@ fn a_lying_machine_is_outvoted_and_loses_its_reputation() {
     assert_judged(&grid, disputed);
 }
 
-/// It was honest for so long that it is believed alone, and lies from then on: which is found out where it is checked now and
-/// then.
+/// It was honest for so long that it is believed alone, and lies from then on: a recheck now and then detects that.
 #[test]
-fn a_machine_that_begins_to_lie_is_found_out_by_a_recheck() {
+fn a_machine_that_begins_to_lie_is_detected_by_a_recheck() {
     const TASKS: usize = 40;
     let mut grid = Grid::start(4);
     let compiled = machine_code(&grid);
-    // Each has agreed with others more than twenty times then.
+    // By then each has agreed with others more than twenty times.
     let (shown, truths) = said(&grid, 4 * TASKS, &["--replicas", "2"]);
     assert_eq!((truths, shown["disputed"].as_u64()), (4 * TASKS, Some(0)), "{shown}");
     teach_to_lie(&mut grid, &compiled);
@@ -409,9 +410,9 @@ fn a_machine_that_begins_to_lie_is_found_out_by_a_recheck() {
     assert_eq!(again, TASKS, "it is not believed alone any more: {shown}");
 }
 
-/// Whatever the user's umask is: keys, token, what tasks gave, and the ticket with a key in it.
+/// Whatever the user's umask: keys, token, outputs of tasks, and the ticket with a key in it.
 #[test]
-fn nothing_that_is_written_can_be_read_by_others() {
+fn no_file_of_an_agent_can_be_read_by_other_users() {
     let _turn = alone();
     let root = tempfile::tempdir().unwrap();
     let state = root.path().join("state");
@@ -452,7 +453,7 @@ fn nothing_that_is_written_can_be_read_by_others() {
     let (mut seen, mut open_to_others) = (0, Vec::new());
     let mut left = vec![state.clone(), ticket];
     while let Some(path) = left.pop() {
-        // What runs goes on meanwhile.
+        // Files disappear while tasks run.
         let Ok(metadata) = path.symlink_metadata() else { continue };
         seen += 1;
         if !metadata.is_symlink() && metadata.permissions().mode() & 0o077 != 0 {
@@ -471,7 +472,7 @@ fn names(directory: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Makes directories in a directory, one in the other, however long the path gets.
+/// Makes nested directories, however long their path gets.
 fn nest(root: &Path, levels: usize) {
     let chain = |number: usize| format!("{number}{}", "/d".repeat(499));
     for number in 0..levels / 500 {
@@ -482,7 +483,7 @@ fn nest(root: &Path, levels: usize) {
     }
 }
 
-/// Neither removing what a task has left, nor finding it at the next start, depends on its depth or rights.
+/// Depth and permissions of a task's leftovers prevent neither their removal nor the next start.
 #[test]
 fn deep_directories_end_their_task_and_nothing_else() {
     let mut grid = Grid::start(2);
@@ -506,7 +507,7 @@ fn deep_directories_end_their_task_and_nothing_else() {
         });
         assert!(!agent.log().contains("cannot remove"), "{}", agent.log());
     }
-    // As tasks of an agent leave it that is killed.
+    // As tasks of a killed agent leave them.
     grid.agents[1].kill();
     let left = grid.agents[1].dir.join("scratch/0/left/out/0/work");
     fs::create_dir_all(&left).unwrap();

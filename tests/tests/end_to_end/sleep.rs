@@ -1,4 +1,4 @@
-//! A machine that is put to sleep, by a logind of ours on a bus of ours.
+//! A machine that is put to sleep, by a fake logind on a private bus.
 
 use std::io::{PipeReader, Read as _, pipe};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use crate::places::{patiently, wait_for_the_tree};
 
 const PATH: &str = "/org/freedesktop/login1";
 
-/// The other ends of the delay locks that it gave out.
+/// The other ends of the delay locks that it has handed out.
 #[derive(Clone, Default)]
 struct Locks(Arc<Mutex<Vec<PipeReader>>>);
 

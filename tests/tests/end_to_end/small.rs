@@ -1,4 +1,4 @@
-//! Small tasks are given to workers ahead of their turn: whatever happens in the middle, each counts once.
+//! Small tasks are given to workers ahead of their turn: after any interruption each counts once.
 
 use crate::harness::{Agent, Grid, assert_complete, wait_for};
 
@@ -31,7 +31,7 @@ fn an_owner_who_returns_and_an_agent_killed_in_the_middle_lose_nothing() {
     grid.agents[0].kill();
     grid.run(0);
     assert!(done(&grid.agents[0], &bag) >= before, "what was acknowledged is there");
-    // Results that were on their way may come again; they count once.
+    // Results that were on their way may arrive twice; they count once.
     assert_complete(&grid.agents[0], &bag, TASKS);
 }
 

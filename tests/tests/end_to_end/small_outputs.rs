@@ -1,12 +1,12 @@
-//! Outputs that are part of their results: they outlive kills, and nobody is told of a result that does not.
+//! Outputs that are part of their results: they survive kills, and no result is reported before it does.
 
 use std::fs;
 
 use crate::harness::{Grid, assert_complete, probe_program, wait_for};
 
-/// A kill at any moment: what was told to be done stays done, and its outputs, which are in records, are there.
+/// A kill at any moment: tasks reported as done stay done, and their outputs, which are in records, are there.
 #[test]
-fn what_is_told_to_be_done_stays_done_over_kills() {
+fn tasks_reported_as_done_stay_done_after_kills() {
     let mut grid = Grid::start(1);
     let program = probe_program();
     let entries: Vec<String> = (0..400).map(|number| format!("entry {number}")).collect();

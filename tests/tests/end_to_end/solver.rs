@@ -1,5 +1,5 @@
-//! A real program by others: an SMT solver compiled to WASI, and 57 problems whose verdicts its authors did not write.
-//! Its exit code is the verdict: 10 satisfiable, 20 unsatisfiable.
+//! A real program by others: an SMT solver compiled to WASI, and 57 problems with known verdicts, which its authors did
+//! not write. Its exit code is the verdict: 10 satisfiable, 20 unsatisfiable.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Everything at once, for a bounded time. For longer: `cargo run -p idlewood-tests --bin torture`.
+//! All faults at once, for a bounded time. For longer: `cargo run -p idlewood-tests --bin torture`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use idlewood_tests::torture::{self, Options};
 use crate::harness::{AGENT, alone, probe_program};
 
 #[test]
-fn whatever_happens_to_processes_every_task_ends_once() {
+fn every_task_ends_once_under_all_faults_of_processes() {
     let _turn = alone();
     let dir = tempfile::tempdir().expect("a temporary directory");
     let options = Options {

@@ -1,11 +1,10 @@
-//! The tree that a grid must be, computed from who its members are by a sort and a stack; shares no code with the
-//! overlay.
+//! The tree of a grid, computed from its members by a sort and a stack; shares no code with the overlay.
 
 use serde_json::Value;
 
 use crate::harness::Agent;
 
-/// A machine's place, by what `idlewood peers` and `idlewood status` say. Machines are named by their peer ids.
+/// A machine's place, according to `idlewood peers` and `idlewood status`. Machines are identified by their peer ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     predecessor: Option<String>,
@@ -34,7 +33,7 @@ impl Place {
         self.is_root
     }
 
-    /// As the agent sees it.
+    /// The place as the agent sees it.
     pub(crate) fn seen_by(agent: &Agent) -> Self {
         let (peers, status) = (agent.ask(&["peers"]), agent.ask(&["status"]));
         let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -61,7 +60,7 @@ impl Place {
     }
 }
 
-/// A member: where it stands on the line, and its name.
+/// A member: its position on the line, and its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Member {
     position: Vec<u8>,
@@ -69,7 +68,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// One that is no agent.
+    /// A member that is no agent.
     pub(crate) fn at(position: [u8; 32], peer: String) -> Self {
         Self { position: position.to_vec(), peer }
     }
@@ -86,7 +85,7 @@ impl Member {
     }
 }
 
-/// A node of the tree: the leaf of a machine, or the router of the gap above a machine, by place on the line.
+/// A node of the tree: the leaf of a machine, or the router of the gap above a machine, by index on the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Node {
     Leaf(usize),
@@ -101,7 +100,7 @@ pub(crate) fn expected(members: &[Member]) -> Vec<(Member, Place)> {
     let prefixes: Vec<usize> =
         line.windows(2).map(|pair| common_prefix(&pair[0].position, &pair[1].position)).collect();
 
-    // The Cartesian tree of the prefixes, the shortest on top: `stack` is the right spine of what was read so far.
+    // The Cartesian tree of the prefixes, the shortest on top: `stack` is the right spine of the members read so far.
     let mut children: Vec<[Node; 2]> = (0..last).map(|gap| [Node::Leaf(gap), Node::Leaf(gap + 1)]).collect();
     let mut stack: Vec<usize> = Vec::new();
     for gap in 0..last {
@@ -168,7 +167,7 @@ pub(crate) fn expected(members: &[Member]) -> Vec<(Member, Place)> {
     line.into_iter().zip(places).collect()
 }
 
-/// Bits that two keys begin with alike.
+/// Number of leading bits that two keys have in common.
 fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let bit = |key: &[u8], index: usize| key[index / 8] >> (7 - index % 8) & 1;
     (0..8 * a.len()).take_while(|&index| bit(a, index) == bit(b, index)).count()

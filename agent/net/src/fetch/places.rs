@@ -1,5 +1,5 @@
-//! Places for downloads: a few at a time, and of these no source and no bag has all, so that whoever answers slowly, or a bag
-//! with very many files, holds nobody else up.
+//! Places for downloads: a bounded number, of which no source and no bag can have all, so that a slow source, or a bag
+//! with very many files, delays no other.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,8 +8,8 @@ use idlewood_overlay::PeerId;
 use idlewood_scheduler::BagId;
 use tokio::sync::oneshot;
 
-/// Downloads at a time: altogether, from one source, for one bag. Our choice: a source alone has as many as are of use on one
-/// link, and four that answer as slowly as they may leave places until they are left alone.
+/// Downloads at a time: in all, from one source, for one bag. Our choice: one source alone gets as many as are useful
+/// on one connection; four sources that are as slow as possible still leave places free until they are left alone.
 const PLACES_MAX: usize = 20;
 const OF_SOURCE_MAX: usize = 4;
 const OF_BAG_MAX: usize = 16;
@@ -68,7 +68,7 @@ impl State {
         }
     }
 
-    /// The first that waits and has room.
+    /// The first in the queue that may have a place.
     fn next(&mut self) -> Option<Waiting> {
         self.waiting.retain(|waiting| !waiting.given.is_closed());
         let fits = |waiting: &Waiting| self.has_room_for(waiting.source, waiting.bag);
@@ -84,7 +84,7 @@ impl Places {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a place. Dropping the future gives the turn to the next.
+    /// Waits for a place. Dropping the future passes the turn on.
     pub(super) async fn take(self: &Arc<Self>, source: PeerId, bag: BagId) -> Place {
         loop {
             let given = {
@@ -97,14 +97,14 @@ impl Places {
                 state.waiting.push_back(Waiting { source, bag, given });
                 gets
             };
-            // The other end is never dropped without a place.
+            // The sender is never dropped without sending a place.
             if let Ok(place) = given.await {
                 return place;
             }
         }
     }
 
-    /// How many are taken, and how many wait.
+    /// Numbers of places taken and of callers waiting.
     pub(super) fn count(&self) -> (usize, usize) {
         let state = self.state();
         (state.taken, state.waiting.iter().filter(|waiting| !waiting.given.is_closed()).count())
@@ -117,7 +117,7 @@ impl Drop for Place {
         loop {
             let next = self.places.state().next();
             let Some(Waiting { source, bag, given }) = next else { return };
-            // Whoever went away in this moment drops it, which calls the next.
+            // If the receiver was just dropped, dropping the place passes it on.
             drop(given.send(Place { places: self.places.clone(), source, bag }));
         }
     }
@@ -168,23 +168,23 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_its_own_source_is_passed_by_others_and_comes_in_turn() {
+    fn a_caller_waiting_for_a_busy_source_is_overtaken_and_served_in_turn() {
         let places = Arc::new(Places::default());
-        let mut held: Vec<Place> =
+        let mut taken: Vec<Place> =
             (0..OF_SOURCE_MAX).filter_map(|_| poll(&mut begin(&places, source(1), bag(1)))).collect();
         let mut waiting: Vec<Taking> = (0..3).map(|_| begin(&places, source(1), bag(1))).collect();
         assert!(waiting.iter_mut().all(|taking| poll(taking).is_none()));
         assert_eq!(places.count(), (OF_SOURCE_MAX, 3));
         let other = poll(&mut begin(&places, source(2), bag(1)));
         assert!(other.is_some(), "another source waits for none of them");
-        // Who gives up loses its turn, before and after it was called.
+        // A waiting caller that is dropped loses its turn, before and after it was called.
         drop(waiting.remove(0));
-        held.pop();
+        taken.pop();
         drop(waiting.remove(0));
         let last = poll(&mut waiting[0]);
         assert!(last.is_some());
         assert_eq!(places.count(), (OF_SOURCE_MAX + 1, 0));
-        drop((held, last, other));
+        drop((taken, last, other));
         assert_eq!(places.count(), (0, 0));
     }
 }

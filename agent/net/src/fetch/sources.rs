@@ -1,8 +1,8 @@
-//! How fast sources answer, and which of them are left alone for a while, since they answer too slowly.
+//! Speed of sources; those that are too slow are left alone for a while.
 //!
-//! Each answer that takes its time counts, with what it brought. An honest machine says at once that it is busy, and a piece
-//! is of full length wherever the blob goes on: so even one whose owner gives 64 KiB/s to all others brings several times the
-//! least rate with each of its slow answers. What is not at all answered brings nothing.
+//! Each slow answer counts, with the bytes that it brought. An honest machine says at once that it is busy, and a piece
+//! is of full length unless the blob ends: so even a machine whose owner gives 64 KiB/s to all others brings several
+//! times the minimum rate with each of its slow answers. A timeout brings nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,18 +11,18 @@ use std::time::Duration;
 use idlewood_overlay::PeerId;
 use tokio::time::Instant;
 
-/// How patient a fetcher is.
+/// Time limits of a fetcher.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// Answers that come sooner are those of a machine that is well, on any line.
+    /// Faster answers do not count: a healthy machine gives them on any connection.
     pub(crate) slow_answer: Duration,
-    /// So much of waiting for slow answers is looked at together.
+    /// A source is judged by so much waiting for slow answers together.
     pub(crate) judged_after: Duration,
-    /// For how long a source is left alone the first time; doubled each time in a row, up to 16 times.
+    /// How long a source is left alone the first time; doubled each time in a row, up to 16 times.
     pub(crate) alone_first: Duration,
-    /// The longest pause between two tries where all sources are busy.
+    /// Longest pause while all sources are busy.
     pub(crate) busy_pause_max: Duration,
-    /// Sources may be busy for so long without giving a piece.
+    /// How long sources may be busy without giving a piece.
     pub(crate) busy_max: Duration,
 }
 
@@ -40,17 +40,17 @@ impl Default for Patience {
     }
 }
 
-/// What a source has to bring in the time that its slow answers take. Our choice: a sixth of what the slowest honest one brings
-/// with a full piece.
+/// Rate that a source must reach during its slow answers. Our choice: a sixth of the rate of the slowest honest source
+/// of full pieces.
 const LEAST_BYTES_PER_S: f64 = 4096.0;
 
-/// How often the time for which a source is left alone is doubled at most.
+/// How often the time for which a source is left alone can double.
 const DOUBLINGS_MAX: u32 = 4;
 
 /// Sources that are remembered. Our choice: as many as may be connected.
 const SOURCES_MAX: usize = 1024;
 
-/// What is known of the sources.
+/// The sources' records.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     pub(super) patience: Patience,
@@ -60,7 +60,7 @@ pub(super) struct Sources {
 #[derive(Debug, Default)]
 struct State {
     known: BTreeMap<PeerId, Known>,
-    /// How often a source was found too slow.
+    /// How many times a source was found too slow.
     found_slow: u64,
 }
 
@@ -68,7 +68,7 @@ struct State {
 struct Known {
     waited: Duration,
     bytes: u64,
-    /// How often in a row it was found too slow.
+    /// How many times in a row it was found too slow.
     strikes: u32,
     alone_until: Option<Instant>,
     heard: Instant,
@@ -83,8 +83,8 @@ impl Sources {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A source has answered after so long, with so many bytes. For how long it is left alone, where that shows that it is
-    /// too slow.
+    /// Notes an answer that took so long and brought so many bytes. If the source is now too slow, returns for how long
+    /// it is left alone.
     pub(super) fn answered(&self, now: Instant, source: PeerId, took: Duration, bytes: usize) -> Option<Duration> {
         let Patience { slow_answer, judged_after, alone_first, .. } = self.patience;
         let mut state = self.state();
@@ -114,7 +114,7 @@ impl Sources {
             return None;
         }
         if known.alone_until.is_some_and(|until| until > now) {
-            // Of what was under way when it was found out.
+            // A request that was under way when the source was judged.
             return None;
         }
         let alone = alone_first * 2_u32.pow(known.strikes.min(DOUBLINGS_MAX));
@@ -124,13 +124,13 @@ impl Sources {
         Some(alone)
     }
 
-    /// For how long this one is left alone still.
+    /// For how much longer this source is left alone.
     pub(super) fn alone(&self, now: Instant, source: PeerId) -> Option<Duration> {
         let until = self.state().known.get(&source)?.alone_until?;
         until.checked_duration_since(now).filter(|left| !left.is_zero())
     }
 
-    /// Those that are left alone, and how often that befell one.
+    /// Sources left alone, and the total number of such judgements.
     pub(super) fn all_alone(&self, now: Instant) -> (Vec<(PeerId, Duration)>, u64) {
         let state = self.state();
         let alone = state.known.iter().filter_map(|(&peer, known)| {
@@ -151,7 +151,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn who_answers_with_a_byte_now_and_then_is_left_alone_for_longer_and_longer() {
+    fn a_source_that_sends_a_byte_now_and_then_is_left_alone_ever_longer() {
         let sources = Sources::default();
         let mut now = Instant::now();
         let mut alone = Vec::new();
@@ -166,7 +166,7 @@ mod tests {
         }
         assert_eq!(alone, [30, 60, 120, 240, 480, 480, 480]);
         assert_eq!(sources.all_alone(now), (vec![], 7));
-        // It brings what is asked, and all is forgiven.
+        // It brings a full piece, and its record is cleared.
         for _ in 0..2 {
             assert_eq!(sources.answered(now, PEER, 9 * SECOND, PIECE), None);
         }
@@ -177,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_line_is_not_too_slow() {
+    fn an_honest_slow_connection_is_not_too_slow() {
         let (sources, now) = (Sources::default(), Instant::now());
         // `upload = "64K"` shared among several: a piece each nine seconds, and small ones at once.
         for _ in 0..1000 {
             assert_eq!(sources.answered(now, PEER, 9 * SECOND, PIECE), None);
             assert_eq!(sources.answered(now, PEER, SECOND / 2, 1), None);
         }
-        // Of those that fail at once nothing is to be said, either.
+        // Immediate failures do not count either.
         for _ in 0..1000 {
             assert_eq!(sources.answered(now, PEER, SECOND / 100, 0), None);
         }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bounded_number_is_remembered_those_that_are_left_alone_longest() {
+    fn records_are_bounded_and_sources_left_alone_stay_longest() {
         let (sources, now) = (Sources::default(), Instant::now());
         let peer = |number: u32| {
             let mut peer = [0; 32];

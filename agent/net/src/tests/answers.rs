@@ -1,28 +1,28 @@
-//! What leaves with the answer to a message.
+//! Messages carried by answers.
 
 use super::*;
 
-/// An answer that says only that the message is queued.
+/// An answer without a message.
 fn alone() -> Vec<u8> {
     hex::decode("6341636b").unwrap()
 }
 
-/// One that takes a message of a byte along.
+/// An answer with a message of one byte.
 fn with_message(byte: u8) -> Vec<u8> {
     [hex::decode("a1674d65737361676541").unwrap(), vec![byte]].concat()
 }
 
-/// A message of a byte.
+/// A message of one byte.
 fn message(byte: u8) -> Vec<u8> {
     with_message(byte)
 }
 
-/// A member that is connected with a node, and what it says of itself.
+/// A member connected with a node, and its contact.
 async fn connected(node: &mut Node) -> (Swarm<request_response::Behaviour<Raw>>, Contact) {
     let (mut swarm, peer) = raw_swarm();
     let to = identity::to_libp2p(node.contact.peer);
     swarm.add_peer_address(to, node.contact.address.parse().unwrap());
-    // The node knows of the connection when it has answered.
+    // The node knows of the connection once it has answered.
     swarm.behaviour_mut().send_request(&to, message(0));
     assert_eq!(timeout(WAIT, answer(&mut swarm)).await.unwrap(), alone());
     assert_eq!(node.message().await, (peer, vec![0]));
@@ -46,11 +46,11 @@ async fn answer(swarm: &mut Swarm<request_response::Behaviour<Raw>>) -> Vec<u8> 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_said_to_a_message_leaves_with_its_answer() {
+async fn a_reaction_to_a_message_travels_with_its_answer() {
     let mut node = Node::start().await;
     let (mut swarm, contact) = connected(&mut node).await;
     let to = identity::to_libp2p(node.contact.peer);
-    // Whoever is kept from running for longer than an answer waits sends a request of its own.
+    // If the test is delayed for longer than an answer waits, the message comes as a request: try again.
     let mut tries = 1..=50_u8;
     let took_along = loop {
         let number = tries.next().expect("no answer took a message along");
@@ -68,7 +68,7 @@ async fn what_is_said_to_a_message_leaves_with_its_answer() {
     assert!(took_along);
     let net = node.net.clone();
     let said = u64::from(tries.start() - 1);
-    // What came too late for an answer is one that it has to answer.
+    // A message too late for an answer comes as a request.
     let rest = tokio::spawn(async move {
         loop {
             answer(&mut swarm).await;
@@ -80,7 +80,7 @@ async fn what_is_said_to_a_message_leaves_with_its_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_to_which_nothing_is_said_is_answered_all_the_same() {
+async fn a_message_without_a_reaction_is_answered() {
     let mut node = Node::start().await;
     let (mut swarm, _) = connected(&mut node).await;
     let to = identity::to_libp2p(node.contact.peer);
@@ -113,18 +113,18 @@ async fn a_message_in_an_answer_is_received() {
     node.net.send_of_tree(&contact, vec![1]);
     assert_eq!(node.message().await, (peer, vec![9]));
     assert_eq!(node.net.counters().messages_sent, 1);
-    // It is no answer to a request for a blob.
+    // A message is no answer to a request for a blob.
     let reply = timeout(WAIT, node.net.chunk(&contact, piece(blake3::hash(b"x"), 0))).await.unwrap();
     assert_eq!(reply, Err(ChunkError::Protocol(peer)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_last_words_of_an_agent_arrive_though_they_leave_with_an_answer() {
+async fn the_last_messages_of_an_agent_arrive_with_its_answers() {
     for _ in 0..10 {
         let (mut a, mut b) = (Node::start().await, Node::start().await);
         b.net.send_of_tree(&a.contact, b"hello".to_vec());
         a.message().await;
-        // Until all is said that machines say of the grid, for whose answers a shutdown would wait.
+        // Until machines have exchanged all gossip, for whose answers a shutdown would wait.
         tokio::time::sleep(Duration::from_millis(100)).await;
         b.net.send_of_tree(&a.contact, b"how are you?".to_vec());
         assert_eq!(a.message().await.1, b"how are you?");
@@ -145,17 +145,17 @@ async fn agents_that_leave_together_answer_each_other() {
     tokio::join!(a.net.shutdown(), b.net.shutdown());
     for (net, said) in [(of_a, 2), (of_b, 1)] {
         let counters = net.counters();
-        // Whoever is gone first may miss the other's; but nobody waits in vain.
+        // The first to go may miss the other's message; but neither waits in vain.
         assert_eq!(counters.messages_sent + counters.messages_dropped, said, "{counters:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_is_accounted_for_where_whoever_asked_goes_away() {
+async fn a_message_is_counted_when_the_asker_goes_away() {
     let mut node = Node::start().await;
     for round in 1..=10_u8 {
         let (mut swarm, mut contact) = connected(&mut node).await;
-        // Nobody listens there.
+        // No agent listens there.
         contact.address = "/ip4/127.0.0.1/tcp/1".into();
         swarm.behaviour_mut().send_request(&identity::to_libp2p(node.contact.peer), message(round));
         let received = node.message();

@@ -1,4 +1,4 @@
-//! Downloads from sources that follow a script.
+//! Downloads from scripted sources.
 
 use std::collections::BTreeSet;
 
@@ -9,15 +9,15 @@ use crate::fetch::Patience;
 
 const PIECE: usize = CHUNK_BYTES_MAX;
 
-/// What a source says to a request for a piece, and after how long.
+/// A source's answer to a request for a piece, and its delay.
 type Answer = (Duration, Result<ChunkReply, ChunkError>);
 
-/// A network on which sources answer as `script` says, by source, blob and offset.
+/// A network on which sources answer by `script`, given source, blob and offset.
 fn scripted(mut script: impl FnMut(PeerId, [u8; 32], u64) -> Answer + Send + 'static) -> NetHandle {
     scripted_when(move |from, hash, offset| (None, script(from, hash, offset)))
 }
 
-/// The same, and they begin to answer when they get a permit.
+/// The same, with answers that wait for a permit.
 fn scripted_when(
     mut script: impl FnMut(PeerId, [u8; 32], u64) -> (Option<Arc<Semaphore>>, Answer) + Send + 'static,
 ) -> NetHandle {
@@ -78,15 +78,15 @@ fn content() -> Vec<u8> {
 }
 
 const SOON: Duration = Duration::from_millis(1);
-/// Slow, in these tests.
+/// Counts as slow in these tests.
 const LATE: Duration = Duration::from_millis(2200);
 
 #[tokio::test]
-async fn who_answers_slowly_holds_nobody_up_and_is_left_alone() {
+async fn a_slow_source_delays_no_other_and_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let small: Vec<[u8; 1]> = (0..40).map(|byte| [byte]).collect();
     let blob_of = small.clone();
-    // What the slow source has to say comes when it may, and late.
+    // The slow source's answers wait for a permit, and come late.
     let may = Arc::new(Semaphore::new(0));
     let waits = may.clone();
     let net = scripted_when(move |from, hash, offset| {
@@ -124,7 +124,7 @@ async fn who_answers_slowly_holds_nobody_up_and_is_left_alone() {
 }
 
 #[tokio::test]
-async fn what_has_come_is_kept_over_busy_answers_tries_and_sources() {
+async fn a_download_survives_busy_answers_attempts_and_sources() {
     let dir = tempfile::tempdir().unwrap();
     let content = content();
     let hash = blake3::hash(&content);
@@ -133,7 +133,7 @@ async fn what_has_come_is_kept_over_busy_answers_tries_and_sources() {
     let net = scripted(move |from, _, offset| {
         let number = offset / PIECE as u64;
         let mut busy = busy.lock().unwrap();
-        // The first source has too much to do for a while, and is gone after its third piece.
+        // The first source is busy for a while, and is gone after its third piece.
         if from == peer(1) && number == 2 && *busy < 15 {
             *busy += 1;
             return (SOON, Ok(ChunkReply::Busy));
@@ -199,7 +199,7 @@ async fn a_false_beginning_spoils_no_honest_source() {
         asked.lock().unwrap().iter().filter(|(from, _)| *from == 2).map(|(_, piece)| *piece).collect();
     assert_eq!(honest, [0, 1, 2, 3, 4], "in the end all of it");
     assert_eq!(net.counters().protocol_errors, 0, "whose fault it was is not known");
-    // Who gives all of it is known.
+    // One source that gives the whole blob is known to be at fault.
     let dir = tempfile::tempdir().unwrap();
     let (fetcher, blobs) = self::fetcher(&dir, net.clone());
     let error = fetcher.fetch(hash, 2 << 20, &origin(vec![source(3)])).await.unwrap_err().to_string();
@@ -208,7 +208,7 @@ async fn a_false_beginning_spoils_no_honest_source() {
 }
 
 #[tokio::test]
-async fn who_wants_it_no_more_lets_its_place_go_at_once() {
+async fn a_dropped_caller_frees_its_place_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let content = content();
     let hash = blake3::hash(&content);
@@ -226,7 +226,7 @@ async fn who_wants_it_no_more_lets_its_place_go_at_once() {
             tokio::spawn(async move { fetcher.fetch(hash, 2 << 20, &origin(vec![source(1)])).await })
         })
         .collect();
-    // The second piece is asked for, and does not come.
+    // The second piece is requested, and does not come.
     asked.notified().await;
     assert_eq!(fetcher.downloads().under_way, 1, "the others wait for it");
     for call in calls {

@@ -1,4 +1,4 @@
-//! Tests of connections and streams that are too many.
+//! Floods of connections and streams.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -18,7 +18,7 @@ async fn a_flood_of_silent_connections_leaves_room_for_own_dials() {
     for _ in 0..FLOOD {
         let closed = closed.clone();
         flood.spawn(async move {
-            // Says nothing, and waits for the end of what the other side says.
+            // Sends nothing, and waits for the other side to close.
             let mut stream = tokio::net::TcpStream::connect(socket).await.unwrap();
             let end = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
             closed.fetch_add(1, Ordering::Relaxed);
@@ -30,7 +30,7 @@ async fn a_flood_of_silent_connections_leaves_room_for_own_dials() {
     node.net.send(&friend.contact, b"still able to dial".to_vec());
     assert_eq!(friend.message().await.0, node.contact.peer);
     flood.shutdown().await;
-    // And it is reached again when the flood is over.
+    // It can be reached again after the flood.
     let late = Node::start().await;
     let contact = node.contact.clone();
     let knock = async {
@@ -43,7 +43,7 @@ async fn a_flood_of_silent_connections_leaves_room_for_own_dials() {
     assert_eq!(node.message().await.0, late.contact.peer);
 }
 
-/// Dials `node` with a new name; what became of the connection is counted.
+/// Dials `node` under a new identity; counts how the connection ended.
 fn stranger(node: &Contact, opened: &Arc<AtomicUsize>, closed: &Arc<AtomicUsize>) -> tokio::task::JoinHandle<()> {
     let (opened, closed) = (opened.clone(), closed.clone());
     let address: Multiaddr = node.address.parse().unwrap();
@@ -73,13 +73,13 @@ async fn a_flood_of_strangers_leaves_room_for_own_dials() {
     let mut flood = Vec::new();
     for number in 1..=STRANGERS {
         flood.push(stranger(&node.contact, &opened, &closed));
-        // One by one, so that the limit for handshakes is not what is tested.
+        // One by one, so that this does not test the limit of handshakes.
         until("the stranger to be let in or turned away", || opened.load(Ordering::Relaxed) >= number).await;
     }
     let most = STRANGERS - FEW.incoming as usize;
     until("those over the limit to be closed", || closed.load(Ordering::Relaxed) >= most).await;
     assert_eq!(closed.load(Ordering::Relaxed), most, "the others are within the limit");
-    // All that is left is for own dials, and not more than that.
+    // The remaining room is for own dials, and not more than that.
     for friend in &mut friends {
         node.net.send(&friend.contact, b"you I know".to_vec());
         assert_eq!(friend.message().await.0, node.contact.peer);
@@ -100,7 +100,7 @@ async fn one_peer_gets_few_connections() {
     let (mut opened, mut open) = (0, 0);
     let run = async {
         greedy.dial(address.clone()).unwrap();
-        // One after the other; then until what is over the limit is closed.
+        // One after the other; then until excess connections are closed.
         while opened < DIALS || open > Limits::default().per_peer {
             match greedy.select_next_some().await {
                 SwarmEvent::ConnectionEstablished { num_established, .. } => {
@@ -119,8 +119,8 @@ async fn one_peer_gets_few_connections() {
     assert_eq!(open, Limits::default().per_peer);
 }
 
-/// Streams that begin and do not go on, as many as a member can open: they take neither the agent's memory nor others' turn,
-/// and end by themselves.
+/// Streams that begin and do not continue, as many as a member can open: they neither exhaust the agent's memory nor
+/// delay others, and end by themselves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_streams_by_a_member_leaves_others_alone() {
     const STREAMS: usize = 2000;

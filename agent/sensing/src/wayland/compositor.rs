@@ -1,4 +1,4 @@
-//! A compositor for tests, with one seat and ext-idle-notify-v1, which says what it is told.
+//! A scripted compositor for tests, with one seat and ext-idle-notify-v1.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -11,14 +11,14 @@ use wayland_protocols::ext::idle_notify::v1::server::ext_idle_notifier_v1::{self
 use wayland_server::protocol::wl_seat::{self, WlSeat};
 use wayland_server::{Client, DataInit, Dispatch, Display, DisplayHandle, GlobalDispatch, New};
 
-/// What it tells its clients.
+/// A notice to its clients.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tell {
     Idled,
     Resumed,
 }
 
-/// How a client asked to be told: whether inhibitors count, and after how many milliseconds.
+/// A client's request: whether inhibitors count, and after how many milliseconds.
 pub(super) type Asked = (bool, u32);
 
 /// Runs until it is dropped.

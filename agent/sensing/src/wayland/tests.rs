@@ -14,7 +14,7 @@ fn a_seat_is_idle_since_a_second_before_the_compositor_says_so() {
     assert_eq!(seats.idle(at(30)), Duration::from_secs(11));
     seats.handle(0, &Resumed, at(40));
     assert_eq!(seats.idle(at(45)), Duration::ZERO);
-    // Both were told since the agent asked last: there was input all the same.
+    // Both notices came since the last poll: there was input in between.
     seats.handle(0, &Idled, at(50));
     seats.handle(0, &Resumed, at(60));
     seats.handle(0, &Idled, at(60));

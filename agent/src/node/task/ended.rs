@@ -9,7 +9,7 @@ use idlewood_blobs::{BlobError, Blobs};
 use idlewood_scheduler::{BlobId, Finished, SmallOutput, TaskOutcome};
 use idlewood_trust::manifest::{OUTPUT_BYTES_MAX, TaskOutput};
 use idlewood_units::{ByteSize, Span};
-use idlewood_worker::left::{Contents, Left, Room};
+use idlewood_worker::untrusted::{Contents, Room, UntrustedDir};
 use idlewood_worker::{Job, NO_MEMORY, Outcome, STDERR, STDOUT, Streams, WORK, WorkerEvent};
 use serde_bytes::ByteBuf;
 
@@ -30,7 +30,7 @@ pub(in crate::node) struct Ended {
     /// The task had no directory, and left no file.
     pub(in crate::node) untouched: bool,
     /// What it wrote to its standard output and error, where that is in no file.
-    pub(in crate::node) said: Streams,
+    pub(in crate::node) streams: Streams,
     /// The limit that it met, of time or of disk, is smaller here than its bag's.
     pub(in crate::node) cut: bool,
 }
@@ -38,8 +38,8 @@ pub(in crate::node) struct Ended {
 impl Ended {
     /// What a worker's event says, and of which slot.
     pub(in crate::node) fn of(event: WorkerEvent) -> (usize, Self) {
-        let WorkerEvent::Ended { slot, outcome, wall, cpu, output_truncated, untouched, said, .. } = event;
-        (slot, Self { outcome, wall, cpu, output_truncated, untouched, said, cut: false })
+        let WorkerEvent::Ended { slot, outcome, wall, cpu, output_truncated, untouched, streams, .. } = event;
+        (slot, Self { outcome, wall, cpu, output_truncated, untouched, streams, cut: false })
     }
 
     /// The end of a task that could not begin on any machine.
@@ -50,7 +50,7 @@ impl Ended {
             cpu: Duration::ZERO,
             output_truncated: false,
             untouched: false,
-            said: Streams::default(),
+            streams: Streams::default(),
             cut: false,
         }
     }
@@ -74,7 +74,7 @@ impl Ended {
     ///
     /// Without them where two machines are to have the same output.
     fn times(&self, job: Option<&Job>) -> TaskOutput {
-        let Streams { stdout, stderr } = self.said.clone();
+        let Streams { stdout, stderr } = self.streams.clone();
         let output = TaskOutput { stdout, stderr, ..TaskOutput::default() };
         if job.is_some_and(|job| job.fixed.is_some()) {
             return output;
@@ -265,7 +265,7 @@ pub(in crate::node) fn not_prepared(
 pub(super) fn read_outputs(job: &Job, output: &mut TaskOutput) -> io::Result<()> {
     let over = format!("it is over the limit of {} MiB: split the task, or let it write less", OUTPUT_BYTES_MAX >> 20);
     let mut room = Room::new(OUTPUT_BYTES_MAX, over);
-    let Some(left) = Left::open(&job.directory)? else { return Ok(()) };
+    let Some(left) = UntrustedDir::open(&job.directory)? else { return Ok(()) };
     for (name, stream) in [(STDOUT, &mut output.stdout), (STDERR, &mut output.stderr)] {
         // What is in a file is all of it.
         if let Some(bytes) = left.read(name, &mut room)? {

@@ -88,7 +88,7 @@ fn whoever_is_over_a_limit_fails_with_its_name_and_what_to_change() {
     let blobs = blobs(dir.path(), 1 << 20);
     let error_of = |outcome: Outcome, output_truncated: bool, cut: bool| {
         let (wall, cpu, untouched) = (Duration::ZERO, Duration::ZERO, false);
-        let ended = Ended { outcome, wall, cpu, output_truncated, untouched, said: Streams::default(), cut };
+        let ended = Ended { outcome, wall, cpu, output_truncated, untouched, streams: Streams::default(), cut };
         let TaskOutcome::Finished(Finished { success: false, output, .. }) =
             collect(&blobs, false, None, &[0], &ended, 1.0).outcome
         else {
@@ -120,7 +120,7 @@ fn what_fails_for_want_of_the_machine_is_no_fault_of_the_task() {
         job.fixed = fixed;
         let (wall, cpu) = (Duration::ZERO, Duration::ZERO);
         let ended =
-            Ended { outcome, wall, cpu, output_truncated: false, untouched: true, said: Streams::default(), cut };
+            Ended { outcome, wall, cpu, output_truncated: false, untouched: true, streams: Streams::default(), cut };
         match collect(&blobs, false, Some(&job), &[0], &ended, 1.0).outcome {
             TaskOutcome::Finished(Finished { success: false, crashed, .. }) => crashed,
             other => panic!("{other:?}"),
@@ -148,7 +148,7 @@ fn an_output_is_pinned_until_its_record_is() {
         cpu: Duration::from_secs(2),
         output_truncated: false,
         untouched: false,
-        said: Streams::default(),
+        streams: Streams::default(),
         cut: false,
     };
     let collected = collect(&blobs, false, None, &[0, 3], &ended, 10.0);
@@ -180,8 +180,15 @@ fn a_small_output_goes_with_its_result_and_makes_no_file() {
     let blobs = blobs(dir.path(), 10_000);
     let outcome = Outcome::Exited { code: 0 };
     let (wall, cpu) = (Duration::ZERO, Duration::ZERO);
-    let ended =
-        Ended { outcome, wall, cpu, output_truncated: false, untouched: false, said: Streams::default(), cut: false };
+    let ended = Ended {
+        outcome,
+        wall,
+        cpu,
+        output_truncated: false,
+        untouched: false,
+        streams: Streams::default(),
+        cut: false,
+    };
     let finished = |takes_small: bool| match collect(&blobs, takes_small, None, &[0], &ended, 1.0).outcome {
         TaskOutcome::Finished(finished) => finished,
         other => panic!("{other:?}"),

@@ -1,4 +1,4 @@
-//! What a damaged disk does to the store: every byte turned over, files cut short, gone, or of another time.
+//! The store on a faulty disk: every byte flipped, files truncated, missing, or outdated.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use super::*;
 /// All files of a store, by their paths below the state directory.
 type Files = BTreeMap<PathBuf, Vec<u8>>;
 
-/// A state directory in memory, where there is such a file system: syncing costs nothing there.
+/// A state directory in memory if possible: syncing costs nothing there.
 fn state_dir() -> TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap()
@@ -35,7 +35,7 @@ fn read_files(dir: &Path) -> Files {
 
 fn write_files(files: &Files) -> TempDir {
     let dir = state_dir();
-    // sled expects it.
+    // sled requires it.
     fs::create_dir_all(dir.path().join(STORE_DIR).join("blobs")).unwrap();
     for (path, bytes) in files {
         let path = dir.path().join(path);
@@ -45,8 +45,8 @@ fn write_files(files: &Files) -> TempDir {
     dir
 }
 
-/// A small store: what it has after each of its commits, from none on, and its files, as a kill leaves them (the last
-/// commits are in the journal alone) and as closing does.
+/// A small store: its records after each commit, from none on, and its files after a kill (the last commits are in the
+/// journal alone) and after closing.
 struct Small {
     states: Vec<BTreeMap<Vec<u8>, Vec<u8>>>,
     killed: Files,
@@ -85,7 +85,7 @@ impl Small {
         Self { states, killed, closed }
     }
 
-    /// What is there when `count` commits are.
+    /// The records after `count` commits.
     fn records(&self, count: usize) -> Records {
         self.states[count].clone().into_iter().collect()
     }
@@ -101,15 +101,15 @@ impl Small {
     }
 }
 
-/// The bytes of a file that are turned over: all up to the last that is not 0 and those right behind it, and some of
-/// the room that sled has taken and not used.
+/// The bytes of a file to flip: all up to the last that is not 0 and those right after it, and some of the space that
+/// sled allocated and did not use.
 fn worth_flipping(bytes: &[u8]) -> Vec<usize> {
     let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let near = (used + 64).min(bytes.len());
     (0..near).chain((near..bytes.len()).step_by(9973)).collect()
 }
 
-/// No byte is left out of what was ever written, of no file.
+/// Every byte that was ever written, of every file.
 #[test]
 fn no_flipped_byte_of_a_store_costs_anything() {
     let small = Small::make();
@@ -137,7 +137,7 @@ fn no_flipped_byte_of_a_store_costs_anything() {
     }
 }
 
-/// Turns one bit over, opens the store, and looks at what is there. Whether the damaged file was set aside.
+/// Flips one bit, opens the store, and checks its records. True if the damaged file was set aside.
 fn flip(small: &Small, files: &Files, path: &Path, at: usize) -> bool {
     let mut files = files.clone();
     let damaged = files.get_mut(path).unwrap();
@@ -156,7 +156,7 @@ fn flip(small: &Small, files: &Files, path: &Path, at: usize) -> bool {
         assert!(why.contains("nothing that was acknowledged is lost"), "{path:?} at {at}: {why}");
     }
     let was_set_aside = opened.set_aside.is_some();
-    // It works, and what was mended stays mended. What nobody noticed in sled's files may come out at the next opening.
+    // The store works, and repaired files stay repaired. Unnoticed damage in sled's files may show at the next opening.
     if at.is_multiple_of(16) || !was_set_aside {
         let Opened { store, mut results, .. } = opened;
         store.try_commit(vec![set(b"new", b"1")], 1).unwrap();
@@ -171,9 +171,9 @@ fn flip(small: &Small, files: &Files, path: &Path, at: usize) -> bool {
     was_set_aside
 }
 
-/// After a power cut the note of how many commits were acknowledged may be older than the journal's end.
+/// After a power cut the count of acknowledged commits may be older than the journal's end.
 #[test]
-fn a_journal_cut_short_anywhere_is_what_was_there_a_moment_before() {
+fn a_truncated_journal_restores_an_earlier_moment() {
     let small = Small::make();
     let journal = Small::journal(&small.killed);
     let length = small.killed[&journal].len();
@@ -201,7 +201,7 @@ fn a_journal_cut_short_anywhere_is_what_was_there_a_moment_before() {
 }
 
 #[test]
-fn a_missing_file_costs_nothing_or_is_told() {
+fn a_missing_file_costs_nothing_or_is_reported() {
     let small = Small::make();
     let all = small.states.len() - 1;
     for (files, in_sled) in [(&small.closed, all), (&small.killed, 2)] {
@@ -225,7 +225,7 @@ fn a_missing_file_costs_nothing_or_is_told() {
 }
 
 #[test]
-fn a_generation_of_another_time_takes_nothing_away() {
+fn an_outdated_generation_loses_nothing() {
     let small = Small::make();
     let journal = Small::journal(&small.killed);
     let generation: u64 = journal.file_name().unwrap().to_str().unwrap().parse().unwrap();
@@ -240,7 +240,7 @@ fn a_generation_of_another_time_takes_nothing_away() {
     assert_eq!(opened.records, small.all());
     assert_eq!(fs::read_dir(dir.path().join(JOURNAL_DIR)).unwrap().count(), 1, "the others are gone");
 
-    // An old journal beside a new database, as from a backup of half of it.
+    // An old journal beside a new database, as from an incomplete backup.
     let mut files = small.closed.clone();
     let early = early_journal(&small);
     files.insert(journal.clone(), early.clone());
@@ -249,7 +249,7 @@ fn a_generation_of_another_time_takes_nothing_away() {
     assert_eq!((opened.records, opened.commits_lost), (small.all(), 0));
     assert!(fs::read(opened.set_aside.unwrap().join(JOURNAL_DIR)).unwrap() == early);
 
-    // The newest is damaged beyond healing, and so is sled: the older one, and what is sound of the newest.
+    // The newest is damaged beyond healing, and so is sled: the older one, and the sound entries of the newest.
     let mut files = small.killed.clone();
     let newest = files.insert(journal, early).unwrap();
     let half = newest.len() / 2;
@@ -266,7 +266,7 @@ fn a_generation_of_another_time_takes_nothing_away() {
     }
 }
 
-/// The journal when there were two commits.
+/// The journal after two commits.
 fn early_journal(small: &Small) -> Vec<u8> {
     let journal = Small::journal(&small.killed);
     let cut = (0..small.killed[&journal].len()).find_map(|cut| {
@@ -280,9 +280,9 @@ fn early_journal(small: &Small) -> Vec<u8> {
     cut.unwrap()
 }
 
-/// More than what was promised: several places of both copies.
+/// Beyond the guarantee: several damaged places in both copies.
 #[test]
-fn of_two_damaged_copies_the_sound_records_are_left_and_the_loss_is_told() {
+fn two_damaged_copies_keep_sound_records_and_report_the_loss() {
     let small = Small::make();
     let journal = Small::journal(&small.killed);
     let mut harmed = 0;
@@ -317,9 +317,9 @@ fn of_two_damaged_copies_the_sound_records_are_left_and_the_loss_is_told() {
     assert!(harmed > 0);
 }
 
-/// What sled gives back as if it were right.
+/// Wrong records that sled returns without an error.
 #[test]
-fn records_that_sled_has_lost_or_changed_are_noticed() {
+fn records_lost_or_changed_by_sled_are_noticed() {
     let (dir, records) = filled(10);
     let harm = |harm: &dyn Fn(&sled::Db)| {
         let copied = tempfile::tempdir().unwrap();
@@ -340,13 +340,13 @@ fn records_that_sled_has_lost_or_changed_are_noticed() {
         *record.last_mut().unwrap() ^= 1;
         db.insert(key, record).unwrap();
     });
-    // A sound record that was there before, and one of another key.
+    // An outdated sound record, and one of another key.
     harm(&|db| drop(db.insert(key, frame::encode(key, b"old")).unwrap()));
     harm(&|db| drop(db.insert(key, db.get(&records[4].0).unwrap().unwrap()).unwrap()));
 }
 
 #[test]
-fn only_so_many_damaged_stores_are_kept() {
+fn the_number_of_damaged_stores_kept_is_bounded() {
     let (dir, records) = filled(3);
     for _ in 0..6 {
         let conf = dir.path().join(STORE_DIR).join("conf");
@@ -360,14 +360,14 @@ fn only_so_many_damaged_stores_are_kept() {
     assert_eq!(aside.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [3, 4, 5, 6]);
 }
 
-/// sled repairs in place, and so the second opening sees what the first has made of it, unless that is undone.
+/// sled repairs in place, so a second opening would see the first one's repair unless that is undone.
 #[test]
-fn an_opening_that_was_interrupted_begins_again_from_what_was_there() {
+fn an_interrupted_opening_starts_again_from_the_original_files() {
     let small = Small::make();
     let mut files = small.closed.clone();
     let db = Path::new(STORE_DIR).join("db");
     let good = files[&db].clone();
-    // In what sled has written, not in the room that it has taken.
+    // Inside written data, not in allocated space.
     let middle = good.iter().rposition(|byte| *byte != 0).unwrap() / 2;
     let damaged: Vec<u8> = good.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == middle)).collect();
     files.insert(db, vec![0; 10]);

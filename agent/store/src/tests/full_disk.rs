@@ -23,7 +23,7 @@ fn a_full_disk_fails_commits_until_there_is_room() {
     let error = commit(&mut opened, b"full").unwrap_err();
     assert!(matches!(error, CommitError::DiskFull { .. }), "{error}");
     fs::remove_file(&filler).unwrap();
-    // A process that another test has just forked may hold the file for a moment more.
+    // A process just forked by another test may hold the file open a moment longer.
     let deadline = Instant::now() + Duration::from_secs(10);
     while commit(&mut opened, b"after").is_err() {
         assert!(Instant::now() < deadline, "there is room again");
@@ -36,9 +36,10 @@ fn a_full_disk_fails_commits_until_there_is_room() {
     assert_eq!(opened.records.iter().map(|(key, _)| key.as_slice()).collect::<Vec<_>>(), [&b"after"[..], b"before"]);
 }
 
-/// Others may take the last byte: what takes on nothing new is written from the reserve, and the store opens.
+/// The disk may be filled to the last byte: commits that take on no work are written from the reserve, and the store
+/// opens.
 #[test]
-fn on_a_full_disk_what_frees_something_is_written() {
+fn a_full_disk_accepts_commits_that_free_space() {
     let Some(disk) = SmallDisk::mount("48m") else {
         return;
     };
@@ -66,7 +67,7 @@ fn on_a_full_disk_what_frees_something_is_written() {
     }
     let error = commit(&mut opened, true, set(b"new", &[9; 1000])).unwrap_err();
     assert!(matches!(error, CommitError::DiskFull { .. }), "{error}");
-    // Others take what was given back, too.
+    // Other programs take the space that was given back, too.
     let more = disk.fill_more(0);
     assert_eq!(commit(&mut opened, false, remove(&1_u16.to_be_bytes())), Ok(()));
     opened.store.close();
@@ -79,7 +80,7 @@ fn on_a_full_disk_what_frees_something_is_written() {
     for filler in [filler, more] {
         fs::remove_file(filler).unwrap();
     }
-    // It is filled up again beside what is written.
+    // The reserve grows again beside the commits.
     let deadline = Instant::now() + Duration::from_secs(10);
     while dir.join("reserve").metadata().unwrap().len() < THRESHOLDS.reserve_bytes {
         assert!(Instant::now() < deadline, "there is room again");
@@ -89,7 +90,7 @@ fn on_a_full_disk_what_frees_something_is_written() {
     drop(lock);
 }
 
-/// Not a test: the process that meets a full disk without the check before it.
+/// Not a test: a process that meets a full disk without the check before it.
 #[test]
 #[ignore = "started by another test"]
 fn unchecked() {
@@ -103,7 +104,7 @@ fn unchecked() {
             Ok(()) => {
                 println!("acknowledged {number}");
             }
-            // The journal leaves nothing of it behind.
+            // The journal leaves nothing of the failed commit behind.
             Err(CommitError::DiskFull { .. }) => {
                 full += 1;
                 if full == 3 {
@@ -141,7 +142,7 @@ fn a_disk_that_fills_under_sled_costs_nothing_but_a_restart() {
         acknowledged.extend(text.lines().filter_map(|line| line.split_once("acknowledged ")?.1.parse::<u64>().ok()));
         fs::remove_file(&filler).unwrap();
         let (mut opened, _lock) = open(&dir);
-        // sled's own files may be damaged by that, and are set aside then; the journal has all.
+        // sled's own files may be damaged by that, and are set aside then; the journal has all records.
         assert!(opened.damaged.is_empty() && opened.commits_lost == 0);
         if let Some(aside) = &opened.set_aside {
             fs::remove_dir_all(aside).unwrap();
@@ -150,7 +151,7 @@ fn a_disk_that_fills_under_sled_costs_nothing_but_a_restart() {
             let key = number.to_be_bytes();
             assert!(opened.records.iter().any(|(found, _)| *found == key), "{number} was acknowledged and is gone");
         }
-        // Half of it goes, so that the next round has something to fill.
+        // Free half of it, so that the next round has something to fill.
         let half = acknowledged.split_off(acknowledged.len() / 2);
         let changes =
             half.iter().map(|number| Change { key: number.to_be_bytes().to_vec(), value: None }).collect::<Vec<_>>();

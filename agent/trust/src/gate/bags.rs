@@ -1,4 +1,4 @@
-//! Whose bags run in the grid.
+//! Whose bags may run in the grid, and signing of this machine's own.
 
 use idlewood_overlay::PeerId;
 
@@ -10,7 +10,7 @@ use super::super::signed::SignedBag;
 use super::super::signed::SignedForm;
 use super::{Gate, State, Unauthorised, now_s};
 
-/// Submitters that are remembered before those are forgotten who may not submit any more.
+/// Submitters remembered; beyond this, those whose chains are no longer valid are forgotten.
 const SUBMITTERS_MAX: usize = 4096;
 
 impl Gate {
@@ -26,29 +26,29 @@ impl Gate {
         Ok(SignedBag::sign(envelope, state.chain.encode(), &self.machine))
     }
 
-    /// As agents signed a manifest before there were envelopes.
+    /// Signs a manifest as agents did before envelopes existed.
     #[cfg(test)]
     pub(crate) fn sign_earlier_manifest(&self, manifest: Vec<u8>) -> SignedBag {
         SignedBag::sign_as(SignedForm::Manifest, manifest, self.state().chain.encode(), &self.machine)
     }
 
-    /// Of what the keys of this machine's bags come: always the same, and not to be foreseen without the machine's key.
+    /// Secret from which this machine derives its bags' keys: constant, and unpredictable without the machine's key.
     pub fn bag_secret(&self) -> [u8; 32] {
         blake3::derive_key("idlewood 2026 bag keys v1", &self.machine.to_bytes())
     }
 
-    /// Signs what this machine says of tasks that it ran.
+    /// Signs this machine's statements about tasks that it ran.
     pub fn sign_results(&self, batch: &Batch) -> [u8; 64] {
         batch.sign(&self.machine)
     }
 
-    /// Signs what a task of this machine's goes on from; the signature precedes it in the blob that requests name.
+    /// Signs a checkpoint for a task of this machine's; the signature precedes it in the blob that requests name.
     pub fn sign_checkpoint(&self, bag: &[u8; 32], index: u64, checkpoint: &[u8]) -> [u8; CHECKPOINT_ADDED_BYTES] {
         checkpoint::sign_checkpoint(&self.machine, bag, index, checkpoint)
     }
 
-    /// Whether tasks of this bag may run here: its submitter signed it, and may submit. Where the certificate in it has
-    /// expired since, the one counts by which the submitter is connected now.
+    /// Whether tasks of this bag may run here: its submitter signed it, and may submit. If the certificate in it has
+    /// expired, the submitter's present one counts, if the submitter is connected.
     ///
     /// # Errors
     /// Why not.
@@ -60,7 +60,7 @@ impl Gate {
         if !signed.is_signed_by(submitter) {
             return Err(Unauthorised::Signature);
         }
-        // Its own bags are its own business, also those from before it joined a grid.
+        // A machine's own bags may always run, even those from before it joined a grid.
         if submitter == self.me {
             return Ok(());
         }
@@ -83,7 +83,7 @@ impl Gate {
         }
     }
 
-    /// Whether a submitter of whom a bag was authorised may still submit. Cheap: no signature is looked at.
+    /// Whether a submitter with an authorised bag may still submit. Cheap: checks no signature.
     ///
     /// # Errors
     /// Why not.
@@ -110,7 +110,7 @@ impl Gate {
 }
 
 impl State {
-    /// Of two chains that are valid the one counts that is longer.
+    /// Stores the chain, unless a valid one that expires no earlier is known.
     fn remember_submitter(&mut self, submitter: PeerId, chain: Chain, now_s: u64) {
         let is_valid =
             |state: &Self, chain: &Chain| chain.still_valid(now_s, |peer, role| state.is_revoked(peer, role)).is_ok();

@@ -1,4 +1,4 @@
-//! Certificates that this machine gives to others, by invitation and by renewal, and its own renewal.
+//! Issuing certificates by invitation and by renewal, and renewing this machine's own.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use crate::identity;
 /// Longest lifetime of a certificate and of an invitation.
 const SPAN_MAX: Duration = Duration::from_secs(10 * 366 * 86_400);
 
-/// The part of a lifetime by which clocks may differ where a renewal is due.
+/// The part of a lifetime by which clocks may differ when a renewal is due.
 const RENEWAL_SLACK: u64 = 20;
 
-/// Between two tries to renew: a twentieth of the lifetime, within these.
+/// Wait between two attempts to renew: a twentieth of the lifetime, within these bounds.
 const RENEWAL_RETRY_S: (u64, u64) = (1, 3_600);
 
 impl Gate {
-    /// Makes an invitation. The passphrase opens the grid's key, which administrators need, until the agent ends.
+    /// Makes an invitation. The passphrase opens the grid's key, needed to invite administrators, until the agent ends.
     ///
     /// # Errors
-    /// When this machine may not invite, the numbers make no sense, or it cannot be written down.
+    /// When this machine may not invite, the offer is out of range, or the invitation cannot be written.
     pub fn invite(&self, offer: Offer, passphrase: Option<&[u8]>) -> Result<Invitation, GateError> {
         self.invite_at(offer, passphrase, now_s())
     }
@@ -75,8 +75,8 @@ impl Gate {
         Ok(Invitation { grid: self.grid, issuer: self.me, addresses, secret, role, expires_s, uses })
     }
 
-    /// Certifies a machine that shows the secret of an invitation; it is written down that it was used before the
-    /// certificate exists. Blocks for the disk.
+    /// Certifies a machine that shows the secret of an invitation. The use is written down before the certificate
+    /// exists. Blocks for the disk.
     ///
     /// # Errors
     /// [`Refused::NotInvited`], [`Refused::Revoked`] or [`Refused::CannotIssue`].
@@ -114,7 +114,7 @@ impl Gate {
         Ok(message::Welcome { chain: chain.encode(), issuer, name })
     }
 
-    /// The nonce of a machine: always the same from this issuer, and not to be foreseen without its key.
+    /// The nonce of a machine: constant for this issuer, and unpredictable without its key.
     pub(super) fn nonce(&self, guest: PeerId) -> [u8; 16] {
         let secret = blake3::derive_key("idlewood 2026 position nonces v1", &self.machine.to_bytes());
         let mut nonce = [0; 16];
@@ -122,7 +122,7 @@ impl Gate {
         nonce
     }
 
-    /// Whom to ask for a new certificate now; none while the present one is in its first half.
+    /// The administrator to ask for a new certificate now; none during the first half of the present one's lifetime.
     pub fn wants_renewal(&self) -> Option<RenewFrom> {
         self.wants_renewal_at(now_s())
     }
@@ -130,7 +130,7 @@ impl Gate {
     pub(super) fn wants_renewal_at(&self, now_s: u64) -> Option<RenewFrom> {
         let mut state = self.state();
         let membership = state.membership.as_ref()?;
-        // The chain ends with its administrator's certificate.
+        // A chain expires with its administrator's certificate.
         let issued_s = state.chain.own.terms.issued_s;
         let lifetime_s = state.chain.expires_s().saturating_sub(issued_s);
         let retry_s = (lifetime_s / 20).clamp(RENEWAL_RETRY_S.0, RENEWAL_RETRY_S.1);
@@ -146,8 +146,9 @@ impl Gate {
         Some(from)
     }
 
-    /// A new certificate for a machine that is connected, with the role, nonce and lifetime of its present one, once that is
-    /// due: what an administrator certifies in the first half falls with it, whomever the machine asks meanwhile.
+    /// A new certificate for a connected machine, with role, nonce and lifetime of its present one, refused during its
+    /// first half: so all certificates that an administrator issued expire soon after that administrator's revocation,
+    /// whichever other one a machine asks.
     pub(super) fn renew(&self, peer: PeerId, now_s: u64) -> Result<Chain, Refused> {
         let state = self.state();
         let admitted = state.admitted.get(&peer).ok_or(Refused::NotInvited)?;
@@ -160,7 +161,7 @@ impl Gate {
         state.issue(self, peer, role, lifetime_s, nonce, now_s)
     }
 
-    /// Takes the answer to a request for renewal.
+    /// Handles the answer to a request for renewal.
     pub fn renewed(&self, answer: &[u8]) {
         let chain = match message::Renewal::decode(answer) {
             Ok(message::Renewal(Ok(chain))) => chain,

@@ -1,4 +1,4 @@
-//! Lists whose length is bounded while they are read: an item that takes a byte on the wire may take a hundred in memory.
+//! Lists bounded while they are decoded: an item of one byte on the wire may take a hundred in memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ where
     deserializer.deserialize_seq(Bounded::<Vec<T>, MAX>(PhantomData))
 }
 
-/// Reads a map from texts of at most `MAX` pairs, those that name a text again included.
+/// Reads a map from strings of at most `MAX` pairs, repeated keys included.
 pub(super) fn at_most_pairs<'de, D, T, const MAX: usize>(deserializer: D) -> Result<BTreeMap<String, T>, D::Error>
 where
     D: Deserializer<'de>,

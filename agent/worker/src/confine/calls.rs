@@ -1,7 +1,7 @@
-//! Which system calls a worker, or a native program, may not make (seccomp).
+//! The system calls that a worker, or a native program, may not make (seccomp).
 //!
-//! A filter sees numbers: of a path it does not see the text, nor of a structure the content. So what reaches files by their
-//! names is either left or refused for all files.
+//! A filter sees numbers: neither the text of a path nor the content of a structure. So calls that reach files by name
+//! are allowed or refused for all files.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use seccompiler::{
     sock_filter,
 };
 
-/// System calls that fail with EPERM. Our choice: what reaches other machines, other processes, or the system's set-up,
-/// and what kernels had most defects in. What remains is files, memory, time and threads.
+/// System calls that fail with EPERM. Our choice: those that reach other machines, other processes or the system's
+/// set-up, and those with the most kernel defects. What remains is files, memory, time and threads.
 const FORBIDDEN: &[i64] = &[
-    // The network, other than what is open.
+    // The network, beyond open sockets.
     libc::SYS_socket,
     libc::SYS_socketpair,
     libc::SYS_connect,
@@ -46,7 +46,7 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_sched_setparam,
     libc::SYS_sched_setattr,
     libc::SYS_ioprio_set,
-    // A timer could wake a worker that was stopped.
+    // A timer could wake a stopped worker.
     libc::SYS_timer_create,
     // Memory and queues of other processes.
     libc::SYS_shmget,
@@ -62,8 +62,7 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_semtimedop,
     libc::SYS_mq_open,
     libc::SYS_mq_unlink,
-    // What Landlock leaves open of files elsewhere, and of those that can only be read: rights, owners, attributes, and who
-    // uses them.
+    // What Landlock leaves open of read-only files and files elsewhere: rights, owners, attributes, and who uses them.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_chmod,
     libc::SYS_fchmod,
@@ -142,11 +141,11 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_modify_ldt,
 ];
 
-/// System calls that fail with ENOSYS, as on systems that lack them: programs do without. Our choice: what reaches files by
-/// their names, which Landlock leaves open, or the mounts of the system, and is no need of a task; and what holds memory in
-/// the kernel that nobody counts.
+/// System calls that fail with ENOSYS, as on systems that lack them: programs do without. Our choice: those that reach
+/// files by name, which Landlock leaves open, or the mounts of the system, and that no task needs; and those that hold
+/// kernel memory that no limit counts.
 const UNKNOWN: &[i64] = &[
-    // Its flags are in memory, where no filter sees them: who is told that it does not exist uses the older one.
+    // Its flags are in memory, where no filter sees them: a program that gets ENOSYS uses the older call.
     libc::SYS_clone3,
     libc::SYS_getxattr,
     libc::SYS_lgetxattr,
@@ -160,16 +159,16 @@ const UNKNOWN: &[i64] = &[
     SYS_STATMOUNT,
     SYS_LISTMOUNT,
     SYS_OPEN_TREE_ATTR,
-    // Pages that are in a pipe are in no process.
+    // Pages in a pipe belong to no process.
     libc::SYS_vmsplice,
     // The rings of all users share a limit.
     libc::SYS_io_setup,
 ];
 
-/// More of them for who sees the root of the system.
+/// Further ones for programs that see the root of the system.
 const UNKNOWN_AT_THE_HOST_S_ROOT: &[i64] = &[libc::SYS_statfs];
 
-/// The same that fail with EPERM: times of files by their names. Those of open ones can be set, with `utimensat`.
+/// Further calls that fail with EPERM there: setting times of files by name. `utimensat` sets those of open files.
 const FORBIDDEN_AT_THE_HOST_S_ROOT: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_utime,
@@ -179,15 +178,15 @@ const FORBIDDEN_AT_THE_HOST_S_ROOT: &[i64] = &[
     libc::SYS_futimesat,
 ];
 
-/// Those of a native program at the root of the system that fail with EINVAL, as where a file is no link: what follows links
-/// goes on to.
+/// Calls of a native program at the root of the system that fail with EINVAL, as for a file that is no link: programs
+/// that follow links then continue.
 const NO_LINKS: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_readlink,
     libc::SYS_readlinkat,
 ];
 
-/// Of kernels that are younger than the library: the numbers are the same everywhere.
+/// Calls of kernels younger than the library: the numbers are the same everywhere.
 const SYS_STATMOUNT: i64 = 457;
 const SYS_LISTMOUNT: i64 = 458;
 const SYS_SETXATTRAT: i64 = 463;
@@ -198,7 +197,7 @@ const SYS_OPEN_TREE_ATTR: i64 = 467;
 const SYS_FILE_GETATTR: i64 = 468;
 const SYS_FILE_SETATTR: i64 = 469;
 
-/// Those of them that are for who may start programs.
+/// Calls allowed to programs that may start processes.
 const PROCESSES: &[i64] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -208,7 +207,7 @@ const PROCESSES: &[i64] = &[
     libc::SYS_vfork,
 ];
 
-/// Those that are for who sees no other processes, and no other files that can be changed.
+/// Calls allowed to programs that see no other processes, and no other files that can be changed.
 const WITH_NAMESPACES: &[i64] = &[
     libc::SYS_kill,
     libc::SYS_tkill,
@@ -219,8 +218,8 @@ const WITH_NAMESPACES: &[i64] = &[
     libc::SYS_fchmodat2,
 ];
 
-/// More that a native program may not: what would take its processes out of the group that is frozen and ended together,
-/// and files that are memory and count as neither.
+/// Further ones forbidden to native programs: leaving the process group that is frozen and ended together, and files in
+/// memory that no limit counts.
 const FORBIDDEN_TO_NATIVE: &[i64] =
     &[libc::SYS_setsid, libc::SYS_setpgid, libc::SYS_memfd_create, libc::SYS_memfd_secret];
 
@@ -243,8 +242,8 @@ const F_SETPIPE_SZ: libc::c_int = 1031;
 const F_SETSIG: libc::c_int = 10;
 const F_SETOWN_EX: libc::c_int = 15;
 
-/// The beginning of a filter: on x86-64 the same system calls have second numbers, those of the x32 interface, which no
-/// program of ours uses. ENOSYS for all of them.
+/// Start of a filter: on x86-64 the same system calls have second numbers, of the x32 interface, which no program of
+/// ours uses. ENOSYS for all of them.
 #[cfg(target_arch = "x86_64")]
 const REFUSE_X32: [sock_filter; 3] = [
     // The number of the call; if it is one of those, go on with the next instruction, else with the one behind.
@@ -260,7 +259,7 @@ const REFUSE_X32: [sock_filter; 3] = [
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSE_X32: [sock_filter; 0] = [];
 
-/// System calls, and in what cases they are refused: in all where there are none.
+/// Refused system calls, with their conditions; without a condition a call is always refused.
 #[derive(Default)]
 struct Refused(BTreeMap<i64, Vec<SeccompRule>>);
 
@@ -273,18 +272,18 @@ impl Refused {
         calls.iter().for_each(|call| drop(self.0.remove(call)));
     }
 
-    /// Where a number among the arguments is so.
+    /// Refuses a call if an argument compares so with a number.
     fn number(&mut self, call: i64, argument: u8, is: SeccompCmpOp, value: libc::c_int) -> Result<(), Unfiltered> {
         self.condition(call, argument, SeccompCmpArgLen::Dword, is, u64::from(value.unsigned_abs()))
     }
 
-    /// Where of the flags `among` those are set that `are`.
+    /// Refuses a call if, of the flags `among`, exactly `are` are set.
     fn flags(&mut self, call: i64, argument: u8, among: libc::c_int, are: libc::c_int) -> Result<(), Unfiltered> {
         let among = SeccompCmpOp::MaskedEq(u64::from(among.unsigned_abs()));
         self.condition(call, argument, SeccompCmpArgLen::Qword, among, u64::from(are.unsigned_abs()))
     }
 
-    /// The same of an argument of 32 bits.
+    /// The same for a 32-bit argument.
     fn number_flags(
         &mut self,
         call: i64,
@@ -318,7 +317,7 @@ impl Refused {
 
 type Unfiltered = seccompiler::Error;
 
-/// Of a native program it is said whether it has namespaces of its own.
+/// `native` tells whether a native program has namespaces; none for WebAssembly.
 pub(super) fn filters(native: Option<bool>) -> Result<Vec<BpfProgram>, Unfiltered> {
     let (mut forbidden, mut unknown) = (Refused::default(), Refused::default());
     forbidden.always(FORBIDDEN);
@@ -327,10 +326,10 @@ pub(super) fn filters(native: Option<bool>) -> Result<Vec<BpfProgram>, Unfiltere
     if sees_the_host_s_root {
         unknown.always(UNKNOWN_AT_THE_HOST_S_ROOT);
         forbidden.always(FORBIDDEN_AT_THE_HOST_S_ROOT);
-        // A name, instead of an open file.
+        // Setting times by name, instead of by open file.
         forbidden.condition(libc::SYS_utimensat, 1, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0)?;
     }
-    // Room beyond the end of a file, which its size does not tell.
+    // Space beyond the end of a file, which its size does not show.
     let keeps_size = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE;
     forbidden.number_flags(libc::SYS_fallocate, 1, keeps_size, libc::FALLOC_FL_KEEP_SIZE)?;
     for request in FS_IOC_KEEP_SIZE {
@@ -340,12 +339,12 @@ pub(super) fn filters(native: Option<bool>) -> Result<Vec<BpfProgram>, Unfiltere
         None => forbid_processes(&mut forbidden)?,
         Some(namespaces) => forbid_to_native(&mut forbidden, namespaces)?,
     }
-    // Limits are for this process alone, and no other is told of by signals. Pipes stay as small as they are.
+    // Limits apply to this process alone, and events of files signal no other. Pipes stay as small as they are.
     forbidden.number(libc::SYS_prlimit64, 0, SeccompCmpOp::Ne, 0)?;
     for command in [libc::F_SETOWN, F_SETOWN_EX, F_SETSIG, F_SETPIPE_SZ] {
         forbidden.number(libc::SYS_fcntl, 1, SeccompCmpOp::Eq, command)?;
     }
-    // It ends with its agent.
+    // The process ends with its agent.
     forbidden.number(libc::SYS_prctl, 0, SeccompCmpOp::Eq, libc::PR_SET_PDEATHSIG)?;
     let mut forbidden = forbidden.with(libc::EPERM)?;
     forbidden.splice(0..0, REFUSE_X32);
@@ -358,7 +357,7 @@ pub(super) fn filters(native: Option<bool>) -> Result<Vec<BpfProgram>, Unfiltere
     Ok(filters)
 }
 
-/// A thread is welcome, a process is not; signals are for this process alone.
+/// Allows threads, forbids processes; signals reach this process alone.
 fn forbid_processes(forbidden: &mut Refused) -> Result<(), Unfiltered> {
     forbidden.flags(libc::SYS_clone, 0, libc::CLONE_THREAD, 0)?;
     let me = SeccompCmpOp::Ne;
@@ -370,7 +369,7 @@ fn forbid_to_native(forbidden: &mut Refused, namespaces: bool) -> Result<(), Unf
     forbidden.never(PROCESSES);
     if namespaces {
         forbidden.never(WITH_NAMESPACES);
-        // Whoever is frozen stays so.
+        // A frozen process must stay frozen.
         for (call, argument) in [(libc::SYS_kill, 1), (libc::SYS_tkill, 1), (libc::SYS_tgkill, 2)] {
             forbidden.number(call, argument, SeccompCmpOp::Eq, libc::SIGCONT)?;
         }
@@ -381,14 +380,14 @@ fn forbid_to_native(forbidden: &mut Refused, namespaces: bool) -> Result<(), Unf
     for namespace in NAMESPACES {
         forbidden.flags(libc::SYS_clone, 0, namespace, namespace)?;
     }
-    // Nor does the end of a child wake its parent.
+    // Nor may the end of a child wake its parent.
     forbidden.flags(libc::SYS_clone, 0, 0xff, libc::SIGCONT)?;
-    // The files that a thread has open are those of its process, where they are counted.
+    // A thread shares its process's open files, where they are counted.
     forbidden.flags(libc::SYS_clone, 0, libc::CLONE_THREAD | libc::CLONE_FILES, libc::CLONE_THREAD)?;
-    // Memory that is no process's own, or not counted as such: what is shared and no file, and huge pages.
+    // Memory that belongs to no process, or is not counted: shared anonymous memory, and huge pages.
     let shared = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
     forbidden.flags(libc::SYS_mmap, 3, shared, shared)?;
     forbidden.flags(libc::SYS_mmap, 3, libc::MAP_HUGETLB, libc::MAP_HUGETLB)?;
-    // Else what it takes could not be looked at.
+    // Else its memory use could not be read.
     forbidden.number(libc::SYS_prctl, 0, SeccompCmpOp::Eq, libc::PR_SET_DUMPABLE)
 }

@@ -1,9 +1,10 @@
 //! The namespaces of a native task, and its root: a directory tree in which the owner's files do not exist.
 //!
-//! Landlock closes the owner's files to a program, but not their names: sizes, times, links and extended attributes can be
-//! asked for by who guesses a path. So the first process of a task makes itself a root of its own, in memory, with what is
-//! installed (read-only) and the task's own directories, and lets go of the system's. Where there are no namespaces the
-//! program sees the system's root, and seccomp refuses of these calls what no program needs ([`crate::confine`]).
+//! Landlock closes the owner's files to a program, but not their names: a program that guesses a path can ask for size,
+//! times, links and extended attributes. So the first process of a task makes itself a root of its own, in memory, with
+//! the installed system (read-only) and the task's own directories, and gives up the system's root. Without namespaces
+//! the program sees the system's root, and seccomp refuses those of these calls that no program needs
+//! ([`crate::confine`]).
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
@@ -22,30 +23,30 @@ use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets};
 use crate::confine::{DEVICES, Gap, SYSTEM, ZERO};
 use crate::{Job, Stdin};
 
-/// Where a task has its things in its own root.
+/// Directory of a task's files in its own root.
 const TASK: &str = "/task";
-/// What takes the place of [`ZERO`]: it reads the same, and cannot be mapped.
+/// Replaces [`ZERO`]: it reads the same, and cannot be mapped.
 const ZERO_INSTEAD: &str = "/dev/full";
 
-/// Gives this process, which must have one thread, namespaces: users, in which it is itself and nobody else is anybody, and
-/// for what it starts network, processes and shared memory.
+/// Gives this process, which must have one thread, namespaces: of users, in which it is the only user, and, for the
+/// processes that it starts, of network, processes and shared memory.
 ///
 /// # Errors
-/// The system gives none, or refuses the map of users of those that it gives: nothing has changed.
+/// When the system gives none, or refuses their map of users: nothing has changed.
 pub(crate) fn enter_namespaces() -> io::Result<()> {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     try_and_enter(format!("{user} {user} 1").as_bytes(), format!("{group} {group} 1").as_bytes())
 }
 
-/// Enters where a child got its map of users: there is no way back out of a namespace in which this process is nobody.
-/// Allocates nothing.
+/// Tries in a child first whether the map of users is granted: there is no way back out of a namespace in which this
+/// process is nobody. Allocates nothing.
 #[allow(unsafe_code)]
 fn try_and_enter(users: &[u8], groups: &[u8]) -> io::Result<()> {
     // SAFETY: the child makes system calls, allocates nothing, and does not return.
     let child = match unsafe { libc::fork() } {
         0 => {
             let tried = unshare(libc::CLONE_NEWUSER).and_then(|()| map(users, groups));
-            // Numbers of errors fit what a process leaves.
+            // Error numbers fit an exit code.
             let code = tried.map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0);
             // SAFETY: ends the process, and runs no code of ours in it.
             unsafe { libc::_exit(code) }
@@ -82,7 +83,8 @@ fn unshare(flags: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// What this machine lacks for native programs besides [`crate::gaps`], tried out in a process that ends.
+/// The feature, besides [`crate::gaps`], that this machine lacks for native programs, found by trying in a process that
+/// ends.
 #[allow(unsafe_code)]
 pub fn gap() -> Option<Gap> {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -109,7 +111,7 @@ pub(crate) fn no_namespaces(error: &io::Error) -> Gap {
     }
 }
 
-/// The paths of a task's things, as its processes see them.
+/// The paths of a task's files, as its processes see them.
 #[derive(Debug)]
 pub(super) struct Paths {
     pub(super) program: PathBuf,
@@ -130,7 +132,7 @@ impl Paths {
         Self { program: program.to_owned(), work: job.work_dir(), inputs, checkpoint, stdin }
     }
 
-    /// In a root of its own, where they say nothing of the host.
+    /// In a root of its own, where they tell nothing of the host.
     pub(super) fn own(job: &Job) -> Self {
         let at = |name: &str| Path::new(TASK).join(name);
         let stdin = match &job.stdin {
@@ -143,18 +145,18 @@ impl Paths {
     }
 }
 
-/// Something of the host that is in a task's root.
+/// A part of the host shown in a task's root.
 struct Shown {
     mount: OwnedFd,
     at: PathBuf,
     is_directory: bool,
 }
 
-/// For who has namespaces: makes a root of its own, with what is installed, a few devices, and a task's things, and makes it
-/// the only one. All is read-only but for the directories that the task may write. The caller is at the root then.
+/// With namespaces: makes a root with the installed system, a few devices, and the task's files, and makes it the only
+/// one. All is read-only but the directories that the task may write. The caller is then at that root.
 pub(super) fn enter_own_root(job: &Job, real: &Paths) -> io::Result<()> {
     unshare(libc::CLONE_NEWNS)?;
-    // Nothing that is mounted later elsewhere appears here, nor the other way round.
+    // Mounts made later elsewhere do not appear here, nor the other way round.
     set_attributes(libc::AT_FDCWD, c"/", libc::AT_RECURSIVE, 0, libc::MS_PRIVATE)?;
     let own = Paths::own(job);
     let mut shown = Vec::new();
@@ -188,7 +190,7 @@ pub(super) fn enter_own_root(job: &Job, real: &Paths) -> io::Result<()> {
     if let Stdin::File(from) = &job.stdin {
         add(from, &own.stdin, READ_ONLY)?;
     }
-    // Over a directory of ours: what is below is shown already.
+    // Over a directory of ours: the mounts below it are copied already.
     let base = c_path(&job.directory)?;
     mount_memory(&base)?;
     for shown in &shown {
@@ -206,7 +208,7 @@ pub(super) fn enter_own_root(job: &Job, real: &Paths) -> io::Result<()> {
 
 const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID;
 
-/// A copy of the mounts at a path, which are nowhere yet.
+/// A copy of the mounts at a path, not attached anywhere yet.
 #[allow(unsafe_code)]
 fn show(from: &Path, at: &Path, attributes: u64) -> io::Result<Shown> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", from.display()));
@@ -224,7 +226,7 @@ fn show(from: &Path, at: &Path, attributes: u64) -> io::Result<Shown> {
 }
 
 impl Shown {
-    /// Puts it into a root that is being made.
+    /// Attaches it to a root that is being made.
     #[allow(unsafe_code)]
     fn place(&self, root: &Path) -> io::Result<()> {
         let place = below(root, &self.at);
@@ -258,7 +260,7 @@ fn c_path(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
-/// Mounts an empty file system that is in memory and takes next to none of it.
+/// Mounts an empty file system in memory that can hold next to nothing.
 #[allow(unsafe_code)]
 fn mount_memory(at: &CStr) -> io::Result<()> {
     let kind = c"tmpfs".as_ptr();
@@ -270,13 +272,13 @@ fn mount_memory(at: &CStr) -> io::Result<()> {
     }
 }
 
-/// Makes the working directory, where something is mounted, the root, and lets go of the old one.
+/// Makes the working directory, a mount point, the root, and detaches the old root.
 #[allow(unsafe_code)]
 fn enter_root_here() -> io::Result<()> {
     let here = c".".as_ptr();
     // SAFETY: the strings end with a zero byte and outlive the calls.
     let entered = unsafe {
-        // The old root comes to lie over the new one, from where it is taken away.
+        // The old root is mounted over the new one, and then detached.
         libc::syscall(libc::SYS_pivot_root, here, here) == 0 && libc::umount2(here, libc::MNT_DETACH) == 0
     };
     if entered { std::env::set_current_dir("/") } else { Err(io::Error::last_os_error()) }
@@ -302,8 +304,7 @@ fn set_attributes(
     }
 }
 
-/// What it has in its namespace of users, or as root: nothing of it is left to it, nor comes back with a program that is
-/// executed.
+/// Gives up all capabilities in its user namespace, or as root; executing a program does not restore them.
 pub(super) fn give_up_capabilities() -> Result<(), Errno> {
     let bits = CapabilitiesSecureBits::NO_ROOT | CapabilitiesSecureBits::NO_ROOT_LOCKED;
     rustix::thread::set_capabilities_secure_bits(bits)?;
@@ -315,10 +316,10 @@ pub(super) fn give_up_capabilities() -> Result<(), Errno> {
 mod tests {
     use super::*;
 
-    /// Where the system gives namespaces and then refuses the map of users, a process stays where it was.
+    /// If the system gives namespaces but refuses the map of users, a process stays where it was.
     #[test]
     #[allow(unsafe_code)]
-    fn who_gets_no_map_of_users_enters_nothing() {
+    fn a_process_without_a_map_of_users_enters_no_namespace() {
         let namespace = || std::fs::read_link("/proc/self/ns/user").expect("the system says so");
         let mut command = Command::new("readlink");
         command.arg("/proc/self/ns/user");

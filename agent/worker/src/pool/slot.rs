@@ -1,4 +1,4 @@
-//! One slot: its worker, the line to it, and the jobs of its run.
+//! One slot: its worker, the socket to it, and the jobs of its run.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,98 +13,98 @@ use rustix::process::{Pid, Signal};
 use tokio::sync::mpsc;
 
 use super::super::disk::Allowance;
-use super::super::held_open::Holder;
+use super::super::open_files::Holder;
 use super::super::{Outcome, Reach, protocol};
 use super::WorkerEvent;
 
-/// Longest that a worker may take to get ready, and to compile a program. Our choice: a hundred times what a megabyte takes.
+/// Longest time for a worker to get ready, and to compile a program. Our choice: a hundred times what a megabyte takes.
 pub(super) const PREPARE_LIMIT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     /// The worker, from its start until it is reaped.
     pub(super) worker: Option<Pid>,
-    /// The way to it and back, as long.
-    pub(super) line: Option<Line>,
-    /// What the worker is for, as long.
+    /// The socket with the worker's jobs, as long.
+    pub(super) socket: Option<JobSocket>,
+    /// What the worker serves, as long.
     pub(super) serves: Option<Serves>,
-    /// It has said so, and thus read the greeting: what else is in the line are jobs.
+    /// It has reported ready, and so has read the greeting: the socket holds only jobs.
     pub(super) ready: bool,
-    /// Frozen on its own, besides the whole pool.
+    /// Frozen on its own, independently of the pool.
     pub(super) frozen: bool,
     /// Since when it has been frozen for either reason.
     pub(super) frozen_since: Option<Instant>,
-    /// Jobs that were handed over, in order. Of these only the first may have begun.
+    /// Jobs handed over to the worker, in order. Only the first may have begun.
     pub(super) handed: VecDeque<Waiting>,
-    /// Jobs behind them.
+    /// Jobs waiting behind them.
     pub(super) waiting: VecDeque<Waiting>,
-    /// Of the first that was handed over.
+    /// State of the first job that was handed over.
     pub(super) running: Option<Running>,
-    /// Its thread is taking the worker's reports: who adds a job hands it over. Else the thread does, which looks first
-    /// whether the worker lives.
+    /// Its thread is receiving the worker's reports: a new job is handed over by its caller. Otherwise the thread does
+    /// that, after checking that the worker lives.
     pub(super) listening: bool,
 }
 
-/// Where a worker's jobs are until it takes them.
+/// The socket that holds a worker's jobs until it takes them.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct JobSocket {
     pub(super) ours: OwnedFd,
-    /// The worker's end: what can still be read from it the worker has not begun.
+    /// The worker's end: the worker has not begun any job that can still be read from it.
     pub(super) theirs: OwnedFd,
 }
 
-/// What a worker is for: nothing of another bag comes near it.
+/// The program and directories that a worker serves: it never meets another bag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Serves {
-    /// The program's.
+    /// Hash of the program.
     pub(super) hash: [u8; 32],
     pub(super) reach: Arc<Reach>,
-    /// It runs one job, and none after it: what that started goes with the worker.
+    /// It runs one native job, and none after it: all processes of that end with the worker.
     pub(super) native: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// Its name in the pool.
+    /// Its number in the pool.
     pub(super) number: u64,
     pub(super) packet: protocol::JobPacket,
-    /// What has to be compiled for it.
+    /// The program to compile for it.
     pub(super) program: PathBuf,
     pub(super) serves: Serves,
     pub(super) limit: Option<Duration>,
-    /// What its processes may have together.
+    /// Memory limit of its processes together.
     pub(super) memory_bytes: u64,
     pub(super) allowance: Allowance,
     pub(super) permit: mpsc::OwnedPermit<WorkerEvent>,
 }
 
-/// The job that is with the worker and comes next or has begun.
+/// The state of the job that the worker runs, or begins next.
 #[derive(Debug)]
 pub(super) struct Running {
-    /// When the present phase (preparation or run) began, moved on by what was spent frozen.
+    /// When the present phase (preparation or run) began, postponed by frozen time.
     pub(super) since: Instant,
     pub(super) limit: Option<Duration>,
     /// The worker gets ready, or compiles: the limit is [`PREPARE_LIMIT`], not the task's.
     pub(super) preparing: bool,
     /// It was frozen meanwhile: the worker's own clock does not tell how long it ran.
     pub(super) was_frozen: bool,
-    /// Decided by the agent: the worker is being killed for it.
+    /// The agent's decision: the worker is being killed for it.
     pub(super) verdict: Option<Outcome>,
 }
 
-impl Line {
+impl JobSocket {
     pub(super) fn new() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         Ok(Self { ours, theirs })
     }
 
-    /// Takes everything out of the line that the worker has not taken: the numbers of these jobs. The worker may take one
-    /// of them meanwhile, and not the first.
+    /// Removes all jobs from the socket that the worker has not taken; returns their numbers. The worker may take one
+    /// meanwhile, but not the first of these.
     pub(super) fn drain(&self) -> Vec<u64> {
         let mut numbers = Vec::new();
         loop {
-            // The rest of a packet that is not read is dropped with it.
+            // Reading drops the rest of the packet.
             let mut number = [0; protocol::NUMBER_BYTES];
             match rustix::net::recv(&self.theirs, &mut number, RecvFlags::DONTWAIT) {
                 Ok((protocol::NUMBER_BYTES, _)) => numbers.push(u64::from_le_bytes(number)),
@@ -126,7 +126,7 @@ impl Slot {
         }
     }
 
-    /// Stops or continues the worker as `pool_frozen` and its own state demand. Says whether something changed.
+    /// Stops or continues the worker as `pool_frozen` and its own state demand. True if something changed.
     pub(super) fn settle(&mut self, pool_frozen: bool, now: Instant) -> bool {
         match (pool_frozen || self.frozen, self.frozen_since) {
             (true, None) => {
@@ -159,7 +159,7 @@ impl Slot {
         true
     }
 
-    /// When the running task is over its limit; `None` while nothing can run out.
+    /// When the running task exceeds its time limit; `None` while no limit is running.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.running {
             Some(Running { since, limit: Some(limit), verdict: None, .. }) if self.frozen_since.is_none() => {
@@ -173,12 +173,12 @@ impl Slot {
         self.handed.is_empty() && self.waiting.is_empty()
     }
 
-    /// Whether a job runs, or will without anybody's doing.
+    /// Whether a job runs, or will begin by itself.
     pub(super) fn may_run(&self) -> bool {
         !self.is_idle() && self.frozen_since.is_none()
     }
 
-    /// The job that may be running now, by its number, what its files may take, and who has them open.
+    /// The job that may be running: its number, its allowance of disk, and the holder of its files.
     pub(super) fn first(&self) -> Option<(u64, Allowance, Option<Holder>)> {
         let first = self.handed.front().filter(|_| self.frozen_since.is_none())?;
         let pid = self.worker.and_then(|worker| u32::try_from(worker.as_raw_nonzero().get()).ok());
@@ -186,13 +186,13 @@ impl Slot {
         Some((first.number, first.allowance.clone(), holder))
     }
 
-    /// Hands over to the worker what it is for and has room for. One that is about to be killed gets nothing; one that has
-    /// nothing left to do while others wait makes room for another.
+    /// Hands over the jobs that the worker serves and has room for. None to a worker that is about to be killed; ends a
+    /// worker that has nothing to do while other jobs wait.
     pub(super) fn hand_over(&mut self) {
         if self.running.as_ref().is_some_and(|running| running.verdict.is_some()) {
             return;
         }
-        while let (Some(line), true, Some(next)) = (&self.line, self.ready, self.waiting.front()) {
+        while let (Some(socket), true, Some(next)) = (&self.socket, self.ready, self.waiting.front()) {
             if self.serves.as_ref() != Some(&next.serves) {
                 if self.handed.is_empty() {
                     self.signal(Signal::KILL);
@@ -202,7 +202,7 @@ impl Slot {
             if next.serves.native && !self.handed.is_empty() {
                 return;
             }
-            match next.packet.send(&line.ours) {
+            match next.packet.send(&socket.ours) {
                 Ok(()) => {}
                 Err(Errno::AGAIN | Errno::NOBUFS) => return,
                 Err(error) => {
@@ -217,7 +217,7 @@ impl Slot {
         }
     }
 
-    /// The first job that was handed over is the one that runs, if there is one.
+    /// Makes the first job that was handed over, if any, the running one.
     pub(super) fn begin(&mut self) {
         let was_frozen = self.frozen_since.is_some();
         self.running = self.handed.front().map(|first| {
@@ -226,24 +226,24 @@ impl Slot {
         });
     }
 
-    /// A worker for this was started, which has yet to get ready.
-    pub(super) fn starts(&mut self, worker: Option<Pid>, line: Line, serves: Serves) {
-        (self.worker, self.line, self.serves, self.ready) = (worker, Some(line), Some(serves), false);
+    /// Notes that a worker was started, which has yet to get ready.
+    pub(super) fn starts(&mut self, worker: Option<Pid>, socket: JobSocket, serves: Serves) {
+        (self.worker, self.socket, self.serves, self.ready) = (worker, Some(socket), Some(serves), false);
         let limit = Some(PREPARE_LIMIT);
         self.running =
             Some(Running { since: Instant::now(), limit, preparing: true, was_frozen: false, verdict: None });
     }
 
-    /// There is no worker any more.
+    /// Notes that there is no worker.
     pub(super) fn forget_worker(&mut self) {
-        (self.worker, self.line, self.serves, self.ready) = (None, None, None, false);
+        (self.worker, self.socket, self.serves, self.ready) = (None, None, None, false);
     }
 
     /// Gets back what was handed over and has not begun.
     pub(super) fn recall(&mut self) {
-        // Before that only the greeting is in the line, which must stay there.
-        let Some(line) = self.line.as_ref().filter(|_| self.ready) else { return };
-        let unread = line.drain();
+        // Before that only the greeting is in the socket, and must stay there.
+        let Some(socket) = self.socket.as_ref().filter(|_| self.ready) else { return };
+        let unread = socket.drain();
         let (back, begun): (VecDeque<_>, VecDeque<_>) =
             self.handed.drain(..).partition(|job| unread.contains(&job.number));
         self.handed = begun;
@@ -260,13 +260,13 @@ impl Slot {
 mod tests {
     use super::*;
 
-    /// However long its task may take, a program has to be compiled, or loaded, in this time.
+    /// However long its task may take, a program must be compiled, or loaded, in this time.
     #[test]
-    fn who_gets_ready_has_two_minutes() {
+    fn a_worker_gets_ready_within_two_minutes() {
         let mut slot = Slot::default();
         let serves = Serves { hash: [1; 32], reach: Arc::default(), native: false };
         let begin = Instant::now();
-        slot.starts(None, Line::new().expect("a pair of sockets"), serves);
+        slot.starts(None, JobSocket::new().expect("a pair of sockets"), serves);
         let deadline = slot.deadline().expect("it is not waited for without end");
         assert!(deadline >= begin + PREPARE_LIMIT && deadline <= Instant::now() + PREPARE_LIMIT);
         assert_eq!(PREPARE_LIMIT, Duration::from_secs(120));

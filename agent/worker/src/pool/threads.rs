@@ -1,4 +1,4 @@
-//! What the threads do: one for each slot, which starts, hears and reaps its worker, and the timer.
+//! The pool's threads: one for each slot, which starts, hears and reaps its worker, and the timers.
 
 use std::io::{self, BufReader, Read as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -13,61 +13,62 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use super::super::Outcome;
 use super::super::disk::Allowance;
 use super::super::group::{Group, groups};
-use super::super::held_open::Holder;
+use super::super::open_files::Holder;
 use super::super::protocol::{self, End, FromWorker, Hello, Role};
-use super::super::said::Heard;
-use super::slot::{Line, PREPARE_LIMIT, Running, Serves, Slot};
+use super::super::shared_output::SharedOutputReader;
+use super::slot::{JobSocket, PREPARE_LIMIT, Running, Serves, Slot};
 use super::{Shared, State, WorkerEvent, never_ran};
 
-/// No run is said to have been longer: a worker that ran foreign code may say anything, and others reckon with it.
+/// Longest run that a report may claim: a worker that ran foreign code may report anything, and others rely on it.
 const RUN_MAX: Duration = Duration::from_secs(90 * 86_400);
 
-/// Between two looks at what running tasks take of the disk, whatever a look takes: that has limits of its own (`disk`).
+/// Interval between looks at the disk use of running tasks, however long a look takes: that has limits of its own
+/// (`disk`).
 const DISK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long reports may accumulate while the worker has more to do.
 const ACCUMULATE: Duration = Duration::from_millis(1);
 
-/// Most that is kept of what one worker writes to its stderr. Our choice: a panic with its place.
+/// Most bytes kept of one worker's stderr. Our choice: a panic with its place.
 const STDERR_BYTES_MAX: usize = 4096;
 
-/// The slot thread's hold on its worker.
+/// A slot thread's handles to its worker.
 struct Link {
     child: Child,
     reports: BufReader<ChildStdout>,
     stderr: ChildStderr,
-    /// What it wrote there, up to a limit.
-    said: String,
+    /// The beginning of its stderr.
+    stderr_head: String,
     /// Processor time it had used at the end of its last job.
     cpu: Duration,
-    /// Processor time of what made its program ready, until a job is told of that.
+    /// Processor time of preparing its program, until it is charged to a job.
     compile: Duration,
-    /// What the processes of a native task are in; it goes after them.
+    /// The control group of a native task's processes, removed after them.
     group: Option<Group>,
-    /// What its tasks print first.
-    heard: Option<Heard>,
+    /// The memory in which its tasks' output begins.
+    shared_output: Option<SharedOutputReader>,
 }
 
-/// Why a worker is of no use any more.
+/// Why a worker cannot be used any more.
 enum Lost {
     /// It has ended, or was condemned.
     Ended,
     /// It broke the protocol.
     Nonsense(String),
-    /// Its program is of no use: how the jobs of it end.
+    /// Its program cannot be used: how its jobs end.
     Unusable(End),
 }
 
-/// What a slot's thread does next.
+/// The next step of a slot's thread.
 enum Next {
-    /// Takes the reports of a worker that has jobs.
+    /// Receive the reports of a worker that has jobs.
     Listen,
-    /// Has a program compiled, for the jobs that wait.
+    /// Have a program compiled for the waiting jobs.
     Compile(Serves, PathBuf),
 }
 
 impl Shared {
-    /// The state. A thread that panicked left it consistent: nothing is changed in two steps across a panic.
+    /// The state. After a thread panicked it is consistent: no change is left half done across a panic.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,7 +99,7 @@ impl Shared {
         found
     }
 
-    /// Wakes the timer where it would come too late. It comes too early without harm.
+    /// Wakes the timer if it would wake too late. Waking too early does no harm.
     pub(super) fn nudge_timer(&self, state: &State) {
         let next = state.slots.iter().filter_map(Slot::deadline).min();
         if next.is_some_and(|next| state.timer_at.is_none_or(|at| next < at)) {
@@ -136,15 +137,14 @@ impl Shared {
         }
     }
 
-    /// Something may run from now on.
+    /// Wakes the disk watcher: something may run from now on.
     pub(super) fn wake_disk_watch(&self, state: &mut State) {
         if !std::mem::replace(&mut state.disk_is_watched, true) {
             self.disk.notify_all();
         }
     }
 
-    /// Looks every second at what the files of running tasks take, and ends those that take too much. Sleeps while
-    /// nothing runs.
+    /// Looks every second at the disk use of running tasks, and ends those over their limit. Sleeps while nothing runs.
     pub(super) fn watch_disk(&self) {
         let mut state = self.lock();
         while !state.closing {
@@ -157,7 +157,7 @@ impl Shared {
             let running: Vec<_> =
                 state.slots.iter().enumerate().filter_map(|(slot, place)| Some((slot, place.first()?))).collect();
             drop(state);
-            // One after the other, so that none waits for its end until all others were looked at.
+            // One by one, so that no task's end waits for the look at all others.
             for (slot, (job, allowance, holder)) in running {
                 let Some(end) = exceeded(&allowance, holder) else { continue };
                 let place = &mut self.lock().slots[slot];
@@ -171,7 +171,7 @@ impl Shared {
 
     pub(super) fn run_slot(&self, slot: usize) {
         let mut link: Option<Link> = None;
-        // Processor time of compiling, until a worker for it is there.
+        // Processor time of compiling, until a worker of that program is charged with it.
         let mut compile = Duration::ZERO;
         while let Some(next) = self.wait_for_job(slot, &mut link, &mut compile) {
             match (next, link.take()) {
@@ -188,7 +188,7 @@ impl Shared {
         }
     }
 
-    /// Waits for a job, and for a worker that has it or for what that takes. `None`: the pool closes.
+    /// Waits for a job, and starts its worker or has its program compiled. `None`: the pool closes.
     fn wait_for_job(&self, slot: usize, link: &mut Option<Link>, compile: &mut Duration) -> Option<Next> {
         let mut found: Option<([u8; 32], PathBuf)> = None;
         let mut state = self.lock();
@@ -203,7 +203,7 @@ impl Shared {
             };
             let (serves, program) = (front.serves.clone(), front.program.clone());
             if let Some(held) = link {
-                // It may have been killed while it had nothing to do.
+                // It may have been killed while it was idle.
                 if place.serves.as_ref() == Some(&serves) && matches!(held.child.try_wait(), Ok(None)) {
                     place.hand_over();
                     place.listening = true;
@@ -267,33 +267,34 @@ impl Shared {
         writable: Vec<PathBuf>,
     ) -> io::Result<Link> {
         let hello = Hello { agent_pid: std::process::id(), role, readable, writable, strict: self.strict };
-        let heard = matches!(hello.role, Role::Run { .. }).then(Heard::new).transpose()?;
-        let beside = heard.as_ref().map(Heard::handle).transpose()?;
+        let shared_output = matches!(hello.role, Role::Run { .. }).then(SharedOutputReader::new).transpose()?;
+        let beside = shared_output.as_ref().map(SharedOutputReader::handle).transpose()?;
         let hello =
             protocol::encode_hello(&hello, beside).ok_or_else(|| io::Error::other("a path is not valid UTF-8"))?;
-        let line = Line::new()?;
+        let socket = JobSocket::new()?;
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).env_clear();
-        command.stdin(line.theirs.try_clone()?).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(socket.theirs.try_clone()?).stdout(Stdio::piped()).stderr(Stdio::piped());
         die_with_this_thread(&mut command);
         let mut child = command.spawn()?;
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
             return Err(io::Error::other("the worker has no pipes"));
         };
-        if let Err(error) = hello.send(&line.ours) {
+        if let Err(error) = hello.send(&socket.ours) {
             tracing::warn!(%error, "a worker cannot be greeted");
         }
-        place.starts(pid_of(&child), line, serves);
+        place.starts(pid_of(&child), socket, serves);
         let (cpu, compile) = (Duration::ZERO, Duration::ZERO);
-        let (said, group) = (String::new(), None);
-        let link = Link { child, reports: BufReader::new(stdout), stderr, said, cpu, compile, group, heard };
+        let (stderr_head, group) = (String::new(), None);
+        let link =
+            Link { child, reports: BufReader::new(stdout), stderr, stderr_head, cpu, compile, group, shared_output };
         // Its writes may wait for us, never our reads for it.
         rustix::fs::fcntl_setfl(&link.stderr, OFlags::NONBLOCK)?;
         Ok(link)
     }
 
-    /// Has a program compiled by a worker of its own, which takes the slot meanwhile: the processor time that took. Where
-    /// it fails, so does the first job that waits for it.
+    /// Has a program compiled by a worker of its own, which takes the slot meanwhile; returns the processor time. On
+    /// failure the first waiting job fails.
     fn compile(&self, slot: usize, serves: &Serves, program: PathBuf) -> Duration {
         let draft = self.cache.draft();
         let mut state = self.lock();
@@ -339,7 +340,8 @@ impl Shared {
         Duration::ZERO
     }
 
-    /// Takes the worker's reports until its run is over (`None`), or until it is dead, condemned or talks nonsense.
+    /// Receives the worker's reports until its run is over (`None`), or until it is dead, condemned or breaks the
+    /// protocol.
     fn listen(&self, slot: usize, link: &mut Link) -> Option<Lost> {
         let mut is_ready = self.lock().slots[slot].ready;
         loop {
@@ -373,12 +375,12 @@ impl Shared {
         }
     }
 
-    /// The first job of the run is over; how many the worker still has. An error: it is to go.
+    /// Handles the end of the first job; returns how many jobs the worker still has. Error: the worker must go.
     fn done(&self, slot: usize, link: &mut Link, number: u64, report: protocol::Report) -> Result<usize, Lost> {
         let mut state = self.lock();
         let place = &mut state.slots[slot];
         let Some(running) = place.running.take_if(|running| running.verdict.is_none()) else {
-            // That was decided otherwise before, and what the worker says comes too late; or it has nothing to say.
+            // The outcome was decided before this late report; or there is nothing to report.
             let is_condemned = place.running.is_some();
             return Err(if is_condemned { Lost::Ended } else { out_of_turn() });
         };
@@ -387,13 +389,13 @@ impl Shared {
             return Err(out_of_turn());
         }
         let now = place.frozen_since.unwrap_or_else(Instant::now);
-        // Of the agent's clock the time is known that it was frozen, of the worker's the rest.
+        // Frozen time is known by the agent's clock, the rest by the worker's.
         let wall =
             if running.was_frozen { now.saturating_duration_since(running.since) } else { report.wall.min(RUN_MAX) };
         let Some(job) = place.handed.pop_front() else { return Err(out_of_turn()) };
         let native = place.serves.as_ref().is_some_and(|serves| serves.native);
         if native {
-            // Before anybody looks at what it left.
+            // Before its files are read.
             place.signal(Signal::KILL);
         } else {
             place.begin();
@@ -407,19 +409,19 @@ impl Shared {
             hear(slot, link);
         }
         let outcome = outcome_of(report.end);
-        // What hindered it may be this worker's own.
+        // The worker itself may be at fault.
         let retire = native || left == 0 && matches!(outcome, Outcome::CouldNotStart { .. });
-        let protocol::Report { cpu, output_truncated, untouched, said, .. } = report;
-        let said = said.within_bounds();
+        let protocol::Report { cpu, output_truncated, untouched, streams, .. } = report;
+        let streams = streams.within_bounds();
         let (cpu, compile) = (cpu.min(RUN_MAX), std::mem::take(&mut link.compile));
-        job.permit.send(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, untouched, said });
+        job.permit.send(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, untouched, streams });
         if retire { Err(Lost::Ended) } else { Ok(left) }
     }
 
-    /// The worker is no more, or about to be: one job goes with it, the others wait for the next worker.
+    /// Handles the loss of a worker: one job is lost with it, the others wait for the next worker.
     fn bury(&self, slot: usize, mut link: Link, lost: Lost) {
         let before = link.cpu;
-        let heard = link.heard.take();
+        let shared_output = link.shared_output.take();
         let (wall, verdict) = {
             let place = &mut self.lock().slots[slot];
             place.listening = false;
@@ -436,9 +438,9 @@ impl Shared {
         let (status, cpu) = self.reap(slot, link);
         let job = {
             let place = &mut self.lock().slots[slot];
-            // One that did not even get to its first job is no good for it.
+            // A job for which a worker could not even get ready fails.
             let first = place.waiting.pop_front_if(|front| !was_ready && Some(&front.serves) == served.as_ref());
-            // Nothing is handed over to a worker that is gone.
+            // No job is handed over to a worker that is gone.
             let job = place.handed.pop_front().or(first);
             for behind in place.handed.drain(..).rev() {
                 place.waiting.push_front(behind);
@@ -453,13 +455,13 @@ impl Shared {
         });
         let (cpu, compile, output_truncated) = (cpu.saturating_sub(before), Duration::ZERO, false);
         let untouched = false;
-        let said = heard.map(|heard| heard.of(job.number)).unwrap_or_default();
-        job.permit.send(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, untouched, said });
+        let streams = shared_output.map(|shared_output| shared_output.of(job.number)).unwrap_or_default();
+        job.permit.send(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, untouched, streams });
     }
 
-    /// Makes an end of a worker: how it ended, in words, and the processor time it used in its life.
+    /// Ends and reaps a worker; returns how it ended, in words, and the processor time of its life.
     fn reap(&self, slot: usize, mut link: Link) -> (String, Duration) {
-        // It is dead, or told to die, or not to be trusted any more.
+        // It is dead, condemned, or not to be trusted any more.
         self.lock().slots[slot].signal(Signal::KILL);
         let mut cpu = link.cpu;
         if let Some(pid) = pid_of(&link.child) {
@@ -478,7 +480,7 @@ impl Shared {
             Ok(status) => match (status.signal(), status.code()) {
                 (Some(9), _) => "the worker process was killed (signal 9), perhaps because memory ran out".to_owned(),
                 (Some(signal), _) => format!("the worker process crashed (signal {signal})"),
-                (None, Some(code)) => format!("the worker process gave up (exit code {code}): {}", link.said),
+                (None, Some(code)) => format!("the worker process gave up (exit code {code}): {}", link.stderr_head),
                 (None, None) => "the worker process ended".to_owned(),
             },
             Err(error) => format!("the worker process is lost: {error}"),
@@ -487,19 +489,19 @@ impl Shared {
     }
 }
 
-/// Ties a process to the thread that starts it: it is killed when that ends. From its birth on, since a worker that is
-/// frozen before it could say so itself would stand still for ever once the agent is killed.
+/// Ties a process to the thread that starts it, which kills it when the thread ends. From its birth on, since a worker
+/// that is frozen before it could do so itself would stop for ever once the agent is killed.
 #[allow(unsafe_code)]
 fn die_with_this_thread(command: &mut Command) {
     let tie = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?);
-    // SAFETY: between fork and exec it only makes a system call, and allocates nothing. Should the agent die before that,
-    // the line to it ends, and so does the worker.
+    // SAFETY: between fork and exec it only makes a system call, and allocates nothing. If the agent dies before that,
+    // the socket to it ends, and so does the worker.
     unsafe {
         command.pre_exec(tie);
     }
 }
 
-/// Fails the first job that waits: no worker can be started for it.
+/// Fails the first waiting job: no worker can be started for it.
 fn could_not_start(slot: usize, place: &mut Slot, error: &io::Error) {
     let message = format!("cannot start the worker process: {error}");
     if let Some(waiting) = place.waiting.pop_front() {
@@ -507,7 +509,7 @@ fn could_not_start(slot: usize, place: &mut Slot, error: &io::Error) {
     }
 }
 
-/// A control group for a native task, where the system has some for it.
+/// A control group for a native task, if the system offers any.
 fn group_for(memory_bytes: u64) -> Option<Group> {
     let group = groups().ok()?.group(memory_bytes);
     group.inspect_err(|error| tracing::warn!(%error, "a task goes without a control group: it is looked at")).ok()
@@ -517,7 +519,7 @@ fn out_of_turn() -> Lost {
     Lost::Nonsense("the worker spoke out of turn".to_owned())
 }
 
-/// What something else than an expected message means.
+/// What a message other than the expected one means.
 fn lost_by(read: io::Result<Option<FromWorker>>) -> Lost {
     match read {
         Ok(Some(_)) => out_of_turn(),
@@ -537,20 +539,20 @@ fn outcome_of(end: End) -> Outcome {
     }
 }
 
-/// Logs what a worker has written to its stderr, up to a limit; nothing in it reaches a terminal as it is.
+/// Logs a worker's stderr, up to a limit, escaped so that nothing in it reaches a terminal as it is.
 fn hear(slot: usize, link: &mut Link) {
     let mut text = vec![0; STDERR_BYTES_MAX];
-    // An empty pipe is an error, too: it is not waited for.
+    // An empty pipe is an error, too: reads do not wait.
     let Ok(bytes @ 1..) = link.stderr.read(&mut text) else { return };
-    text.truncate(bytes.min(STDERR_BYTES_MAX.saturating_sub(link.said.len())));
+    text.truncate(bytes.min(STDERR_BYTES_MAX.saturating_sub(link.stderr_head.len())));
     for line in String::from_utf8_lossy(&text).lines() {
         let line = line.escape_debug().to_string();
         tracing::warn!(slot, "a worker says: {line}");
-        link.said.push_str(&line);
+        link.stderr_head.push_str(&line);
     }
 }
 
-/// How a running task ends for what it takes of the disk.
+/// How a running task ends for its disk use, if it exceeds its limit.
 fn exceeded(allowance: &Allowance, holder: Option<Holder>) -> Option<End> {
     allowance.exceeded(holder).unwrap_or_else(|error| {
         tracing::warn!(%error, "what a task takes of the disk is not known before the next look");

@@ -108,7 +108,7 @@ fn a_lost_task_is_as_long_as_it_was_and_none_is_run_twice_or_never() {
 }
 
 #[test]
-fn what_is_not_complete_by_the_horizon_counts_with_the_time_so_far() {
+fn a_bag_incomplete_at_the_horizon_counts_with_the_time_so_far() {
     let mut instance = instance(&[10.0], vec![bag(0.0, 2, 100.0), bag(5.0, 10, 100.0)]);
     instance.horizon = at(30.0);
     let completed = schedule(&instance, Policy::Fcfs);
@@ -117,22 +117,22 @@ fn what_is_not_complete_by_the_horizon_counts_with_the_time_so_far() {
 }
 
 #[test]
-fn what_bags_declare_is_what_is_planned_by_and_what_they_are_is_how_long_they_take() {
-    // As in the first test, but the short one declares ten times what it is: by that it is due no sooner than the long one.
+fn plans_use_declared_work_and_tasks_take_their_true_work() {
+    // As in the first test, but the short one declares ten times its work: so it is due no sooner than the long one.
     let mut instance = instance(&[10.0], vec![bag(0.0, 4, 100.0), bag(5.0, 1, 100.0)]);
     instance.bags[1].declared_mops = 1000.0;
     assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [40.0, 50.0]);
     assert_eq!(seconds(&schedule(&instance, PLUS)), [40.0, 50.0]);
-    // A long one that declares a tenth comes ahead of the short one, and takes as long as it does.
+    // A long one that declares a tenth of its work comes ahead of the short one, and takes its true time.
     let mut instance = self::instance(&[10.0], vec![bag(0.0, 1, 100.0), bag(5.0, 2, 100.0), bag(5.0, 1, 100.0)]);
     instance.bags[1].declared_mops = 10.0;
     assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [10.0, 30.0, 40.0]);
 }
 
-/// The centre does not know that a task that runs is longer than its bag declares.
+/// The centre does not know that a running task is longer than its bag declares.
 #[test]
-fn what_is_left_of_a_task_that_runs_is_not_known() {
-    // If it were, the last bag, which is smaller, would come first: both would wait for long.
+fn the_remaining_work_of_a_running_task_is_unknown() {
+    // If it did, the last bag, which is smaller, would come first: both would wait for long.
     let declared = vec![bag(0.0, 1, 1_000.0), bag(5.0, 3, 100.0), bag(90.0, 2, 90.0)];
     let order = |true_mops: f64| {
         let mut instance = instance(&[10.0], declared.clone());
@@ -163,12 +163,12 @@ fn a_task_goes_on_from_its_last_checkpoint_on_its_machine_and_begins_anew_elsewh
     instance.machines[0].sessions = sessions.clone();
     instance.checkpoint_us = Some(10_000_000);
     assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [85.0]);
-    // Another task waits for that one: its checkpoint is where it goes on.
+    // Another task waits for that one: this one continues from its checkpoint.
     let mut instance = self::instance(&[10.0, 5.0], vec![bag(0.0, 2, 300.0), bag(1.0, 1, 50.0)]);
     instance.machines[0].sessions = sessions;
     instance.checkpoint_us = Some(10_000_000);
     assert_eq!(seconds(&schedule(&instance, Policy::Fcfs)), [60.0, 45.0]);
-    // Each of two goes on where its own checkpoint is.
+    // Each of two continues where its own checkpoint is.
     let mut instance = self::instance(&[10.0, 10.0], vec![bag(0.0, 2, 300.0)]);
     instance.machines.iter_mut().for_each(|machine| {
         machine.sessions = vec![Session { from: at(0.0), to: at(25.0) }, Session { from: at(30.0), to: at(1e7) }];
@@ -177,7 +177,7 @@ fn a_task_goes_on_from_its_last_checkpoint_on_its_machine_and_begins_anew_elsewh
     assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [40.0]);
 }
 
-/// Each task in its order to the slot where it starts first, the fastest of those.
+/// Assigns each task in its order to the slot where it starts first, the fastest of those.
 fn list_schedule(speeds: &[f64], bags: &[Bag]) -> Vec<f64> {
     let mut free = vec![0.0; speeds.len()];
     let mut ends = Vec::new();
@@ -232,8 +232,8 @@ fn instances() -> impl Strategy<Value = Instance> {
     })
 }
 
-/// Whether the work that is released and due within any interval fits the machines' speed there (Horn 1974), with all
-/// of it reckoned from the sessions themselves.
+/// Whether the work released and due within any interval fits the machines' speed there (Horn 1974), computed from the
+/// sessions themselves.
 fn fits(instance: &Instance, sizes: &[f64], stretch: f64) -> bool {
     let release = |number: usize| instance.bags[number].arrival.as_secs_f64();
     let due = |number: usize| release(number) + stretch * sizes[number];
@@ -278,7 +278,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_beats_the_bound_and_all_complete(instance in instances()) {
+    fn no_policy_beats_the_bound_and_all_complete(instance in instances()) {
         for policy in [Policy::Fcfs, Policy::MinCent, PLUS, Policy::MinCentPlus { frozen_max: 0 }] {
             let completed = schedule(&instance, policy);
             prop_assert!(completed.iter().all(Option::is_some), "{:?} {:?}", policy, completed);
@@ -295,7 +295,7 @@ proptest! {
         }
     }
 
-    /// On one machine whose tasks are tiny the order is all there is.
+    /// On one machine with tiny tasks only the order matters.
     #[test]
     fn with_tiny_tasks_mincent_is_nearly_offline_when_all_come_at_once(list in prop::collection::vec(100_u64..900, 1..6)) {
         let bags = list.iter().map(|&tasks| bag(0.0, tasks, 1.0)).collect();

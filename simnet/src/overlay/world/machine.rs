@@ -1,4 +1,4 @@
-//! One machine of a world: the state of its peer, and who and where it is.
+//! One machine of a world: its peer, its identity and its place.
 
 use idlewood_overlay::{Overlay, PeerId, Time};
 
@@ -10,58 +10,58 @@ use crate::random::{SmallStream, digest};
 #[derive(Clone, Debug)]
 pub(super) struct Host {
     pub(super) overlay: Option<Box<Overlay>>,
-    /// For what it sends.
+    /// For its messages.
     pub(super) network_rng: SmallStream,
-    /// For whom it joins through.
+    /// For the contacts that it joins through.
     pub(super) contact_rng: SmallStream,
-    /// Usually there is nothing to say.
+    /// None in most cases: a machine in good condition.
     pub(super) condition: Option<Box<Condition>>,
     pub(super) trace: u64,
     sequence: u64,
     /// When the pending wake is due.
     pub(super) wake: Time,
-    /// What its peer gave for its deadline when it last handled something, by its clock.
+    /// Its peer's deadline after its last event, by its own clock.
     pub(super) deadline: Time,
     /// When this life began.
     pub(super) started: Time,
     /// The last incarnation, as on its disk.
     pub(super) incarnation: u64,
-    /// Counts its starts: what was meant for an earlier life is void.
+    /// Number of its starts: events of an earlier life are void.
     pub(super) life: u32,
-    /// Counts the machines that stood in this place.
+    /// Number of machines that had this index before.
     pub(super) identity: u32,
-    /// Of the present one.
+    /// Tag of the present identity.
     pub(super) tag: u64,
-    /// Where it is among those that are up.
+    /// Its position among those that are up.
     pub(super) place: u32,
     pub(super) wakes_at_once: u16,
     /// Messages sent or received in this life.
     pub(super) messages: u32,
 }
 
-/// The identity of the machine that is number `identity` in its place. Its first bytes tell the place.
+/// The identity of machine number `identity` at this index. Its first bytes give the index.
 pub(super) fn identity(seed: u64, host: HostIndex, identity: u32) -> PeerId {
     let mut id = digest(seed, "identity", u64::from(identity) << 32 | u64::from(host));
     id[..4].copy_from_slice(&host.to_be_bytes());
     PeerId(id)
 }
 
-/// Where it is reached, as agents write it: nothing is dialled here, but messages have the length that they have there.
+/// Its address, as agents write it: nothing is dialled here, but messages have their true length.
 pub(super) fn address(host: HostIndex) -> Box<str> {
     let [_, a, b, c] = host.to_be_bytes();
     format!("/ip4/10.{a}.{b}.{c}/tcp/40113").into()
 }
 
-/// What tells apart the machines of one place.
+/// Distinguishes the machines of one index.
 pub(super) fn tag(PeerId([_, _, _, _, a, b, c, d, e, f, g, h, ..]): PeerId) -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// No place among those that are up.
+/// Not among those that are up.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
 impl Host {
-    /// One that is down, number `index` of its world, of the world's seed.
+    /// A machine that is down, number `index` of a world with this seed.
     pub(super) fn new(seed: u64, index: HostIndex) -> Self {
         Self {
             overlay: None,

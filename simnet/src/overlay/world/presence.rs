@@ -1,4 +1,4 @@
-//! What a driver does to a world: machines come and go, and faults befall them and their links.
+//! What a driver does to a world: starts and stops machines, and disturbs them and their links.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::host::EPOCH;
 use crate::network::Network;
 use crate::random::SmallStream;
 
-/// Machines that one which starts knows of, as an agent knows some from its user and its last run.
+/// Contacts of a starting machine, as an agent has some from its user and its last run.
 const CONTACTS: usize = 3;
-/// Machines that are looked at for one that is a member and can be reached.
+/// Candidates examined to find a member that can be reached.
 const CONTACT_TRIES: usize = 8;
 
 impl World {
@@ -29,9 +29,9 @@ impl World {
     }
 
     /// Starts all machines, in waves that each double the grid: the machines of a wave start at random moments in it,
-    /// and join through members. It is the end of the last wave then; they may still be joining.
+    /// and join through members. Returns at the end of the last wave; machines may still be joining.
     ///
-    /// Only the first `hosts` machines: others are left for later. `look` sees the world after each start.
+    /// Starts only the first `hosts` machines. `look` sees the world after each start.
     pub fn grow(&mut self, hosts: u32, wave: Duration, mut look: impl FnMut(&Self)) {
         let micros = u64::try_from(wave.as_micros()).unwrap_or(u64::MAX).max(1);
         let mut rng = SmallStream::new(self.settings.seed, "growth", 0);
@@ -104,8 +104,8 @@ impl World {
         self.give(host, Event::Bootstrap(contact), 1);
     }
 
-    /// A random machine that is up, that this one can reach, and that is not this one, from this one's stream: a
-    /// member, unless there is none. Where chance finds none, the first of the list.
+    /// A random other machine that is up and can be reached by this one, from this one's stream: a member, if there is
+    /// one. If chance finds none, the first of the list.
     fn somebody_else(&mut self, host: HostIndex) -> Option<HostIndex> {
         let (rng, somebody) = self.choose_somebody(host, self.hosts[host as usize].contact_rng.clone());
         self.hosts[host as usize].contact_rng = rng;
@@ -140,7 +140,7 @@ impl World {
         if let Some(condition) = &mut machine.condition {
             condition.pause = None;
         }
-        for due in self.held.remove(&host).unwrap_or_default() {
+        for due in self.deferred.remove(&host).unwrap_or_default() {
             if let Due::Deliver(letter) | Due::Late(letter) = due {
                 self.letters.take(letter);
                 self.traffic.in_vain += 1;
@@ -148,7 +148,7 @@ impl World {
         }
     }
 
-    /// Asks a machine to leave in good order; it goes down when its peer says so.
+    /// Asks a machine to leave in good order; it goes down when its peer is done.
     pub fn leave(&mut self, host: HostIndex) {
         if self.is_up(host) {
             self.take_down(host);
@@ -156,7 +156,7 @@ impl World {
         }
     }
 
-    /// No longer among those that are up.
+    /// Removes it from those that are up.
     fn take_down(&mut self, host: HostIndex) {
         let place = std::mem::replace(&mut self.hosts[host as usize].place, NOWHERE);
         if place == NOWHERE {
@@ -176,12 +176,12 @@ impl World {
         &self.network
     }
 
-    /// The links; what is changed holds for what is sent from now on.
+    /// The links; changes affect messages sent from now on.
     pub fn network_mut(&mut self) -> &mut Network {
         &mut self.network
     }
 
-    /// Shuts the lid of a machine that is up: it handles nothing, its clocks go on.
+    /// Shuts the lid of a machine that is up: it handles nothing, its clocks run.
     pub fn pause(&mut self, host: HostIndex, pause: Pause) {
         if self.hosts[host as usize].overlay.is_some() {
             self.hosts[host as usize].condition_mut().pause = Some(pause);
@@ -195,18 +195,18 @@ impl World {
         }
         self.hosts[host as usize].condition_mut().pause = None;
         let now = self.now;
-        for due in self.held.remove(&host).unwrap_or_default() {
+        for due in self.deferred.remove(&host).unwrap_or_default() {
             self.cause(host, now, host, due);
         }
         self.arm(host);
     }
 
-    /// From now on a machine handles everything so much later than it could; zero: at once again.
+    /// From now on a machine handles everything with this delay; zero: at once again.
     pub fn slow_down(&mut self, host: HostIndex, by: Duration) {
         self.hosts[host as usize].condition_mut().slow = by;
     }
 
-    /// The wall clock of a machine jumps, either way; forward, its monotonic clock leaps too.
+    /// The wall clock of a machine jumps, either way; forward, its monotonic clock leaps, too.
     pub fn jump_clock(&mut self, host: HostIndex, by_us: i64) {
         self.hosts[host as usize].condition_mut().jump(by_us);
         self.arm(host);

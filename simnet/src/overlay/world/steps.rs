@@ -1,4 +1,4 @@
-//! The loop: what is due happens, one thing after another, and what peers answer is put on its way.
+//! The event loop: handles pending events one after another, and sends the peers' messages.
 
 use std::time::Duration;
 
@@ -12,25 +12,25 @@ use crate::host::host_index;
 use crate::overlay::measure::{Measure, measure};
 use crate::size::mix;
 
-/// Source of what no machine causes.
+/// Source of events that no machine causes.
 const WORLD: HostIndex = HostIndex::MAX;
-/// Wakes in a row that one machine may have at one instant before we call it a live-lock.
+/// Wakes in a row that one machine may have at one instant before it counts as a live-lock.
 const WAKES_AT_ONE_INSTANT_MAX: u16 = 1_000;
 
 impl World {
-    /// Has [`Step::Planned`] come at a time that is not over.
+    /// Makes a step return [`Step::Planned`] at a future time.
     pub fn plan(&mut self, at: Time, host: HostIndex, code: u32) {
         self.sequence += 1;
         let key = Key { at: at.max(self.now), target: host, source: WORLD, sequence: self.sequence };
         self.queue.push(key, Due::Plan(code));
     }
 
-    /// Lets everything up to a moment happen. What was planned meanwhile is passed over.
+    /// Handles all events up to a moment. Ignores planned actions that come due.
     pub fn run_until(&mut self, until: Time) {
         while self.step(until).is_some() {}
     }
 
-    /// Lets the next thing up to `until` happen; none: it is `until` now.
+    /// Handles the next event up to `until`; none: it is `until` now.
     pub fn step(&mut self, until: Time) -> Option<Step> {
         let Some((Key { at, target, .. }, due)) = self.queue.pop_until(until) else {
             self.now = self.now.max(until);
@@ -49,7 +49,7 @@ impl World {
         if let Some(pause) = machine.pause() {
             match (pause, due) {
                 (Pause::Lose, Due::Deliver(letter) | Due::Late(letter)) => self.lose(letter),
-                _ => self.held.entry(host).or_default().push(due),
+                _ => self.deferred.entry(host).or_default().push(due),
             }
             return Step::Nothing;
         }
@@ -70,7 +70,7 @@ impl World {
 
     fn wake(&mut self, host: HostIndex, life: u32) -> Step {
         let machine = &mut self.hosts[host as usize];
-        // A wake that an earlier one replaced, or of a life that is over.
+        // A wake that was replaced by an earlier one, or of a life that is over.
         if machine.wake != self.now || machine.life != life {
             if machine.life == life && machine.wake < self.now {
                 // It waited for a lid to be opened.
@@ -101,7 +101,7 @@ impl World {
     fn deliver(&mut self, host: HostIndex, letter: u32) -> Step {
         let Letter { from, message, digest, tag } = self.letters.take(letter);
         let machine = &mut self.hosts[host as usize];
-        // Another machine may stand there by now.
+        // Another machine may have this index by now.
         if machine.overlay.is_none() || machine.tag != tag {
             self.traffic.in_vain += 1;
             return Step::Nothing;
@@ -122,13 +122,13 @@ impl World {
         self.traffic.in_vain += 1;
     }
 
-    /// Puts something that a machine causes on the queue.
+    /// Queues an event caused by a machine.
     pub(super) fn cause(&mut self, source: HostIndex, at: Time, target: HostIndex, due: Due) {
         let key = self.hosts[source as usize].key(at, source, target);
         self.queue.push(key, due);
     }
 
-    /// Replaces the pending wake by an earlier one.
+    /// Moves the pending wake forward.
     pub(super) fn arm(&mut self, host: HostIndex) {
         let machine = &mut self.hosts[host as usize];
         if machine.deadline == Time::MAX {
@@ -143,7 +143,8 @@ impl World {
         self.cause(host, at, host, Due::Wake(life));
     }
 
-    /// Gives an event to the peer of a machine, and carries out what it answers. `digest` stands for it in the trace.
+    /// Gives an event to the peer of a machine, and carries out its effects. `digest` stands for the event in the
+    /// trace.
     pub(super) fn give(&mut self, host: HostIndex, event: Event, digest: u64) {
         let machine = &mut self.hosts[host as usize];
         let Some(overlay) = &mut machine.overlay else { return };
@@ -201,7 +202,7 @@ impl World {
         self.cause(host, self.now + first, target, Due::Deliver(letter));
     }
 
-    /// What arrives of a message, and how long it is under way.
+    /// A message as it arrives, and its measures.
     ///
     /// # Panics
     /// When encoding and decoding changes it, or its measured length is not that of its encoding.

@@ -1,4 +1,4 @@
-//! What machines of a grid tell each other beside the handshake: revocations, administrators, renewed certificates.
+//! Gossip between connected machines of a grid: revocations, administrators, renewed certificates.
 
 use std::iter;
 
@@ -13,17 +13,17 @@ use super::super::revocation::{Revocation, Revocations};
 use super::{Gate, GateError, Outcome, State, now_s};
 use crate::identity;
 
-/// Messages about the grid that one peer may send at once, and how many it may send per second in the long run: a whole
-/// set of revocations comes in 32 pages.
+/// Messages about the grid that one peer may send at once, and per second in the long run: a whole set of revocations
+/// takes 32 pages.
 pub(super) const GOSSIP_BURST: f64 = 64.0;
 const GOSSIP_PER_S: f64 = 1.0;
 
 impl Gate {
-    /// Revokes a machine for good. The passphrase opens the grid's key, which it takes for administrators, until the agent
+    /// Revokes a machine for good. The passphrase opens the grid's key, needed to revoke administrators, until the agent
     /// ends.
     ///
     /// # Errors
-    /// When this machine may not, or it cannot be written down.
+    /// When this machine may not revoke, or the revocation cannot be written.
     pub fn revoke(&self, peer: PeerId, passphrase: Option<&[u8]>) -> Result<(), GateError> {
         self.revoke_at(peer, passphrase, now_s())
     }
@@ -34,7 +34,7 @@ impl Gate {
         }
         let mut state = self.state();
         state.check_admin(self, now_s)?;
-        // Not every administrator is known as one here: the grid's key speaks wherever it can.
+        // This machine may not know an administrator as one: use the grid's key whenever possible.
         let is_admin = state.known_role(peer) == Role::Admin;
         if is_admin || passphrase.is_some() || state.has_open_grid_key()? {
             state.open_grid_key(self.grid, passphrase)?;
@@ -44,7 +44,7 @@ impl Gate {
             None => Revocation::issue(self.grid, peer, now_s, &self.machine, Some(state.chain.own.clone())),
         };
         let Some(membership) = &state.membership else { return Err(GateError::NoGrid) };
-        if !membership.revocations.is_news(&revocation) {
+        if !membership.revocations.is_new(&revocation) {
             return Err(GateError::RevokedAlready);
         }
         state.take_revocations(vec![revocation])?;
@@ -56,28 +56,28 @@ impl Gate {
         Ok(())
     }
 
-    /// Waits until [`Gate::news`] has something, or somebody may have to go.
+    /// Waits until [`Gate::pending_gossip`] has messages, or a connected machine may have to be disconnected.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// What everybody who is connected should hear, as messages.
-    pub fn news(&self) -> Vec<Vec<u8>> {
+    /// Takes the messages that all connected machines should receive.
+    pub fn pending_gossip(&self) -> Vec<Vec<u8>> {
         let mut state = self.state();
-        let mut messages: Vec<Vec<u8>> = message::pages(std::mem::take(&mut state.news).iter(), Vec::new());
+        let mut messages: Vec<Vec<u8>> = message::pages(std::mem::take(&mut state.unspread).iter(), Vec::new());
         if std::mem::take(&mut state.renewed) {
             messages.push(message::Gossip::Certificate(state.chain.encode()).encode());
         }
         messages
     }
 
-    /// What `peer`, who has just been let in, lacks: everything, where its digest differs.
+    /// The messages that a newly admitted `peer` needs: everything if its digest differs.
     pub fn lacks(&self, peer: PeerId) -> Vec<Vec<u8>> {
         let state = self.state();
         let digest = state.digest();
         let Some(membership) = &state.membership else { return Vec::new() };
         let mut admins = Vec::new();
-        // Where an administrator listens may be new while all else is not.
+        // An administrator's address may have changed while the digest has not.
         if state.chain.own.terms.role == Role::Admin
             && let Some(address) = state.reachable_at().next()
         {
@@ -90,10 +90,10 @@ impl Gate {
         message::pages(membership.revocations.iter(), admins)
     }
 
-    /// Takes a message about the grid from a machine that is connected; what is answered. Blocks for the disk.
+    /// Handles a message about the grid from a connected machine; returns the answer. Blocks for the disk.
     ///
     /// # Errors
-    /// When it makes no sense, or too many came.
+    /// When it is malformed, or the peer sent too many.
     pub fn hear(&self, from: PeerId, bytes: &[u8]) -> Result<Vec<u8>, Refused> {
         self.hear_at(from, bytes, now_s())
     }
@@ -103,13 +103,13 @@ impl Gate {
             return Err(Refused::CannotIssue);
         }
         match message::Gossip::decode(bytes)? {
-            message::Gossip::News { revocations, admins } => {
-                self.hear_news(from, revocations, admins)?;
+            message::Gossip::Known { revocations, admins } => {
+                self.hear_known(from, revocations, admins)?;
                 Ok(Vec::new())
             }
             message::Gossip::Certificate(chain) => {
                 let digest = self.state().admitted.get(&from).map(|admitted| admitted.digest).unwrap_or_default();
-                // While it is connected it stands where it stood.
+                // A connected machine keeps its place on the line.
                 let nonce = Chain::decode(&chain).map_err(|_| Refused::Malformed)?.own.terms.nonce;
                 if self.nonce_of(from).is_some_and(|known| known != nonce) {
                     return Err(Refused::NotTheirs);
@@ -127,24 +127,24 @@ impl Gate {
         }
     }
 
-    fn hear_news(
+    fn hear_known(
         &self,
         from: PeerId,
         revocations: Vec<Revocation>,
         admins: Vec<(Certificate, String)>,
     ) -> Result<(), Refused> {
         let mut state = self.state();
-        let mut news = Vec::new();
+        let mut new = Vec::new();
         for revocation in revocations {
-            if !state.membership.as_ref().is_some_and(|membership| membership.revocations.is_news(&revocation)) {
+            if !state.membership.as_ref().is_some_and(|membership| membership.revocations.is_new(&revocation)) {
                 continue;
             }
             revocation.verify(self.grid)?;
-            // Whoever was revoked has nothing to say any more.
+            // Revocations by a revoked administrator do not count.
             if state.is_revoked(PeerId(revocation.issuer), Role::Admin) {
                 continue;
             }
-            news.push(revocation);
+            new.push(revocation);
         }
         for (certificate, address) in admins {
             let peer = certificate.terms.peer;
@@ -155,7 +155,7 @@ impl Gate {
             {
                 continue;
             }
-            // Where an administrator listens it knows best itself.
+            // An administrator itself knows its address best.
             let Some(membership) = &mut state.membership else { continue };
             let known = membership.admins.get(&peer);
             if known.is_none_or(|known| from == peer && known.address != address) {
@@ -165,10 +165,10 @@ impl Gate {
                 }
             }
         }
-        if news.is_empty() {
+        if new.is_empty() {
             return Ok(());
         }
-        for revocation in &news {
+        for revocation in &new {
             let machine = identity::to_libp2p(revocation.peer);
             if revocation.admin.is_some() && state.known_role(revocation.peer) == Role::Admin {
                 let by = identity::to_libp2p(PeerId(revocation.issuer));
@@ -178,7 +178,7 @@ impl Gate {
                 info!(%machine, "revoked from the grid");
             }
         }
-        if let Err(error) = state.take_revocations(news) {
+        if let Err(error) = state.take_revocations(new) {
             warn!(%error, "revocations cannot be kept; they count until this agent ends");
         }
         drop(state);
@@ -188,7 +188,7 @@ impl Gate {
 }
 
 impl State {
-    /// Adds verified revocations, and writes them down.
+    /// Adds verified revocations, and writes them.
     pub(super) fn take_revocations(&mut self, revocations: Vec<Revocation>) -> Result<(), MembershipError> {
         let Some(membership) = &mut self.membership else { return Ok(()) };
         for revocation in revocations {
@@ -196,14 +196,14 @@ impl State {
                 membership.admins.remove(&revocation.peer);
             }
             if membership.revocations.insert(revocation.clone()) {
-                self.news.push(revocation);
+                self.unspread.push(revocation);
             }
         }
         membership.save_revocations()?;
         membership.save()
     }
 
-    /// Equal where the same machines are revoked and the same administrators known.
+    /// Equal if the same machines are revoked and the same administrators known.
     pub(super) fn digest(&self) -> [u8; 16] {
         let none = Revocations::default();
         let mut hasher = blake3::Hasher::new();
@@ -223,16 +223,16 @@ impl State {
         digest
     }
 
-    /// Whether one more message about the grid is taken from `peer` now.
+    /// Whether one more message about the grid is accepted from `peer` now.
     pub(super) fn may_gossip(&mut self, peer: PeerId, now_s: u64) -> bool {
         let Some(admitted) = self.admitted.get_mut(&peer) else { return false };
         let passed_s = now_s.saturating_sub(admitted.gossip_at_s) as f64;
-        admitted.gossip_left = (admitted.gossip_left + passed_s * GOSSIP_PER_S).min(GOSSIP_BURST);
+        admitted.gossip_allowance = (admitted.gossip_allowance + passed_s * GOSSIP_PER_S).min(GOSSIP_BURST);
         admitted.gossip_at_s = now_s;
-        if admitted.gossip_left < 1.0 {
+        if admitted.gossip_allowance < 1.0 {
             return false;
         }
-        admitted.gossip_left -= 1.0;
+        admitted.gossip_allowance -= 1.0;
         true
     }
 }

@@ -1,11 +1,11 @@
-//! Reads what workers left in their directories, as what strangers may have put there. `removal` removes it.
+//! Reading directories that workers wrote, which may contain anything. `removal` removes them.
 //!
-//! The agent has the rights of its user, the worker that wrote has none: so whoever broke out of WebAssembly would have the
-//! agent read for them what they cannot, through a link, or wait for ever, on a pipe. Each name is therefore looked up in
-//! an open directory, is not followed if it is a link, is opened without waiting, and is taken only if it is a plain file
-//! that has no other name. Directories are bounded in number and depth, contents in bytes.
+//! The agent has its user's rights, the worker has none: code that broke out of WebAssembly could make the agent read
+//! for it through a link, or block for ever on a pipe. So each name is looked up in an open directory, links are not
+//! followed, opening never blocks, and only plain files without another name are read. Number and depth of directories,
+//! and bytes of contents, are bounded.
 //!
-//! The directories that are given by their path must lie where no worker can replace them but the last part.
+//! Directories given by path must lie where workers cannot replace any part but the last.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,12 +18,12 @@ use idlewood_units::FILES_MAX;
 use rustix::fs::{Dir, DirEntry, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-/// How deep the files of a task may lie that are taken.
+/// How deep the files of a task may lie to be kept.
 pub const DEPTH_MAX: usize = 16;
-/// Most entries that are looked at, of any kind.
+/// Most entries read, of any kind.
 const ENTRIES_MAX: usize = 4 * FILES_MAX;
 
-/// What may still be read, and what is said when that is not enough.
+/// Bytes that may still be read, and the error beyond that.
 #[derive(Debug)]
 pub struct Room {
     bytes: u64,
@@ -31,7 +31,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// So many bytes; `over` says what is wrong with more.
+    /// Room for so many bytes; `over` is the error beyond that.
     pub fn new(bytes: u64, over: String) -> Self {
         Self { bytes, over }
     }
@@ -39,34 +39,34 @@ impl Room {
 
 /// A directory that a worker could write to.
 #[derive(Debug)]
-pub struct Left(OwnedFd);
+pub struct UntrustedDir(OwnedFd);
 
-/// What was found below a directory.
+/// The files found below a directory.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Files by their path, with `/`.
+    /// Files by relative path, with `/`.
     pub files: Vec<(String, Vec<u8>)>,
-    /// Paths of what is not taken: links, files that have another name, what is neither file nor directory, directories
+    /// Paths that are not kept: links, files that have another name, neither files nor directories, and directories
     /// that lie too deep.
     pub left_out: Vec<String>,
 }
 
-/// Neither follows a link nor waits.
+/// Neither follows a link nor blocks.
 const CAREFULLY: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
-impl Left {
-    /// Opens a directory; `None` where there is none: nothing, or something else.
+impl UntrustedDir {
+    /// Opens a directory; `None` if there is none at that path.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// When it cannot be opened.
     pub fn open(path: &Path) -> io::Result<Option<Self>> {
         Self::found(rustix::fs::open(path, CAREFULLY | OFlags::DIRECTORY, Mode::empty()))
     }
 
-    /// The directory of this name in it, as [`Left::open`].
+    /// Opens the subdirectory of this name, as [`UntrustedDir::open`].
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// When it cannot be opened.
     pub fn directory(&self, name: &str) -> io::Result<Option<Self>> {
         directory_at(self.0.as_fd(), name)
     }
@@ -79,19 +79,19 @@ impl Left {
         }
     }
 
-    /// The content of the file of this name, which is taken from `room`; `None` where there is none.
+    /// The content of the file of this name, counted against `room`; `None` if there is no such file.
     ///
     /// # Errors
-    /// It cannot be read, or there is no room for it.
+    /// When it cannot be read, or there is no room for it.
     pub fn read(&self, name: &str, room: &mut Room) -> io::Result<Option<Vec<u8>>> {
         read_at(self.0.as_fd(), name, room)
     }
 
-    /// All files below it with their names, as [`Left::read`], and what is left out. No more directories are open than one
-    /// lies below the other.
+    /// All files below it by path, read as by [`UntrustedDir::read`], and the paths that are not kept. Keeps one
+    /// directory open per level.
     ///
     /// # Errors
-    /// They cannot be read, there is no room for them, there are too many, or a name is not UTF-8.
+    /// When they cannot be read, there is no room for them, there are too many, or a name is not UTF-8.
     pub fn read_all(&self, room: &mut Room) -> io::Result<Contents> {
         let too_many = || io::Error::other(format!("it is over the limit of {FILES_MAX} files: pack them into fewer"));
         let mut contents = Contents::default();
@@ -122,7 +122,7 @@ impl Left {
                     return Err(too_many());
                 }
                 contents.files.push((path, bytes));
-            } else if may_go_down && let Some(Left(inner)) = directory_at(parent, name)? {
+            } else if may_go_down && let Some(UntrustedDir(inner)) = directory_at(parent, name)? {
                 open.push((Dir::new(inner)?, path + "/"));
             } else {
                 contents.left_out.push(path);
@@ -130,10 +130,10 @@ impl Left {
         }
     }
 
-    /// Whether it is now this process's alone until it is dropped.
+    /// Locks the directory for this process until dropped. False if another process has locked it.
     ///
     /// # Errors
-    /// The system refuses.
+    /// When the system refuses.
     pub fn lock(&self) -> io::Result<bool> {
         match rustix::fs::flock(&self.0, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(true),
@@ -142,10 +142,10 @@ impl Left {
         }
     }
 
-    /// Names of what is in it, one after the other: there may be any number. What is removed meanwhile does no harm.
+    /// Names of its entries, one by one, however many. Removing entries meanwhile does no harm.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// When it cannot be read.
     pub fn names(&self) -> io::Result<impl Iterator<Item = io::Result<PathBuf>>> {
         let name = |entry: rustix::io::Result<DirEntry>| match entry {
             Ok(entry) => {
@@ -159,12 +159,12 @@ impl Left {
     }
 }
 
-/// [`Left::directory`].
-fn directory_at(parent: BorrowedFd, name: &str) -> io::Result<Option<Left>> {
-    Left::found(rustix::fs::openat(parent, name, CAREFULLY | OFlags::DIRECTORY, Mode::empty()))
+/// As [`UntrustedDir::directory`].
+fn directory_at(parent: BorrowedFd, name: &str) -> io::Result<Option<UntrustedDir>> {
+    UntrustedDir::found(rustix::fs::openat(parent, name, CAREFULLY | OFlags::DIRECTORY, Mode::empty()))
 }
 
-/// [`Left::read`].
+/// As [`UntrustedDir::read`].
 fn read_at(parent: BorrowedFd, name: &str, room: &mut Room) -> io::Result<Option<Vec<u8>>> {
     let file = match rustix::fs::openat(parent, name, CAREFULLY, Mode::empty()) {
         Ok(file) => file,
@@ -178,8 +178,8 @@ fn read_at(parent: BorrowedFd, name: &str, room: &mut Room) -> io::Result<Option
     }
     let mut bytes = Vec::new();
     File::from(file).take(room.bytes.saturating_add(1)).read_to_end(&mut bytes)?;
-    let left = room.bytes.checked_sub(bytes.len() as u64);
-    room.bytes = left.ok_or_else(|| io::Error::other(room.over.clone()))?;
+    let dir = room.bytes.checked_sub(bytes.len() as u64);
+    room.bytes = dir.ok_or_else(|| io::Error::other(room.over.clone()))?;
     Ok(Some(bytes))
 }
 
@@ -198,11 +198,11 @@ mod tests {
     /// A directory, and a secret outside of it.
     fn setup() -> (tempfile::TempDir, PathBuf, PathBuf) {
         let root = tempfile::tempdir().expect("a directory");
-        let (left, secret) = (root.path().join("left"), root.path().join("secret"));
-        fs::create_dir(&left).expect("ours");
+        let (dir, secret) = (root.path().join("dir"), root.path().join("secret"));
+        fs::create_dir(&dir).expect("ours");
         fs::create_dir(&secret).expect("ours");
         fs::write(secret.join("key"), "secret").expect("ours");
-        (root, left, secret)
+        (root, dir, secret)
     }
 
     fn fifo(path: &Path) {
@@ -211,17 +211,17 @@ mod tests {
 
     #[test]
     fn plain_files_are_read_and_nothing_else_is() {
-        let (_root, left, secret) = setup();
-        fs::create_dir_all(left.join("a/b")).expect("ours");
-        fs::write(left.join("a/b/plain"), "result").expect("ours");
-        symlink(secret.join("key"), left.join("link")).expect("a link");
-        symlink(&secret, left.join("a/linked")).expect("a link");
-        symlink("loop", left.join("loop")).expect("a link");
-        fs::hard_link(secret.join("key"), left.join("name")).expect("a link");
-        // Opening it for reading would wait until somebody writes.
-        fifo(&left.join("pipe"));
-        let _socket = UnixListener::bind(left.join("socket")).expect("a socket");
-        let directory = Left::open(&left).expect("readable").expect("there");
+        let (_root, dir, secret) = setup();
+        fs::create_dir_all(dir.join("a/b")).expect("ours");
+        fs::write(dir.join("a/b/plain"), "result").expect("ours");
+        symlink(secret.join("key"), dir.join("link")).expect("a link");
+        symlink(&secret, dir.join("a/linked")).expect("a link");
+        symlink("loop", dir.join("loop")).expect("a link");
+        fs::hard_link(secret.join("key"), dir.join("name")).expect("a link");
+        // Opening it for reading would block until another process writes.
+        fifo(&dir.join("pipe"));
+        let _socket = UnixListener::bind(dir.join("socket")).expect("a socket");
+        let directory = UntrustedDir::open(&dir).expect("readable").expect("there");
         for name in ["link", "loop", "name", "pipe", "socket", "a"] {
             assert_eq!(directory.read(name, &mut room(100)).expect("no error"), None, "{name}");
         }
@@ -233,43 +233,43 @@ mod tests {
 
     #[test]
     fn a_directory_that_is_a_link_is_none() {
-        let (root, left, secret) = setup();
+        let (root, dir, secret) = setup();
         let link = root.path().join("link");
         symlink(&secret, &link).expect("a link");
-        assert!(Left::open(&link).expect("no error").is_none());
-        assert!(Left::open(&link.join("none")).expect("no error").is_none());
-        fifo(&left.join("pipe"));
-        assert!(Left::open(&left.join("pipe")).expect("no error").is_none());
-        let directory = Left::open(root.path()).expect("readable").expect("there");
+        assert!(UntrustedDir::open(&link).expect("no error").is_none());
+        assert!(UntrustedDir::open(&link.join("none")).expect("no error").is_none());
+        fifo(&dir.join("pipe"));
+        assert!(UntrustedDir::open(&dir.join("pipe")).expect("no error").is_none());
+        let directory = UntrustedDir::open(root.path()).expect("readable").expect("there");
         assert!(directory.directory("link").expect("no error").is_none());
         assert!(directory.directory("secret").expect("no error").is_some());
     }
 
     #[test]
     fn size_number_and_depth_are_bounded() {
-        let (_root, left, _) = setup();
-        let all = |room: &mut Room| Left::open(&left).expect("readable").expect("there").read_all(room);
-        fs::write(left.join("file"), vec![1; 100]).expect("ours");
+        let (_root, dir, _) = setup();
+        let all = |room: &mut Room| UntrustedDir::open(&dir).expect("readable").expect("there").read_all(room);
+        fs::write(dir.join("file"), vec![1; 100]).expect("ours");
         let mut exact = room(100);
         assert_eq!((all(&mut exact).expect("it fits").files.len(), exact.bytes), (1, 0));
         assert!(all(&mut room(99)).expect_err("it does not").to_string().contains("large"));
-        // One that grows while it is read, or says nothing of its size.
-        File::create(left.join("sparse")).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");
+        // A file that grows while it is read, or does not tell its size.
+        File::create(dir.join("sparse")).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");
         all(&mut room(1000)).expect_err("it is too large");
-        fs::remove_file(left.join("sparse")).expect("ours");
-        fs::create_dir_all(left.join("d/".repeat(DEPTH_MAX + 1))).expect("ours");
-        fs::write(left.join("d/".repeat(DEPTH_MAX)).join("seen"), "").expect("ours");
-        fs::write(left.join("d/".repeat(DEPTH_MAX + 1)).join("unseen"), "").expect("ours");
+        fs::remove_file(dir.join("sparse")).expect("ours");
+        fs::create_dir_all(dir.join("d/".repeat(DEPTH_MAX + 1))).expect("ours");
+        fs::write(dir.join("d/".repeat(DEPTH_MAX)).join("seen"), "").expect("ours");
+        fs::write(dir.join("d/".repeat(DEPTH_MAX + 1)).join("unseen"), "").expect("ours");
         let contents = all(&mut room(100)).expect("bounded");
         assert_eq!(contents.files.len(), 2, "{contents:?}");
         assert_eq!(contents.left_out, [["d"; DEPTH_MAX + 1].join("/")]);
         for number in 0..FILES_MAX {
-            fs::write(left.join(number.to_string()), "").expect("ours");
+            fs::write(dir.join(number.to_string()), "").expect("ours");
         }
         assert!(all(&mut room(100)).expect_err("too many").to_string().contains("over the limit"));
-        fs::remove_dir_all(&left).expect("ours");
+        fs::remove_dir_all(&dir).expect("ours");
         // More than this process may have open.
-        (0..=ENTRIES_MAX).for_each(|number| fs::create_dir_all(left.join(number.to_string())).expect("ours"));
+        (0..=ENTRIES_MAX).for_each(|number| fs::create_dir_all(dir.join(number.to_string())).expect("ours"));
         assert!(all(&mut room(100)).expect_err("too many").to_string().contains("over the limit"));
     }
 }

@@ -1,5 +1,5 @@
-//! What the records of this machine speak of, beside the peer's own state: descriptions for whoever asks, the blobs that
-//! must not be evicted, and what small outputs take, which are in the records themselves.
+//! Pins of everything that this machine's records need, besides the peer's own state: blobs that must not be evicted,
+//! the bytes of small outputs in records, and descriptions of bags.
 //!
 //! Results of bags stay in the store (`results`): there may be millions.
 
@@ -17,10 +17,10 @@ use super::Refusal;
 use super::driver::{Done, Driver};
 use super::pin::Pin;
 
-/// Most bytes of small outputs that nobody has acknowledged. They are in memory too; what exceeds it is kept as blobs.
+/// Most bytes of small outputs without acknowledgement. They are in memory, too; further ones are kept as blobs.
 const OUTBOX_BYTES_MAX: u64 = 32 << 20;
 
-/// Room for an output in a record, until this is dropped.
+/// Room for an output in a record, released when dropped.
 #[derive(Debug)]
 struct Counted {
     blobs: Arc<Blobs>,
@@ -33,7 +33,7 @@ impl Drop for Counted {
     }
 }
 
-/// Where the output of a result is.
+/// The place of a result's output.
 #[derive(Debug)]
 enum Output {
     Blob { _pin: Pin },
@@ -55,7 +55,7 @@ impl Output {
         }
     }
 
-    /// Bytes of it in the record.
+    /// Its bytes in the record.
     fn record_bytes(&self) -> u64 {
         match self {
             Self::Blob { .. } => 0,
@@ -68,11 +68,11 @@ impl Output {
 #[derive(Debug, Default)]
 struct Lengths(BTreeMap<u64, Box<[u16; LENGTHS_TOGETHER as usize]>>);
 
-/// Our choice: what a few scattered tasks cost stays small, and so does what many cost beside their lengths.
+/// Our choice: keeps the cost small for a few scattered tasks, and the overhead small for many.
 const LENGTHS_TOGETHER: u64 = 256;
 
 impl Lengths {
-    /// Sets the length of one; what it was.
+    /// Sets the length of one; returns the former one.
     fn set(&mut self, index: u64, bytes: u16) -> u16 {
         let (group, place) = (index / LENGTHS_TOGETHER, (index % LENGTHS_TOGETHER) as usize);
         if bytes == 0 && !self.0.contains_key(&group) {
@@ -87,13 +87,13 @@ impl Lengths {
     }
 }
 
-/// Where the outputs of a bag's results are.
+/// The places of a bag's outputs.
 #[derive(Debug)]
 struct Over {
     blobs: Arc<Blobs>,
-    /// Those that are blobs.
+    /// Outputs that are blobs.
     pins: BTreeMap<u64, Pin>,
-    /// Those in the records.
+    /// Outputs in the records.
     lengths: Lengths,
 }
 
@@ -125,7 +125,7 @@ impl Drop for Over {
     }
 }
 
-/// What people want to know of a bag, from its manifest.
+/// A bag's data for people, from its manifest.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Description {
     pub(super) name: String,
@@ -136,70 +136,70 @@ pub(super) struct Description {
 /// A bag of this machine.
 #[derive(Debug)]
 struct Bag {
-    /// `None`: the disk lost its manifest, or does not give it just now.
+    /// `None`: the disk lost its manifest, or cannot read it at the moment.
     description: Option<Description>,
-    /// What was signed of it, and its manifest, stay as long as there is a record of the bag.
+    /// Its signed blob and its manifest, as long as there is a record of the bag.
     _manifest: Vec<Pin>,
     /// The program and the inputs, until the bag is closed.
     needs: Vec<Pin>,
 }
 
-/// A bag of which this machine has run tasks. The agent signs its results with what its manifest says, so the manifest stays here as
-/// long as there are results: on a full disk the agent could not fetch it again.
+/// A bag of which this machine has run tasks. The agent signs its results with data from its manifest, so the manifest
+/// stays here as long as there are results: on a full disk the agent could not fetch it again.
 #[derive(Debug, Default)]
 struct Executed {
     /// Whether this machine holds tasks of it.
     is_held: bool,
-    /// Results that are not acknowledged.
+    /// Number of unacknowledged results.
     results: usize,
-    /// What was signed of it, and its manifest, from its first result on.
+    /// Its signed blob and its manifest, from its first result on.
     manifest: Vec<Pin>,
-    /// Whether what was signed could be read, so that its manifest is among them.
+    /// Whether the signed blob could be read, so that its manifest is pinned.
     is_read: bool,
 }
 
-/// Follows the records.
+/// The pins, kept in step with the records.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct Pins {
     blobs: Arc<Blobs>,
-    /// Of it come the keys of this machine's bags.
+    /// Source of the keys of this machine's bags.
     seed: Seed,
     outbox: BTreeMap<(BagId, u64), Output>,
     /// Bags with tasks, or results, in the records.
     executed: BTreeMap<BagId, Executed>,
-    /// Bytes of small outputs in it.
+    /// Bytes of small outputs in the outbox.
     outbox_bytes: u64,
-    /// What tasks of this machine's bags go on from.
+    /// Checkpoints of tasks of this machine's bags.
     checkpoints: BTreeMap<(BagId, u64), Pin>,
     over: BTreeMap<BagId, Over>,
     bags: BTreeMap<BagId, Bag>,
-    /// Bags whose manifest is here and could not be read yet, and whether that is being tried again.
+    /// Bags whose manifest is here and could not be read yet, and whether another attempt is under way.
     unread: BTreeMap<BagId, bool>,
 }
 
-impl Kept {
-    /// What the records of the last run speak of. Reads the manifests of this machine's bags, which blocks.
+impl Pins {
+    /// Pins what these records need. Reads the manifests of this machine's bags, which blocks.
     pub(super) fn restore(blobs: &Arc<Blobs>, seed: Seed, records: &[Record]) -> Self {
         let (outbox, checkpoints, executed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (over, bags, unread) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (blobs_here, outbox_bytes) = (blobs.clone(), 0);
-        let mut kept =
+        let mut pins =
             Self { blobs: blobs_here, seed, outbox, executed, outbox_bytes, checkpoints, over, bags, unread };
         for record in records {
             if let Record::Bag { bag, .. } = record {
                 let manifest = read_manifest(blobs, bag.id).unwrap_or_else(|error| {
                     tracing::error!(bag = %bag.id, %error, "the manifest of a bag submitted here is tried again each minute");
-                    kept.unread.insert(bag.id, false);
+                    pins.unread.insert(bag.id, false);
                     None
                 });
-                kept.learn(bag.id, manifest.as_ref());
+                pins.learn(bag.id, manifest.as_ref());
             }
-            kept.put(record);
+            pins.put(record);
         }
-        kept
+        pins
     }
 
-    /// A bag of this machine whose record is about to be written: its manifest, program and inputs stay.
+    /// Pins manifest, program and inputs of a bag of this machine whose record is about to be written.
     pub(super) fn learn(&mut self, bag: BagId, manifest: Option<&Manifest>) {
         let holders = To::Holders(Some(self.seed.key(bag)));
         let pin = |hash: [u8; 32], to| Pin::lent(&self.blobs, Hash::from_bytes(hash), bag, to);
@@ -219,7 +219,7 @@ impl Kept {
         });
         let name = match manifest {
             Some(manifest) => manifest.blob,
-            // It must not go while it cannot be read.
+            // It must stay while it cannot be read.
             None => read_envelope(&self.blobs, bag).ok().flatten().and_then(|opened| opened.manifest_blob()),
         };
         let hidden = name.map(|blob| pin(blob.0, holders));
@@ -231,7 +231,7 @@ impl Kept {
         self.bags.insert(bag, bag_kept);
     }
 
-    /// Follows a change.
+    /// Follows a change of a record.
     pub(super) fn apply(&mut self, change: &Change) {
         match change {
             Change::Put(record) => self.put(record),
@@ -270,18 +270,18 @@ impl Kept {
         self.outbox_bytes < OUTBOX_BYTES_MAX
     }
 
-    /// What a bag of this machine is; `None` where the disk lost its manifest, or does not give it just now.
+    /// The description of a bag of this machine; `None` if the disk lost its manifest, or cannot read it at the moment.
     pub(super) fn description(&self, bag: BagId) -> Option<&Description> {
         self.bags.get(&bag)?.description.as_ref()
     }
 
-    /// Whether a bag of this machine has a manifest here that could not be read yet.
+    /// Whether the manifest of a bag of this machine is here but could not be read yet.
     pub(super) fn is_unread(&self, bag: BagId) -> bool {
         self.unread.contains_key(&bag)
     }
 
-    /// Changes what is known of a bag that has, or had, tasks or results here. Reads its envelope with its first result, and again with the
-    /// next ones where it could not be read.
+    /// Changes the state of a bag that has, or had, tasks or results here. Reads its envelope with its first result,
+    /// and again with the next ones if it could not be read.
     fn note_executed(&mut self, bag: BagId, change: impl FnOnce(&mut Executed)) {
         let executed = self.executed.entry(bag).or_default();
         change(executed);
@@ -296,7 +296,7 @@ impl Kept {
         }
     }
 
-    /// A bag is over: it needs nothing but its manifest.
+    /// A bag is closed: it needs only its manifest.
     fn close(&mut self, bag: BagId) {
         if let Some(bag) = self.bags.get_mut(&bag) {
             bag.needs.clear();
@@ -348,13 +348,13 @@ pub(super) fn read_manifest(blobs: &Blobs, bag: BagId) -> Result<Option<Manifest
     Ok(read.and_then(|read| envelope.manifest(&read.bytes).ok()))
 }
 
-/// What was signed of a bag, likewise.
+/// The signed blob of a bag, likewise.
 fn read_envelope(blobs: &Blobs, bag: BagId) -> Result<Option<Opened>, BlobError> {
     let read = blobs.read_chunk(Hash::from_bytes(bag.0), 0, usize::MAX)?;
     Ok(read.and_then(|read| Opened::unsealed(&read.bytes).and_then(|signed| Opened::read(&signed)).ok()))
 }
 
-/// The manifest of a bag that is at hand or on this disk; `None` where the disk lost it. Blocks.
+/// The manifest of a bag from memory or from this disk; `None` if the disk lost it. Blocks.
 ///
 /// # Errors
 /// As [`read_manifest`].
@@ -371,38 +371,38 @@ pub(super) fn manifest(
 }
 
 impl Driver {
-    /// Reads manifests again that could not be read, beside the loop.
+    /// Tries again to read unreadable manifests, in blocking threads.
     pub(super) fn read_unread(&mut self) {
-        for (&bag, is_read) in self.kept.unread.iter_mut().filter(|(_, is_read)| !**is_read) {
+        for (&bag, is_read) in self.pins.unread.iter_mut().filter(|(_, is_read)| !**is_read) {
             *is_read = true;
             let blobs = self.supplies.blobs.clone();
-            let read = move || Done::ReadAgain { bag, manifest: manifest(None, &blobs, bag) };
+            let read = move || Done::ManifestRetried { bag, manifest: manifest(None, &blobs, bag) };
             let stopped = || Refusal::Unavailable("the agent stops".to_owned());
-            self.answers.spawn_blocking(read, Done::ReadAgain { bag, manifest: Err(stopped()) });
+            self.answers.spawn_blocking(read, Done::ManifestRetried { bag, manifest: Err(stopped()) });
         }
     }
 
-    /// A manifest that could not be read was tried again.
-    pub(super) fn read_again(&mut self, bag: BagId, manifest: Result<Option<Arc<Manifest>>, Refusal>) {
+    /// Handles the result of another attempt to read a manifest.
+    pub(super) fn manifest_retried(&mut self, bag: BagId, manifest: Result<Option<Arc<Manifest>>, Refusal>) {
         match manifest {
             Ok(Some(manifest)) => self.manifest_read(bag, manifest),
             Ok(None) => {
                 tracing::warn!(%bag, "the manifest of a bag submitted here is lost");
-                self.kept.unread.remove(&bag);
+                self.pins.unread.remove(&bag);
             }
             Err(error) => {
                 tracing::warn!(%bag, %error, "the manifest of a bag submitted here cannot be read");
-                self.kept.unread.entry(bag).and_modify(|is_read| *is_read = false);
+                self.pins.unread.entry(bag).and_modify(|is_read| *is_read = false);
             }
         }
     }
 
-    /// A manifest was read: of a bag that others submitted, or one of this machine.
+    /// Takes note of a manifest that was read, of a bag of this machine or of another.
     pub(super) fn manifest_read(&mut self, bag: BagId, manifest: Arc<Manifest>) {
-        if self.kept.is_unread(bag) {
-            self.kept.learn(bag, Some(&manifest));
+        if self.pins.is_unread(bag) {
+            self.pins.learn(bag, Some(&manifest));
             if self.peer().bag(bag).is_some_and(|view| view.closed.is_some()) {
-                self.kept.close(bag);
+                self.pins.close(bag);
             }
         }
         self.manifests.remember(bag, manifest);
@@ -437,7 +437,7 @@ mod tests {
         blobs.len(Hash::from_bytes(blob.0)).is_some()
     }
 
-    /// Pushes out whatever is not pinned.
+    /// Evicts everything that is not pinned.
     fn crowd(blobs: &Blobs) {
         for content in 100..120 {
             store(blobs, content);
@@ -480,31 +480,31 @@ mod tests {
             [signed, others[0], others[1]]
         };
 
-        let mut kept = Kept::restore(&blobs, Seed::from(1), &[]);
-        kept.learn(bag, Some(&manifest));
-        kept.apply(&Change::Put(record(bag, None)));
+        let mut pins = Pins::restore(&blobs, Seed::from(1), &[]);
+        pins.learn(bag, Some(&manifest));
+        pins.apply(&Change::Put(record(bag, None)));
         crowd(&blobs);
         assert_eq!(here(&blobs), [true, true, true]);
-        drop(kept);
-        let mut kept = Kept::restore(&blobs, Seed::from(1), &[record(bag, None)]);
+        drop(pins);
+        let mut pins = Pins::restore(&blobs, Seed::from(1), &[record(bag, None)]);
         crowd(&blobs);
         assert_eq!(here(&blobs), [true, true, true], "after a restart too");
-        kept.apply(&Change::Put(record(bag, Some((Closing::Completed, WallTime(1))))));
+        pins.apply(&Change::Put(record(bag, Some((Closing::Completed, WallTime(1))))));
         crowd(&blobs);
         assert_eq!(here(&blobs), [true, false, false]);
-        drop(kept);
-        let kept = Kept::restore(&blobs, Seed::from(1), &[record(bag, Some((Closing::Cancelled, WallTime(1))))]);
+        drop(pins);
+        let pins = Pins::restore(&blobs, Seed::from(1), &[record(bag, Some((Closing::Cancelled, WallTime(1))))]);
         crowd(&blobs);
         assert_eq!(here(&blobs), [true, false, false]);
-        assert_eq!(kept.description(bag).map(|description| description.program.as_str()), Some("p"));
-        drop(kept);
+        assert_eq!(pins.description(bag).map(|description| description.program.as_str()), Some("p"));
+        drop(pins);
         crowd(&blobs);
         assert_eq!(here(&blobs), [false, false, false], "nothing else pins it");
     }
 
-    /// A link to itself stands for whatever keeps a file from being read: root reads what nobody else may.
+    /// A link to itself stands for any read error: root may read every file.
     #[test]
-    fn a_manifest_that_cannot_be_read_just_now_is_not_taken_for_lost() {
+    fn a_manifest_that_cannot_be_read_at_the_moment_is_not_lost() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let open = || Arc::new(Blobs::open(&dir.path().join("blobs"), 1000).expect("our directory"));
         let put = |content: &[u8]| open().put_bytes(content).expect("there is room");
@@ -513,10 +513,10 @@ mod tests {
         let path = open().path(id).expect("it can be read").expect("it is here");
         std::fs::remove_file(&path).expect("our directory");
         std::os::unix::fs::symlink(&path, &path).expect("our directory");
-        let mut kept = Kept::restore(&open(), Seed::from(1), &[bag, useless, lost].map(|bag| record(bag, None)));
-        assert_eq!([bag, useless, lost].map(|bag| kept.is_unread(bag)), [true, false, false]);
-        kept.learn(bag, Some(&manifest()));
-        assert!(!kept.is_unread(bag) && kept.description(bag).is_some());
+        let mut pins = Pins::restore(&open(), Seed::from(1), &[bag, useless, lost].map(|bag| record(bag, None)));
+        assert_eq!([bag, useless, lost].map(|bag| pins.is_unread(bag)), [true, false, false]);
+        pins.learn(bag, Some(&manifest()));
+        assert!(!pins.is_unread(bag) && pins.description(bag).is_some());
     }
 
     #[test]
@@ -527,27 +527,27 @@ mod tests {
         let named = Input { name: "p".to_owned(), blob: program, bytes: 100 };
         let manifest = Manifest { program: named, ..manifest() };
         let bag = BagId([7; 32]);
-        let mut kept = Kept::restore(&blobs, Seed::from(1), &[]);
-        kept.learn(bag, Some(&manifest));
+        let mut pins = Pins::restore(&blobs, Seed::from(1), &[]);
+        pins.learn(bag, Some(&manifest));
         for (index, output) in [(0, first), (1, second)] {
             let result = result(index, output);
-            kept.apply(&Change::Put(Record::Done { bag, executor: PeerId([1; 32]), finished: WallTime(0), result }));
+            pins.apply(&Change::Put(Record::Done { bag, executor: PeerId([1; 32]), finished: WallTime(0), result }));
         }
-        kept.apply(&Change::Put(record(bag, Some((Closing::Completed, WallTime(1))))));
+        pins.apply(&Change::Put(record(bag, Some((Closing::Completed, WallTime(1))))));
         let here = |blobs: &Blobs| [program, first, second].map(|blob| is_here(blobs, blob));
-        // The first of its tasks is tried again.
-        kept.learn(bag, Some(&manifest));
-        kept.apply(&Change::Put(record(bag, None)));
-        kept.apply(&Change::Delete(RecordKey::Done(bag, 0)));
+        // The first of its tasks is run again.
+        pins.learn(bag, Some(&manifest));
+        pins.apply(&Change::Put(record(bag, None)));
+        pins.apply(&Change::Delete(RecordKey::Done(bag, 0)));
         crowd(&blobs);
         assert_eq!(here(&blobs), [true, false, true]);
         let all = IntervalSet::from(0..2);
-        assert_eq!(kept.output_blobs(bag, &all), [Hash::from_bytes(second.0)]);
-        kept.apply(&Change::Delete(RecordKey::Done(bag, 1)));
-        kept.apply(&Change::Delete(RecordKey::Bag(bag)));
+        assert_eq!(pins.output_blobs(bag, &all), [Hash::from_bytes(second.0)]);
+        pins.apply(&Change::Delete(RecordKey::Done(bag, 1)));
+        pins.apply(&Change::Delete(RecordKey::Bag(bag)));
         crowd(&blobs);
-        assert_eq!((here(&blobs), kept.output_blobs(bag, &all)), ([false; 3], Vec::new()));
-        assert!(kept.description(bag).is_none());
+        assert_eq!((here(&blobs), pins.output_blobs(bag, &all)), ([false; 3], Vec::new()));
+        assert!(pins.description(bag).is_none());
     }
 
     #[test]
@@ -557,14 +557,14 @@ mod tests {
         let (bag, index) = (BagId([7; 32]), 3);
         let record = |blob| Record::Checkpoint { bag, index, checkpoint: Checkpoint { blob, bytes: 100 } };
         let first = store(&blobs, 1);
-        let mut kept = Kept::restore(&blobs, Seed::from(1), &[record(first)]);
+        let mut pins = Pins::restore(&blobs, Seed::from(1), &[record(first)]);
         crowd(&blobs);
         assert!(is_here(&blobs, first));
         let second = store(&blobs, 2);
-        kept.apply(&Change::Put(record(second)));
+        pins.apply(&Change::Put(record(second)));
         crowd(&blobs);
         assert_eq!((is_here(&blobs, first), is_here(&blobs, second)), (false, true), "a newer one takes its place");
-        kept.apply(&Change::Delete(RecordKey::Checkpoint(bag, index)));
+        pins.apply(&Change::Delete(RecordKey::Checkpoint(bag, index)));
         crowd(&blobs);
         assert!(!is_here(&blobs, second));
     }
@@ -573,7 +573,7 @@ mod tests {
     fn a_result_is_kept_until_it_is_acknowledged() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let blobs = Arc::new(Blobs::open(&dir.path().join("blobs"), 1000).expect("an empty directory"));
-        let mut kept = Kept::restore(&blobs, Seed::from(1), &[]);
+        let mut pins = Pins::restore(&blobs, Seed::from(1), &[]);
         let bag = BagId([7; 32]);
         let Record::Bag { bag: header, .. } = record(bag, None) else { unreachable!("it is a bag") };
         let outbox = |output| {
@@ -581,20 +581,20 @@ mod tests {
             Change::Put(Record::Outbox { bag: header.clone(), released: WallTime(0), result })
         };
         let (first, second) = (store(&blobs, 1), store(&blobs, 2));
-        kept.apply(&outbox(first));
-        kept.apply(&outbox(first));
+        pins.apply(&outbox(first));
+        pins.apply(&outbox(first));
         crowd(&blobs);
         assert!(is_here(&blobs, first));
         let second = if is_here(&blobs, second) { second } else { store(&blobs, 2) };
-        kept.apply(&outbox(second));
+        pins.apply(&outbox(second));
         crowd(&blobs);
         assert_eq!((is_here(&blobs, first), is_here(&blobs, second)), (false, true), "another run, another output");
-        kept.apply(&Change::Delete(RecordKey::Outbox(bag, 3)));
+        pins.apply(&Change::Delete(RecordKey::Outbox(bag, 3)));
         crowd(&blobs);
         assert!(!is_here(&blobs, second));
     }
 
-    /// On a full disk it could not be fetched again, and the results would stay.
+    /// On a full disk it could not be fetched again, and the results would never leave.
     #[test]
     fn the_manifest_that_results_are_signed_with_stays_until_they_are_acknowledged() {
         let dir = tempfile::tempdir().expect("a temporary directory");
@@ -616,13 +616,13 @@ mod tests {
         let result = TaskResult { content: SmallOutput::new(b"7"), output_bytes: 1, ..result(3, BlobId([9; 32])) };
         let outbox = Record::Outbox { bag: header, released: WallTime(0), result };
         // As after a restart.
-        let mut kept = Kept::restore(&blobs, Seed::from(1), &[outbox]);
+        let mut pins = Pins::restore(&blobs, Seed::from(1), &[outbox]);
         crowd(&blobs);
         assert_eq!(here(&blobs), [true, true]);
-        kept.apply(&Change::Delete(RecordKey::Outbox(bag, 3)));
+        pins.apply(&Change::Delete(RecordKey::Outbox(bag, 3)));
         crowd(&blobs);
         assert_eq!(here(&blobs), [false, false], "nothing else needs them");
-        assert!(kept.executed.is_empty());
+        assert!(pins.executed.is_empty());
     }
 
     #[test]
@@ -635,32 +635,32 @@ mod tests {
             TaskResult { content, output_bytes: bytes as u64, ..result(index, BlobId([9; 32])) }
         };
         let done = |result| Record::Done { bag, executor, finished: WallTime(0), result };
-        let mut kept = Kept::restore(&blobs, Seed::from(1), &[done(small(300, 100)), done(small(1, 50))]);
+        let mut pins = Pins::restore(&blobs, Seed::from(1), &[done(small(300, 100)), done(small(1, 50))]);
         assert_eq!((blobs.record_bytes(), blobs.kept_bytes().0, blobs.used_bytes()), (150, 150, 150));
-        kept.apply(&Change::Put(done(small(300, 10))));
+        pins.apply(&Change::Put(done(small(300, 10))));
         assert_eq!(blobs.record_bytes(), 60, "another try of a task has another output");
         let output = store(&blobs, 3);
-        kept.apply(&Change::Put(done(result(1, output))));
+        pins.apply(&Change::Put(done(result(1, output))));
         assert_eq!((blobs.record_bytes(), blobs.kept_bytes().0), (10, 110));
-        assert_eq!(kept.output_blobs(bag, &IntervalSet::from(0..400)), [Hash::from_bytes(output.0)]);
-        kept.apply(&Change::Put(done(small(1, 7))));
+        assert_eq!(pins.output_blobs(bag, &IntervalSet::from(0..400)), [Hash::from_bytes(output.0)]);
+        pins.apply(&Change::Put(done(small(1, 7))));
         assert_eq!(blobs.kept_bytes().0, 17, "nobody needs the blob");
-        kept.apply(&Change::Delete(RecordKey::Done(bag, 300)));
+        pins.apply(&Change::Delete(RecordKey::Done(bag, 300)));
         assert_eq!(blobs.record_bytes(), 7);
 
         let Record::Bag { bag: header, .. } = record(bag, None) else { unreachable!("it is a bag") };
         let outbox = |result| Change::Put(Record::Outbox { bag: header.clone(), released: WallTime(0), result });
-        kept.apply(&outbox(small(2, 40)));
-        kept.apply(&outbox(small(2, 30)));
-        assert_eq!((blobs.record_bytes(), kept.outbox_bytes), (37, 30));
-        // What nobody acknowledges is in memory too.
+        pins.apply(&outbox(small(2, 40)));
+        pins.apply(&outbox(small(2, 30)));
+        assert_eq!((blobs.record_bytes(), pins.outbox_bytes), (37, 30));
+        // Unacknowledged outputs are in memory, too.
         let many = OUTBOX_BYTES_MAX / 4096;
-        (0..many).for_each(|index| kept.apply(&outbox(small(10 + index, 4096))));
-        assert!(!kept.takes_small_outputs());
-        (0..many).for_each(|index| kept.apply(&Change::Delete(RecordKey::Outbox(bag, 10 + index))));
-        assert!(kept.takes_small_outputs());
-        kept.apply(&Change::Delete(RecordKey::Outbox(bag, 2)));
-        kept.apply(&Change::Delete(RecordKey::Bag(bag)));
+        (0..many).for_each(|index| pins.apply(&outbox(small(10 + index, 4096))));
+        assert!(!pins.takes_small_outputs());
+        (0..many).for_each(|index| pins.apply(&Change::Delete(RecordKey::Outbox(bag, 10 + index))));
+        assert!(pins.takes_small_outputs());
+        pins.apply(&Change::Delete(RecordKey::Outbox(bag, 2)));
+        pins.apply(&Change::Delete(RecordKey::Bag(bag)));
         assert_eq!((blobs.record_bytes(), blobs.kept_bytes().0), (0, 0));
     }
 }

@@ -1,12 +1,12 @@
-//! What the processes of a native task take, and what the system lets each of them take.
+//! Resource use of a native task's processes, and the system's limits for each of them.
 //!
-//! The sums are read from `/proc`. Kernels say there what a process has of memory of its own, resident or swapped, and of
-//! page tables. They do not say who holds memory that is mapped nowhere (shared anonymous memory, pages in pipes), so that
-//! the programs get none of that ([`crate::confine`]). A process that shows less than others counts as over its limit.
+//! The sums are read from `/proc`, where kernels tell a process's own memory, resident or swapped, and its page tables.
+//! They do not tell who holds memory that is mapped nowhere (shared anonymous memory, pages in pipes), so programs get
+//! none of that ([`crate::confine`]). A process that shows less than others counts as over its limit.
 //!
-//! Left out: small kernel objects of which only the number is bounded (locks of files, signals that wait), and the content of
-//! pipes, of which the open files allow 2,048 and a user's share of memory for pipes (64 MiB) bounds the most. A control
-//! group, where there is one, counts them too ([`crate::group`]).
+//! Left out: small kernel objects of which only the number is bounded (file locks, pending signals), and the content of
+//! pipes, bounded by the open files (2,048 pipes) and a user's share of memory for pipes (64 MiB). A control group, if
+//! there is one, counts them, too ([`crate::group`]).
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -21,38 +21,38 @@ use crate::protocol::End;
 
 /// Most processes and threads of a task at the same time. Our choice: a build or a pipeline has tens.
 const TASKS_MAX: u64 = 256;
-/// Where the system itself refuses more: later, so that too many are seen rather than refused.
+/// The system's own limit: higher, so that too many are noticed rather than refused.
 pub(crate) const TASKS_SYSTEM_MAX: u64 = TASKS_MAX + 64;
 /// Most files that one process may have open, and all of a task together. Our choice: a build has hundreds.
 const OPEN_FILES_MAX: u64 = 256;
 const OPEN_FILES_SUM_MAX: u64 = 4096;
-/// What the kernel keeps of a mapping besides its pages.
+/// Kernel memory of a mapping besides its pages.
 const MAPPING_BYTES: u64 = 256;
-/// Between two looks at a task's processes, longest and shortest.
+/// Longest and shortest interval between looks at a task's processes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 const LOOK_INTERVAL_MIN: Duration = Duration::from_millis(10);
-/// Between two looks at the mappings of each process, too.
+/// Interval between looks at the mappings of each process, too.
 pub(super) const CLOSE_LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// How many times longer than a look took: they may cost a fiftieth of a processor.
+/// The interval is at least so many times a look's duration: looks may cost a fiftieth of a processor.
 const LOOK_INTERVAL_SHARE: u32 = 50;
-/// How quickly a task can take memory. Our choice: what one core can fill with zeros.
+/// How quickly a task can allocate memory. Our choice: what one core can fill with zeros.
 const BYTES_PER_MICROSECOND: u64 = 4 << 10;
 
-/// What a task takes.
+/// The resource use of a task.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct Usage {
     /// Processes and threads.
     tasks: u64,
     open_files: u64,
-    /// Memory of their own, their page tables, and what the kernel keeps of their mappings where these were counted. What
-    /// two processes share since one was forked counts for both.
+    /// Their own memory, page tables, and kernel memory of mappings if those were counted. Memory that a fork shares
+    /// counts for both processes.
     memory_bytes: u64,
-    /// One of them does not show what it takes.
+    /// A process hides its use.
     hides: bool,
 }
 
-impl Taken {
-    /// Looks at a process and its descendants; `closely` also at their mappings, which takes longer.
+impl Usage {
+    /// Measures a process and its descendants; `closely` also their mappings, which takes longer.
     pub(super) fn by(first: u32, closely: bool) -> Self {
         let mut taken = Self::default();
         tree_of(first).into_iter().for_each(|pid| taken.add(pid, closely));
@@ -62,15 +62,15 @@ impl Taken {
     fn add(&mut self, pid: u32, closely: bool) {
         let process = PathBuf::from(format!("/proc/{pid}"));
         let Ok(status) = fs::read_to_string(process.join("status")) else {
-            // It has ended; or a system that hides processes (hidepid) hides it, since it may not be looked at.
+            // It has ended; or, as it may not be looked at, a system with hidepid hides it.
             self.tasks += 1;
             self.hides |= is_alive(pid) && fs::metadata(&process).is_err();
             return;
         };
         self.tasks += number_of(&status, "Threads:").unwrap_or(1);
-        // A first thread that has ended has no memory any more. The others have.
+        // A first thread that has ended has no memory any more; the others have.
         let found = if holds_memory(&status) { Some((process, status)) } else { thread_with_memory(&process) };
-        // None: the process is about to end, and has given it back.
+        // None: the process is ending, and has released its memory.
         let Some((place, status)) = found else { return };
         let kib = MEMORY_FIELDS.iter().filter_map(|name| kib_of(&status, name)).fold(0, u64::saturating_add);
         self.memory_bytes = self.memory_bytes.saturating_add(kib.saturating_mul(1 << 10));
@@ -81,8 +81,8 @@ impl Taken {
         }
     }
 
-    /// A number that the system tells of a process. Where it may not, the process hides it, if it has memory after that, too: of
-    /// one that is about to end the system tells nobody but root. Any other error: it has ended.
+    /// A number that the system tells of a process. If the system refuses, and the process still has memory afterwards,
+    /// the process hides it: of a process that is ending the system tells only root. Any other error: it has ended.
     fn seen(&mut self, process: &Path, look: impl Fn(&Path) -> io::Result<u64>) -> u64 {
         let told = look(process);
         if told.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
@@ -91,7 +91,7 @@ impl Taken {
         told.unwrap_or(0)
     }
 
-    /// How the task ends for that, if it does.
+    /// How the task ends for its use, if it exceeds a limit.
     pub(super) fn verdict(&self, job: &Job) -> Option<End> {
         let message = if self.tasks > TASKS_MAX {
             format!("had more than {TASKS_MAX} processes and threads at the same time")
@@ -107,7 +107,7 @@ impl Taken {
         Some(End::Trapped { message })
     }
 
-    /// How long it may be left alone after a look that took so long: the sooner it could be over its limit the shorter.
+    /// The pause after a look that took so long: the sooner the task could exceed its limit, the shorter.
     pub(super) fn next_look(&self, job: &Job, took: Duration) -> Duration {
         let room = job.memory_bytes.saturating_sub(self.memory_bytes);
         let least = LOOK_INTERVAL_MIN.max(took * LOOK_INTERVAL_SHARE).min(LOOK_INTERVAL);
@@ -120,7 +120,7 @@ pub(super) fn too_little_memory(job: &Job) -> String {
     format!("needs more memory than its limit of {limit} MiB: submit the bag with a larger --memory")
 }
 
-/// What counts of `/proc/PID/status`. Of what a process maps from files nothing does: the system can drop it.
+/// Fields of `/proc/PID/status` that count. Mapped files do not: the system can drop them.
 const MEMORY_FIELDS: [&str; 5] = ["RssAnon:", "RssShmem:", "HugetlbPages:", "VmSwap:", "VmPTE:"];
 
 /// A number of KiB in the text of a `/proc/PID/status`.
@@ -159,7 +159,7 @@ fn count_lines(mut file: File) -> io::Result<u64> {
     }
 }
 
-/// The descendants of a process, itself first; as far as they are seen, since they go on meanwhile. Not more than a few
+/// The descendants of a process, itself first, as far as they are seen, since they run meanwhile. Not more than a few
 /// hundred.
 pub(crate) fn tree_of(root: u32) -> Vec<u32> {
     if !Path::new("/proc/thread-self/children").exists() {
@@ -169,7 +169,7 @@ pub(crate) fn tree_of(root: u32) -> Vec<u32> {
     let mut next = 0;
     while let Some(&pid) = tree.get(next).filter(|_| tree.len() as u64 <= TASKS_MAX) {
         next += 1;
-        // One that has just ended has none.
+        // It has just ended.
         let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
         for thread in threads.flatten().take(TASKS_MAX as usize) {
             let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
@@ -179,12 +179,12 @@ pub(crate) fn tree_of(root: u32) -> Vec<u32> {
     tree
 }
 
-/// The same, of what all processes of the machine say of their parents: for kernels that do not list children
+/// The same from the parent of every process of the machine, for kernels that do not list children
 /// (`CONFIG_PROC_CHILDREN`).
 fn tree_by_parents(root: u32) -> Vec<u32> {
     let parent_of = |pid: u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // After the name, which may have anything in it, and the state.
+        // After the name, which may contain anything, and the state.
         let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<u32>().ok()?;
         Some((pid, parent))
     };
@@ -200,18 +200,18 @@ fn tree_by_parents(root: u32) -> Vec<u32> {
     tree
 }
 
-/// The limits of each process, and in namespaces that of their number.
+/// Sets the limits of each process, and in namespaces that of their number.
 pub(super) fn limit(job: &Job, namespaces: bool) -> Result<(), Errno> {
     let set =
         |resource, most| rustix::process::setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
     set(Resource::Data, job.memory_bytes)?;
     set(Resource::Nofile, OPEN_FILES_MAX)?;
-    // What is locked the system cannot drop, and files that are mapped do not count.
+    // The system cannot drop locked memory, and mapped files do not count.
     set(Resource::Memlock, 0)?;
-    // One byte more than all files may take: what is refused a byte is over the limit.
+    // One byte more than all files may take: a task that is refused a byte has exceeded the limit.
     set(Resource::Fsize, job.disk_bytes.saturating_add(1))?;
     if namespaces {
-        // Elsewhere it would count all that the user runs.
+        // Elsewhere it would count all processes of the user.
         set(Resource::Nproc, TASKS_SYSTEM_MAX)?;
     }
     Ok(())
@@ -250,9 +250,9 @@ mod tests {
         assert_eq!(by_parents, listed);
     }
 
-    /// Of a process whose program its user may not read the system tells nobody but root what it takes.
+    /// The system tells only root the memory use of a process whose program its user may not read.
     #[test]
-    fn who_may_not_be_looked_at_hides() {
+    fn a_process_that_may_not_be_read_hides() {
         use std::os::unix::fs::PermissionsExt as _;
 
         let directory = tempfile::tempdir().expect("a directory");
@@ -261,14 +261,14 @@ mod tests {
         fs::set_permissions(&program, fs::Permissions::from_mode(0o111)).expect("ours");
         let mut hidden = Command::new(&program).arg("1000").spawn().expect("it is executed");
         let mut shown = Command::new("sleep").arg("1000").spawn().expect("there is one");
-        let (taken, other) = (Taken::by(hidden.id(), true), Taken::by(shown.id(), true));
+        let (taken, other) = (Usage::by(hidden.id(), true), Usage::by(shown.id(), true));
         for child in [&mut hidden, &mut shown] {
             child.kill().expect("ours");
             child.wait().expect("ours");
         }
         assert_eq!(taken.hides, !rustix::process::geteuid().is_root(), "{taken:?}");
         assert!(!other.hides && other.open_files > 0 && other.memory_bytes > 0, "{other:?}");
-        // Of one that has ended nothing is told, and nothing hidden.
-        assert!(!Taken::by(shown.id(), true).hides);
+        // An ended process does not count as hiding its use.
+        assert!(!Usage::by(shown.id(), true).hides);
     }
 }

@@ -1,8 +1,8 @@
-//! The way outwards: what waits for a peer, the dial that it needs, the requests under way and what becomes of them.
+//! Outgoing requests: queues by peer, dials, requests under way, and their outcomes.
 //!
-//! The agent dials itself instead of leaving that to the request-response behaviour, for three reasons: what waits for
-//! a dial is bounded here and unbounded there; it is known which address is dialled: that of the contact, and where
-//! nobody answers there, what the peer itself said last (`addresses`); and a fresh local port is used, as re-using the
+//! The agent dials itself instead of leaving that to the request-response behaviour, for three reasons: items waiting
+//! for a dial are bounded here and unbounded there; the address to dial is known: the contact's, and if that does not
+//! answer, those that the peer announced last (`addresses`); and each dial uses a fresh local port, as re-using the
 //! listening one makes quick redials on one machine collide.
 
 use std::collections::HashMap;
@@ -19,10 +19,10 @@ use tracing::debug;
 
 use super::admission::AdmissionError;
 use super::causes::{find, innermost};
+use super::event_loop::{EventLoop, answer};
 use super::rate::Allowance;
 use super::reach::Reach;
 use super::room::{Kind, Share};
-use super::task::{Task, answer};
 use super::waiting::{Queue, Waiting};
 use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
 use super::{ChunkError, ChunkReply, Counters, DialError, Item, Outbound, Wanted, identity, reach};
@@ -34,15 +34,15 @@ pub(super) const QUIET: Duration = Duration::from_millis(500);
 /// The same for a peer that turned out to be of another grid, or does not let this machine in.
 pub(super) const QUIET_OTHER_GRID: Duration = Duration::from_secs(30);
 
-/// Words about the grid that one peer did not take and that are said again, and how often in a row: for five minutes. After
-/// that, when it is connected the next time.
-const UNHEARD_MAX: usize = 64;
-const SAID_AGAIN_MAX: u32 = 30;
+/// Gossip that one peer did not accept and that is sent again, and how many times in a row: for five minutes. After
+/// that, at its next connection.
+const UNDELIVERED_MAX: usize = 64;
+const RESENDS_MAX: u32 = 30;
 
-/// Machines of the local network that an agent dials at once that is connected with nobody.
+/// Machines found on the local network that an unconnected agent dials at once.
 const FOUND_DIALS_MAX: usize = 8;
 
-/// What is known of one peer while there is something to know.
+/// The state of one peer, kept while there is any.
 #[derive(Default)]
 pub(super) struct Link {
     pub(super) waiting: Waiting,
@@ -57,14 +57,14 @@ pub(super) struct Link {
     pub(super) quiet: Option<(Instant, Box<str>)>,
     /// When it was last reported lost.
     pub(super) reported: Option<Instant>,
-    /// Its connection is being closed because it is of another grid: that loss is no news.
+    /// Its connection is being closed because it is of another grid: do not report that loss.
     pub(super) turned_away: bool,
-    /// What it may still send.
+    /// Requests that it may still send.
     pub(super) allowance: Option<Allowance>,
-    /// Words about the grid that it did not take, and how often they were said again since it took some.
-    pub(super) unheard: Vec<Vec<u8>>,
-    pub(super) said_again: u32,
-    /// It was found on the local network, and the agent does not know yet.
+    /// Gossip that it did not accept, and how often that was sent again since it accepted some.
+    pub(super) undelivered: Vec<Vec<u8>>,
+    pub(super) resends: u32,
+    /// It was found on the local network; the agent has not been told yet.
     pub(super) found: bool,
 }
 
@@ -79,18 +79,18 @@ impl Link {
     }
 }
 
-/// Which address of a peer is dialled.
+/// The address by which a peer is dialled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
-    /// That of the last contact.
+    /// The last contact's.
     Contact,
-    /// Where the peer said that it listens, since the contact's did not answer.
+    /// One that the peer announced, after the contact's did not answer.
     Identified,
 }
 
 /// A request under way.
 pub(super) enum InFlight {
-    /// Its room is free again when the answer is in. Of a message about a bag the bytes are kept, since the peer may have no room.
+    /// Releases its room with the answer. Keeps the bytes of a message about a bag, since the peer may have no room.
     Message {
         share: Share,
         bytes: Vec<u8>,
@@ -117,7 +117,7 @@ pub(super) struct Bootstrap {
     pub(super) reply: oneshot::Sender<Result<PeerId, DialError>>,
 }
 
-impl Task {
+impl EventLoop {
     pub(super) fn enqueue(&mut self, to: PeerId, address: Box<str>, item: Item) {
         if identity::to_libp2p(to) == *self.swarm.local_peer_id() {
             debug!("a message to oneself is not for the network; dropped");
@@ -130,7 +130,7 @@ impl Task {
         }
         match link.waiting.push(item) {
             Ok(()) => self.pump(to),
-            // Its caller asks again.
+            // The caller asks again.
             Err(Item::Chunk { reply, .. }) => answer(reply, Ok(ChunkReply::Busy)),
             Err(item) => {
                 debug!(peer = ?to, "too much waits for one peer; dropped");
@@ -139,7 +139,7 @@ impl Task {
         }
     }
 
-    /// Moves what waits for `to` onwards: sends it, or dials first, or gives it up.
+    /// Processes the items that wait for `to`: sends them, dials first, or gives them up.
     pub(super) fn pump(&mut self, to: PeerId) {
         self.answer_with_messages(to);
         let now = Instant::now();
@@ -153,7 +153,7 @@ impl Task {
                         (Request::Message(bytes), InFlight::Message { share, bytes: kept })
                     }
                     Item::Chunk { reply, .. } if reply.is_closed() => {
-                        // The caller gave up.
+                        // The caller is gone.
                         link.waiting.landed(Queue::Pieces);
                         continue;
                     }
@@ -176,7 +176,7 @@ impl Task {
             && *until > now
             && *address == link.address
         {
-            // It was reported when the dial failed.
+            // Already reported when the dial failed.
             self.give_up(to);
             return;
         }
@@ -204,7 +204,7 @@ impl Task {
         }
     }
 
-    /// Dials where the peer said last that it listens. False when it said nothing that is still to be tried.
+    /// Dials the addresses that the peer announced. False if there are none besides the contact's.
     fn dial_identified(&mut self, to: PeerId) -> bool {
         let contact = self.links.get(&to).and_then(|link| dialable(self.reach, &link.address).ok());
         let mut addresses = self.addresses.of(to).to_vec();
@@ -242,7 +242,7 @@ impl Task {
         }
     }
 
-    /// Agents say on the local network that they are there.
+    /// Machines were announced on the local network.
     pub(super) fn on_found(&mut self, found: Vec<(libp2p::PeerId, Multiaddr)>) {
         for (peer, address) in found {
             if let Some(peer) = identity::from_libp2p(&peer)
@@ -254,7 +254,7 @@ impl Task {
         self.dial_found();
     }
 
-    /// They have not said so for a while.
+    /// Announcements have expired.
     pub(super) fn on_expired(&mut self, expired: Vec<(libp2p::PeerId, Multiaddr)>) {
         for (peer, address) in expired {
             if let Some(peer) = identity::from_libp2p(&peer)
@@ -265,8 +265,8 @@ impl Task {
         }
     }
 
-    /// Dials some of those that were found; the handshake tells whether they are of this grid. Whoever is connected
-    /// already needs one now and then, so that two halves of a grid become one.
+    /// Dials some found machines; the handshake tells whether they are of this grid. A connected agent still dials one
+    /// now and then, so that two halves of a grid merge.
     pub(super) fn dial_found(&mut self) {
         let now = Instant::now();
         let most = if self.connected().is_empty() { FOUND_DIALS_MAX } else { 1 };
@@ -290,7 +290,7 @@ impl Task {
         let link = self.links.entry(to).or_default();
         let route = link.dialling.take().map(|(_, route)| route);
         if !link.connections.is_empty() {
-            // It dialled us meanwhile.
+            // The peer has dialled us meanwhile.
             self.pump(to);
             return;
         }
@@ -308,7 +308,7 @@ impl Task {
         self.give_up(to);
     }
 
-    /// Drops what waits for `to`.
+    /// Drops the items that wait for `to`.
     pub(super) fn give_up(&mut self, to: PeerId) {
         let waiting = self.links.get_mut(&to).map(|link| link.waiting.take()).unwrap_or_default();
         for item in waiting {
@@ -319,8 +319,8 @@ impl Task {
     fn fail(&self, to: PeerId, item: Item) {
         match item {
             Item::Message(_) => Counters::add(&self.counters.dropped),
-            // Said again when it is connected, or asked of another administrator.
-            Item::Grid(_) => debug!(peer = ?to, "word about the grid did not get through"),
+            // It is sent again at the next connection, or another administrator is asked.
+            Item::Grid(_) => debug!(peer = ?to, "gossip did not get through"),
             Item::Chunk { reply, .. } => answer(reply, Err(ChunkError::Unreachable(to))),
         }
     }
@@ -331,7 +331,7 @@ impl Task {
             (InFlight::Message { share, .. }, Reply::Ack) => self.is_taken(from, share.kind),
             (InFlight::Message { share, .. }, Reply::Message(bytes)) if bytes.len() <= MESSAGE_BYTES_MAX => {
                 self.is_taken(from, share.kind);
-                // Where there is no room for it, it is lost like any other: it was not to be answered.
+                // Without room it is lost like any other message: no answer was due.
                 self.take_message(from, bytes);
             }
             (InFlight::Message { share, bytes }, Reply::Busy) if share.kind == Kind::Bag => {
@@ -344,15 +344,15 @@ impl Task {
             }
             (InFlight::Grid(_), Reply::Grid(answer)) => {
                 if let Some(link) = self.links.get_mut(&from) {
-                    link.said_again = 0;
+                    link.resends = 0;
                 }
                 if !answer.is_empty() {
                     self.on_renewal(answer);
                 }
             }
-            (InFlight::Grid(words), Reply::Busy) => {
+            (InFlight::Grid(gossip), Reply::Busy) => {
                 debug!(peer = ?from, "does not take word about the grid now");
-                self.unheard(from, words);
+                self.undelivered(from, gossip);
             }
             (InFlight::Grid(_), Reply::Ack | Reply::Message(_) | Reply::Chunk { .. } | Reply::Missing) => {
                 self.complain(from, "answered word about the grid with something else");
@@ -377,7 +377,7 @@ impl Task {
         }
     }
 
-    /// A peer had no room for a message about a bag, which is said again soon.
+    /// A peer had no room for a message about a bag: queue it again for later.
     fn put_off(&mut self, peer: PeerId, message: Outbound) {
         let link = self.links.get_mut(&peer);
         match link.and_then(|link| link.waiting.put_off(message, Instant::now())) {
@@ -386,7 +386,7 @@ impl Task {
         }
     }
 
-    /// Says again what was put off until now.
+    /// Sends the messages whose pause is over.
     pub(super) fn pump_rested(&mut self, now: Instant) {
         while let Some(&(until, peer)) = self.resting.first().filter(|(until, _)| *until <= now) {
             self.resting.remove(&(until, peer));
@@ -394,36 +394,36 @@ impl Task {
         }
     }
 
-    /// Says something about the grid, dialling first where that is needed and an address is known.
-    pub(super) fn tell(&mut self, to: PeerId, address: &str, words: Vec<u8>) {
-        self.enqueue(to, address.into(), Item::Grid(words));
+    /// Sends gossip, dialling first if needed and an address is known.
+    pub(super) fn send_gossip(&mut self, to: PeerId, address: &str, gossip: Vec<u8>) {
+        self.enqueue(to, address.into(), Item::Grid(gossip));
     }
 
-    /// A peer did not take words about the grid, which may be that somebody was revoked.
-    fn unheard(&mut self, peer: PeerId, words: Vec<u8>) {
+    /// Keeps gossip that a peer did not accept: it may be a revocation.
+    fn undelivered(&mut self, peer: PeerId, gossip: Vec<u8>) {
         if let Some(link) = self.links.get_mut(&peer)
-            && link.unheard.len() < UNHEARD_MAX
+            && link.undelivered.len() < UNDELIVERED_MAX
         {
-            link.unheard.push(words);
+            link.undelivered.push(gossip);
         }
     }
 
-    /// Says what was not taken once more to those that are connected still.
-    pub(super) fn say_again(&mut self) {
+    /// Repeats gossip that was not accepted to peers that are still connected.
+    pub(super) fn resend_gossip(&mut self) {
         let mut again = Vec::new();
-        for (peer, link) in self.links.iter_mut().filter(|(_, link)| !link.unheard.is_empty()) {
-            let words = std::mem::take(&mut link.unheard);
-            if !link.connections.is_empty() && link.said_again < SAID_AGAIN_MAX {
-                link.said_again += 1;
-                again.extend(words.into_iter().map(|words| (*peer, words)));
+        for (peer, link) in self.links.iter_mut().filter(|(_, link)| !link.undelivered.is_empty()) {
+            let gossip = std::mem::take(&mut link.undelivered);
+            if !link.connections.is_empty() && link.resends < RESENDS_MAX {
+                link.resends += 1;
+                again.extend(gossip.into_iter().map(|gossip| (*peer, gossip)));
             }
         }
-        for (peer, words) in again {
-            self.tell(peer, "", words);
+        for (peer, gossip) in again {
+            self.send_gossip(peer, "", gossip);
         }
     }
 
-    /// An administrator renews this machine's certificate, or does not; a new one is written down on the way.
+    /// Handles an administrator's answer to a request for renewal; writes a new certificate down.
     fn on_renewal(&self, answer: Vec<u8>) {
         let gate = self.gate.clone();
         tokio::task::spawn_blocking(move || gate.renewed(&answer));
@@ -440,7 +440,7 @@ impl Task {
         match self.landed(to, id) {
             Some(InFlight::Message { .. }) => Counters::add(&self.counters.dropped),
             Some(InFlight::Chunk { reply, .. }) => answer(reply, Err(ChunkError::Unreachable(to))),
-            Some(InFlight::Grid(words)) => self.unheard(to, words),
+            Some(InFlight::Grid(gossip)) => self.undelivered(to, gossip),
             None => {}
         }
         self.lost(to);
@@ -459,8 +459,8 @@ impl Task {
     }
 }
 
-/// Whether a piece of a blob can be what was asked for: as long as pieces are, or up to the blob's end. Whoever gave it by the byte
-/// would take a place for each.
+/// Whether a piece of a blob has the length of a full piece or ends the blob. A peer that sent single bytes would
+/// occupy a place for each.
 fn fits(offset: u64, total: u64, len: usize) -> bool {
     len as u64 == total.saturating_sub(offset).min(CHUNK_BYTES_MAX as u64)
 }
@@ -492,7 +492,7 @@ pub(super) fn dial_error(address: Multiaddr, error: &SwarmDialError) -> DialErro
     DialError::Failed { address, reason }
 }
 
-/// Whether there is an agent that will not let this machine in so soon: of another grid, or that knows it as revoked.
+/// Whether the agent at that address will keep refusing this machine: it is of another grid, or knows it as revoked.
 fn turns_us_away(error: &std::io::Error) -> bool {
     use AdmissionError::{Refused, RefusedByOther, WrongGrid};
     matches!(find(error), Some(WrongGrid | RefusedByOther(_) | Refused(_)))

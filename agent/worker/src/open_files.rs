@@ -1,10 +1,11 @@
-//! Files that a task has removed and still holds: they take as much of the disk as before, and have no name.
+//! Files that a task has removed and still holds open: they occupy the disk as before, without a name.
 //!
-//! The system says of each process what it has open, runs, stands in, and maps (`/proc/PID`). A mapping alone does not
-//! say how large its file is, unless it is root who asks: it counts as over, like all that cannot be measured.
+//! The system tells each process's open files, executable, working directory and mappings (`/proc/PID`). A mapping
+//! alone does not tell the size of its file, except to root: otherwise it counts as over the limit, like all that
+//! cannot be measured.
 //!
-//! Nothing else holds files for tasks: there are no sockets through which descriptors travel, and no shared memory of the
-//! system's (`confine`). Left out: mappings of whoever has broken out of WebAssembly.
+//! Tasks have no other way to hold files: no sockets through which descriptors travel, and no shared memory of the
+//! system (`confine`). Left out: mappings of a task that has broken out of WebAssembly.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -19,26 +20,26 @@ use super::confine::SYSTEM;
 use super::disk::Stop;
 use super::native;
 
-/// Most that is read of lists of mappings at one look. Our choice: hundreds of thousands of mappings.
+/// Most bytes read from lists of mappings at one look. Our choice: hundreds of thousands of mappings.
 const MAPPINGS_BYTES_MAX: u64 = 64 << 20;
 
-/// Who has a task's files open.
+/// The processes that have a task's files open.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holder {
-    /// Of the worker.
+    /// The worker's process.
     pub(super) pid: u32,
-    /// The task is not the worker itself but what it has started.
+    /// The task runs in processes started by the worker, not in the worker itself.
     pub(super) native: bool,
 }
 
-/// Tells of each file and directory that has no name any more and is held, once.
+/// Calls `found` once for each nameless file or directory that is held.
 ///
 /// # Errors
-/// What `found` says, or that something is held which cannot be measured.
+/// The error of `found`, or that an unmeasurable file is held.
 pub(super) fn each(holder: Holder, found: impl FnMut(&Stat) -> Result<(), Stop>) -> Result<(), Stop> {
     let processes = if holder.native { native::tree_of(holder.pid) } else { vec![holder.pid] };
     let mut look = Look { known: BTreeSet::new(), mappings_left: MAPPINGS_BYTES_MAX, found };
-    // A newer version of the agent may have taken its place.
+    // A newer version of the agent may have replaced it.
     look.known.extend(rustix::fs::stat("/proc/self/exe").map(|ours| ours.st_ino));
     for pid in processes {
         let process = PathBuf::from(format!("/proc/{pid}"));
@@ -51,9 +52,9 @@ pub(super) fn each(holder: Holder, found: impl FnMut(&Stat) -> Result<(), Stop>)
         };
         let mut has_mappings = !holder.native;
         for thread in threads.flatten() {
-            // Each may have a table of its own.
+            // Each thread may have a table of its own.
             look.at_open(&thread.path())?;
-            // They share these, and one that has ended has none.
+            // Threads share mappings, and one that has ended has none.
             if !has_mappings {
                 has_mappings = look.at_mapped(&process, &thread.path())?;
             }
@@ -63,15 +64,15 @@ pub(super) fn each(holder: Holder, found: impl FnMut(&Stat) -> Result<(), Stop>)
 }
 
 struct Look<F> {
-    /// Inodes that were told of, or are none of the task's.
+    /// Inodes counted already, or not the task's.
     known: BTreeSet<u64>,
     mappings_left: u64,
     found: F,
 }
 
 impl<F> Look<F> {
-    /// Whether a process or thread cannot be looked at because it has ended, or is ending: it holds nothing for long. Any
-    /// other does so on purpose.
+    /// Whether a process or thread cannot be read because it has ended, or is ending: it holds nothing for long. Any
+    /// other one hides on purpose.
     fn is_gone(thread: &Path, error: &io::Error) -> Result<(), Stop> {
         if matches!(error.kind(), ErrorKind::NotFound) || error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) {
             return Ok(());
@@ -80,7 +81,7 @@ impl<F> Look<F> {
             return Err(Stop::Hindered(io::Error::new(error.kind(), error.to_string())));
         }
         let status = fs::read_to_string(thread.join("status")).unwrap_or_default();
-        // Who has no memory any more executes nothing more.
+        // A process without memory executes nothing more.
         if status.lines().any(|line| line.starts_with("VmSize:")) {
             return Err(Stop::broke(
                 "has a process that does not let itself be looked at, so that nobody knows what it takes of the disk",
@@ -91,7 +92,7 @@ impl<F> Look<F> {
 }
 
 impl<F: FnMut(&Stat) -> Result<(), Stop>> Look<F> {
-    /// What a thread has open, runs, and stands in.
+    /// Counts a thread's open files, executable and working directory.
     fn at_open(&mut self, thread: &Path) -> Result<(), Stop> {
         let open = match fs::read_dir(thread.join("fd")) {
             Ok(open) => open,
@@ -114,7 +115,7 @@ impl<F: FnMut(&Stat) -> Result<(), Stop>> Look<F> {
         Ok(())
     }
 
-    /// What a process maps, as one of its threads says. Whether it said so.
+    /// Counts a process's mappings, read from one of its threads. True if that thread could tell.
     fn at_mapped(&mut self, process: &Path, thread: &Path) -> Result<bool, Stop> {
         let list = match File::open(thread.join("maps")) {
             Ok(list) => list,
@@ -125,18 +126,18 @@ impl<F: FnMut(&Stat) -> Result<(), Stop>> Look<F> {
         };
         let mut list = BufReader::new(list.take(self.mappings_left));
         let mut line = Vec::new();
-        let mut said = false;
+        let mut could_tell = false;
         loop {
             line.clear();
             match list.read_until(b'\n', &mut line) {
-                Ok(0) => return Ok(said),
+                Ok(0) => return Ok(could_tell),
                 Ok(bytes) => self.mappings_left = self.mappings_left.saturating_sub(bytes as u64),
                 Err(error) => {
                     Look::<F>::is_gone(thread, &error)?;
-                    return Ok(said);
+                    return Ok(could_tell);
                 }
             }
-            said = true;
+            could_tell = true;
             if self.mappings_left == 0 {
                 return Err(Stop::broke("maps more files and memory than anybody can look at"));
             }
@@ -149,7 +150,7 @@ impl<F: FnMut(&Stat) -> Result<(), Stop>> Look<F> {
                     ));
                 };
                 self.known.insert(inode);
-                // Its name may only look like that.
+                // A file may be named like that.
                 if stat.st_nlink == 0 {
                     (self.found)(&stat)?;
                 }
@@ -158,10 +159,10 @@ impl<F: FnMut(&Stat) -> Result<(), Stop>> Look<F> {
     }
 }
 
-/// Of a line of `/proc/PID/maps` about a file that has no name any more: the mapping's name in `map_files`, and the inode.
+/// From a line of `/proc/PID/maps` about a nameless file: the mapping's name in `map_files`, and the inode.
 fn nameless(line: &[u8]) -> Option<(String, u64)> {
     let line = line.strip_suffix(b"\n").unwrap_or(line).strip_suffix(b" (deleted)")?;
-    // The name is the last, and may have blanks.
+    // The name comes last, and may contain blanks.
     let mut fields = line.splitn(6, |byte| *byte == b' ');
     let range = std::str::from_utf8(fields.next()?).ok()?;
     let inode = std::str::from_utf8(fields.nth(3)?).ok()?.parse().ok()?;
@@ -173,7 +174,7 @@ fn nameless(line: &[u8]) -> Option<(String, u64)> {
     Some((format!("{:x}-{:x}", plain(begin)?, plain(end)?), inode))
 }
 
-/// Whether it is memory, or a file that no task can have made: what is installed may be replaced at any time.
+/// Whether it is memory, or a file that no task can have made: installed files may be replaced at any time.
 fn is_of_the_system(path: &[u8]) -> bool {
     let is_below =
         |directory: &&str| path.strip_prefix(directory.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"));

@@ -1,7 +1,7 @@
-//! The task that owns the swarm: turns commands into requests and what the swarm says into events.
+//! The loop that owns the swarm: turns commands into requests and the swarm's events into the agent's.
 //!
-//! Nothing here waits for anything but the swarm, the commands and room for events. What goes out is in `outwards`, what
-//! others ask in `serving`.
+//! It waits for nothing but the swarm, commands and room for events. Outgoing requests are in `outbound`, requests of
+//! others in `serving`.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use tracing::{debug, warn};
 use super::addresses::Addresses;
 use super::answers::Answers;
 use super::found::Found;
-use super::outwards::{Bootstrap, InFlight, Link, QUIET, QUIET_OTHER_GRID, dial_error};
+use super::outbound::{Bootstrap, InFlight, Link, QUIET, QUIET_OTHER_GRID, dial_error};
 use super::reach::Reach;
 use super::serving::Serving;
-use super::shares::Held;
+use super::shares::Occupancy;
 use super::swarm::{Behaviour, BehaviourEvent, Limits};
 use super::wire::{self, Reply, Request};
 use super::{Command, Counters, DialError, NetConfig, NetError, NetEvent, identity, reach, swarm};
@@ -36,7 +36,7 @@ const RECEIVED_MAX: usize = 4096;
 const RECEIVED_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Events other than messages that may wait; more means that the agent is stuck.
-const EVENTS_HELD_MAX: usize = 2 * RECEIVED_MAX;
+const PENDING_EVENTS_MAX: usize = 2 * RECEIVED_MAX;
 
 /// How long a shutdown goes on delivering, and how long it waits for connections to close.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -45,10 +45,10 @@ const CLOSE: Duration = Duration::from_millis(300);
 /// How often forgotten peers are cleared.
 const SWEEP: Duration = Duration::from_secs(10);
 
-/// How often it is looked whose certificate has expired, and whether this machine's needs renewal.
+/// How often certificates are checked for expiry, and this machine's for renewal.
 const LOOK: Duration = Duration::from_secs(1);
 
-pub(super) struct Task {
+pub(super) struct EventLoop {
     pub(super) swarm: Swarm<Behaviour>,
     protocol: libp2p::StreamProtocol,
     pub(super) reach: Reach,
@@ -57,24 +57,24 @@ pub(super) struct Task {
     pub(super) counters: Arc<Counters>,
     commands: mpsc::Receiver<Command>,
     events: mpsc::Sender<NetEvent>,
-    held: VecDeque<NetEvent>,
-    /// What of them are messages, by peer.
-    held_of: Held,
+    pending_events: VecDeque<NetEvent>,
+    /// Number of messages in `pending_events`, by peer.
+    occupancy: Occupancy,
     pub(super) links: HashMap<PeerId, Link>,
     pub(super) addresses: Addresses,
-    /// Who said on the local network that it is there, and where.
+    /// Machines announced on the local network.
     pub(super) found: Found,
     pub(super) in_flight: HashMap<OutboundRequestId, InFlight>,
-    /// Peers that had no room, and when they are tried again.
+    /// Peers that had no room, and when to try them again.
     pub(super) resting: BTreeSet<(Instant, PeerId)>,
     pub(super) bootstraps: HashMap<ConnectionId, Bootstrap>,
     pub(super) serving: Serving,
     pub(super) answers: Answers,
-    /// Peers whose damaged or foreign answers were logged.
+    /// Peers whose malformed or foreign answers were logged.
     complained: HashSet<PeerId>,
 }
 
-impl Task {
+impl EventLoop {
     pub(super) fn new(
         config: &NetConfig,
         limits: Limits,
@@ -97,8 +97,8 @@ impl Task {
             counters,
             commands,
             events,
-            held: VecDeque::new(),
-            held_of: Held::new(RECEIVED_MAX, RECEIVED_BYTES_MAX),
+            pending_events: VecDeque::new(),
+            occupancy: Occupancy::new(RECEIVED_MAX, RECEIVED_BYTES_MAX),
             links: HashMap::new(),
             addresses: Addresses::new(reach),
             found: Found::default(),
@@ -125,14 +125,14 @@ impl Task {
                     Some(Command::Shutdown) | None => break,
                     Some(command) => self.on_command(command),
                 },
-                permit = events.reserve(), if !self.held.is_empty() => {
+                permit = events.reserve(), if !self.pending_events.is_empty() => {
                     let Ok(permit) = permit else {
                         debug!("nobody receives network events any more");
                         return;
                     };
-                    if let Some(event) = self.held.pop_front() {
+                    if let Some(event) = self.pending_events.pop_front() {
                         if let NetEvent::Received { from, bytes } = &event {
-                            self.held_of.remove(*from, bytes.len());
+                            self.occupancy.remove(*from, bytes.len());
                         }
                         permit.send(event);
                     }
@@ -153,9 +153,9 @@ impl Task {
         self.drain().await;
     }
 
-    /// Delivers what is queued, then says goodbye.
+    /// Delivers queued items, then closes all connections.
     async fn drain(&mut self) {
-        // What is said from now on is acknowledged, so that it is known to be there.
+        // From now on every message is acknowledged, so that its delivery is certain.
         self.answer_all();
         self.commands.close();
         while let Ok(command) = self.commands.try_recv() {
@@ -178,7 +178,7 @@ impl Task {
         }
         let connected: Vec<_> = self.swarm.connected_peers().copied().collect();
         for peer in connected {
-            // Fails only for one that has just gone.
+            // Fails only if the peer has just gone.
             if self.swarm.disconnect_peer_id(peer).is_err() {
                 debug!(%peer, "was gone already");
             }
@@ -205,21 +205,21 @@ impl Task {
 
     /// Whether another message of this length from this peer may wait for the agent.
     pub(super) fn has_room_for(&self, from: PeerId, bytes: usize) -> bool {
-        self.held_of.has_room_for(from, bytes)
+        self.occupancy.has_room_for(from, bytes)
     }
 
     pub(super) fn emit(&mut self, event: NetEvent) {
-        if self.held.len() >= EVENTS_HELD_MAX {
+        if self.pending_events.len() >= PENDING_EVENTS_MAX {
             warn!(?event, "the agent does not take its network events; one is lost");
             return;
         }
         if let NetEvent::Received { from, bytes } = &event {
-            self.held_of.add(*from, bytes.len());
+            self.occupancy.add(*from, bytes.len());
         }
-        self.held.push_back(event);
+        self.pending_events.push_back(event);
     }
 
-    /// Reports a peer as lost, once for what failed together.
+    /// Reports a peer as lost, once for simultaneous failures.
     pub(super) fn lost(&mut self, peer: PeerId) {
         let now = Instant::now();
         let link = self.links.entry(peer).or_default();
@@ -232,7 +232,7 @@ impl Task {
 
     pub(super) fn complain(&mut self, peer: PeerId, what: &str) {
         Counters::add(&self.counters.errors);
-        // Bounded, so that names cost a hostile peer more than they cost us.
+        // Bounded: new identities must not cost us memory.
         if self.complained.len() < 1024 && self.complained.insert(peer) {
             warn!(?peer, "{what} (logged once per peer)");
         }
@@ -249,7 +249,7 @@ impl Task {
         let links = &self.links;
         self.gate.keep(|peer| links.get(&peer).is_some_and(|link| !link.connections.is_empty()));
         self.bootstraps.retain(|_, bootstrap| !bootstrap.reply.is_closed());
-        self.say_again();
+        self.resend_gossip();
         if self.connected().is_empty() {
             self.dial_found();
         }
@@ -257,18 +257,18 @@ impl Task {
 
     // ---- the grid ----
 
-    /// Who must go, goes, and what is new is passed on.
+    /// Disconnects machines that are no longer valid, and passes gossip on.
     fn on_grid_changed(&mut self) {
         self.look();
-        let news = self.gate.news();
+        let gossip = self.gate.pending_gossip();
         for peer in self.connected() {
-            for words in &news {
-                self.tell(peer, "", words.clone());
+            for gossip in &gossip {
+                self.send_gossip(peer, "", gossip.clone());
             }
         }
     }
 
-    /// Closes connections to machines whose certificate is not valid any more, and asks for a renewal of this one's.
+    /// Disconnects machines whose certificate is not valid any more, and asks for a renewal of this one's.
     fn look(&mut self) {
         for peer in self.connected() {
             let Some(refused) = self.gate.objection(peer) else { continue };
@@ -279,7 +279,7 @@ impl Task {
             }
         }
         if let Some(RenewFrom { peer, address }) = self.gate.wants_renewal() {
-            self.tell(peer, &address, message::ask_for_renewal());
+            self.send_gossip(peer, &address, message::ask_for_renewal());
         }
     }
 
@@ -312,10 +312,10 @@ impl Task {
                 link.reported = None;
                 link.turned_away = false;
                 if link.connections.len() == 1 {
-                    // What it lacks is said anew.
-                    link.unheard.clear();
-                    for words in self.gate.lacks(peer) {
-                        self.tell(peer, "", words);
+                    // Everything that it lacks is sent anew.
+                    link.undelivered.clear();
+                    for gossip in self.gate.lacks(peer) {
+                        self.send_gossip(peer, "", gossip);
                     }
                 }
                 self.pump(peer);
@@ -352,7 +352,7 @@ impl Task {
             SwarmEvent::Behaviour(BehaviourEvent::Mdns(mdns::Event::Discovered(found))) => self.on_found(found),
             SwarmEvent::Behaviour(BehaviourEvent::Mdns(mdns::Event::Expired(expired))) => self.on_expired(expired),
             SwarmEvent::Behaviour(BehaviourEvent::Requests(event)) => self.on_request_event(event),
-            // Addresses that others observe are not used; the rest tells nothing that acts here.
+            // Addresses observed by others are not used; the other events need no reaction.
             other => debug!(event = ?other, "not used"),
         }
     }
@@ -369,7 +369,7 @@ impl Task {
             return;
         }
         link.announced = false;
-        // What was under way fails, and is reported, by itself.
+        // Requests under way fail, and are reported, by themselves.
         if !link.turned_away && !matches!(cause, Some(ConnectionError::KeepAliveTimeout)) {
             self.lost(peer);
         }
@@ -386,8 +386,8 @@ impl Task {
                         answer(reply, Err(DialError::OtherGrid(address)));
                     }
                     match self.links.get_mut(&peer) {
-                        // Whoever dialled closes. Closing from here could outrun what tells the other side why; the
-                        // next sweep does it if the other does not.
+                        // The dialler closes. Closing from here could outrun the frame that tells it why; the next
+                        // sweep closes if the dialler does not.
                         Some(link) if link.connections.get(&connection_id) == Some(&None) => link.turned_away = true,
                         _ => self.turn_away(peer, peer_id),
                     }
@@ -396,7 +396,7 @@ impl Task {
                 if let Some(Bootstrap { reply, .. }) = bootstrap {
                     answer(reply, Ok(peer));
                 }
-                // Also of a connection that is not the first: the peer may listen elsewhere by now.
+                // Even for a further connection: the peer may listen elsewhere by now.
                 self.addresses.learn(peer, &info.listen_addrs);
                 let Some(link) = self.links.get_mut(&peer) else { return };
                 if link.announced {
@@ -468,7 +468,7 @@ impl Task {
     }
 }
 
-/// Answers somebody who may have stopped waiting.
+/// Answers a caller, which may have stopped waiting.
 pub(super) fn answer<T>(reply: oneshot::Sender<T>, value: T) {
     if reply.send(value).is_err() {
         debug!("nobody waits for this answer any more");
