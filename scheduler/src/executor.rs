@@ -32,6 +32,7 @@ mod suspension;
 mod telling;
 #[cfg(test)]
 mod tests;
+mod updates;
 mod vacating;
 
 use std::collections::BTreeMap;
@@ -233,17 +234,14 @@ impl Executor {
             if held.waiting.is_empty() {
                 held.fresh_until = held.fresh_until.map(|until| until.max(io.now));
             }
-            if machines > held.machines {
-                (held.machines, held.pace) = (machines, pace);
-            }
+            held.updates.slow_down(machines, pace);
             held.attempt(request.attempt, &request.ranges);
             changes = held.supersede(request.attempt, &request.ranges);
             let new = request.ranges.difference(&held.ranges());
             held.go_on_from(&new, &request.checkpoints);
             held.waiting.extend_with(&new);
         }
-        held.holding_wait = held.first_wait(config);
-        held.results_wait = held.results_wait.max(held.first_wait(config));
+        held.updates.requested(config);
         changes.push(held.change(io));
         self.version += 1;
         // A request may know better where its submitter is, or lie: it is answered there once, and the answer tells.
@@ -255,7 +253,7 @@ impl Executor {
         if is_new && takes_a_link && to == held.bag.submitter && !pace.is_none() && !leads {
             // At once where nothing begins before its submitter has answered.
             let fresh_until = held.fresh_until.filter(|_| !held.confirmed);
-            held.speak_by(self.version, pace.next(io.now).min(fresh_until.unwrap_or(Time::MAX)));
+            held.updates.send_holding_by(self.version, pace.next(io.now).min(fresh_until.unwrap_or(Time::MAX)));
         } else {
             then.push(Then::Send(to, held.holding(self.version, io, config)));
         }
@@ -281,13 +279,12 @@ impl Executor {
         // keep each other alive for ever.
         if version == 0 {
             // Unasked: what the submitter knows may be older than what is here.
-            held.holding_due = io.now;
-            held.agreed = false;
-        } else if version == held.version {
-            held.renewed(term, io, config);
+            held.updates.send_holding_now(io.now);
+        } else if version == held.updates.version() {
+            held.lease_extended(term, io, config);
         }
         if drop.is_empty() {
-            if version == held.version {
+            if version == held.updates.version() {
                 self.forget_if_empty(bag);
             }
             return;
@@ -311,8 +308,8 @@ impl Executor {
     ) {
         for (bag, version) in bags {
             let held = self.held.get_mut(bag).filter(|held| held.bag.submitter.peer == from);
-            if let Some(held) = held.filter(|held| held.agreed && held.version == *version) {
-                held.renewed(term, io, config);
+            if let Some(held) = held.filter(|held| held.updates.is_answered() && held.updates.version() == *version) {
+                held.lease_extended(term, io, config);
             }
         }
     }
@@ -351,7 +348,7 @@ impl Executor {
     ) {
         let Some(held) = self.held.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
         let acknowledged = held.outbox.acknowledged(attempt, indices, io.now);
-        held.results_wait = held.first_wait(config);
+        held.updates.results_acknowledged(config);
         let changes: Vec<_> =
             acknowledged.into_iter().map(|index| Change::Delete(RecordKey::Outbox(bag, index))).collect();
         if !changes.is_empty() {
@@ -387,7 +384,7 @@ impl Executor {
                 let result = TaskResult::of(task.index, running.attempt, finished);
                 self.rest.note_end(success);
                 // Only of what is placed here is a failure believed.
-                let speaks = !success && !held.agreed;
+                let speaks = !success && !held.updates.is_answered();
                 self.version += u64::from(speaks);
                 let at_once = self.suspension.is_suspended();
                 held.finished(result, running.began, speaks.then_some(self.version), at_once, io, config);

@@ -7,11 +7,11 @@ use std::time::Duration;
 use idlewood_overlay::Time;
 
 use super::outbox::Outbox;
-use crate::bag::{ANSWER_WITHIN_MAX, BagHeader, BagKey, Checkpoint, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
+use super::updates::Updates;
+use crate::bag::{BagHeader, BagKey, Checkpoint, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::{Message, RESULTS_MAX};
-use crate::pace::Pace;
 use crate::queue::{Entry, WORK_MOPS_MAX, WORK_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
@@ -19,18 +19,7 @@ use crate::record::{Change, Record, RecordKey};
 /// Most checkpoints that tasks of a bag wait with here. Our choice: with as many intervals they are half of what a record may have.
 const HELD_CHECKPOINTS_MAX: usize = 4096;
 
-/// Words of machines that a submitter's link takes in a second: nine tenths of 1 Mb/s, the paper's, and 280 bytes each, as results
-/// of two tasks have.
-const WORDS_PER_S: u32 = 400;
-
-/// The last results of a bag on a machine come so many times as fast, so that they take a tenth of that link. On machines whose
-/// speeds are multiples of each other all end at the same instant.
-const LAST_RATE: u32 = 2;
-/// They wait for at most this part of the bag's age, half a percent.
-const LAST_SHARE: u32 = 200;
-/// The same where its stretch stays below the largest of the grid, which is what counts: 20 %.
-const LAST_SHARE_SPARED: u32 = 5;
-/// So far below, since that largest one is news of a second ago. Our choice.
+/// A bag is spared while its stretch is below this share of the grid's largest, which is known as of a second ago. Our choice.
 const SPARED: f64 = 0.9;
 
 /// A bag's part on this machine.
@@ -42,9 +31,6 @@ pub(super) struct Held {
     pub(super) attempt: u32,
     /// Of tasks that came with another attempt than the first.
     attempts: BTreeMap<u32, IntervalSet>,
-    pub(super) pace: Pace,
-    /// How many machines may have parts of it, as requests say.
-    pub(super) machines: u32,
     /// Whether its submitter has spoken of it itself; else all there is may be somebody's invention.
     pub(super) confirmed: bool,
     /// What it has told this machine to read the bag's blobs with.
@@ -74,20 +60,7 @@ pub(super) struct Held {
     pub(super) blocked_until: Time,
     /// Tasks in a row that could not be started.
     pub(super) not_started: u32,
-    /// Of the last `Holding` sent.
-    pub(super) version: u64,
-    /// Whether its submitter has answered that one, so that the next word can be short.
-    pub(super) agreed: bool,
-    pub(super) holding_due: Time,
-    pub(super) holding_wait: Duration,
-    /// When results are told of which nobody was told.
-    pub(super) results_due: Time,
-    /// How long after it was told last a result is told again.
-    pub(super) results_wait: Duration,
-    /// Until then nothing is said of results: there is no room on the way to its submitter.
-    pub(super) crowded_until: Time,
-    /// Not before then are the last results told that may wait.
-    turn: Time,
+    pub(super) updates: Updates,
     /// What [`Self::next_due`] was when the shelf looked last.
     pub(super) due: Option<Time>,
 }
@@ -99,8 +72,6 @@ impl Held {
             released,
             attempt: 0,
             attempts: BTreeMap::new(),
-            pace: Pace::NONE,
-            machines: 0,
             confirmed: false,
             key: None,
             fresh_until: None,
@@ -117,14 +88,7 @@ impl Held {
             with_mops: 0.0,
             blocked_until: Time::ZERO,
             not_started: 0,
-            version: 0,
-            agreed: false,
-            holding_due: Time::ZERO,
-            holding_wait: config.repeat_after,
-            results_due: Time::ZERO,
-            results_wait: config.repeat_after,
-            crowded_until: Time::ZERO,
-            turn: Time::ZERO,
+            updates: Updates::new(config),
             due: None,
         }
     }
@@ -132,10 +96,13 @@ impl Held {
     /// When there is something to do: to speak of it, to take back what was offered, to give back what nobody speaks for, or to
     /// try again to start of it.
     pub(super) fn next_due(&self, now: Time) -> Time {
-        let results = self.tell_due();
+        let results = self.next_results();
         let offered = (!self.offered.is_empty()).then_some(self.offered_until);
         let blocked = (!self.waiting.is_empty() && self.blocked_until > now).then_some(self.blocked_until);
-        [results, offered, blocked, self.unspoken_until()].into_iter().flatten().fold(self.holding_due, Time::min)
+        [results, offered, blocked, self.unspoken_until()]
+            .into_iter()
+            .flatten()
+            .fold(self.updates.holding_due(), Time::min)
     }
 
     /// Whether this can be the same bag: nothing of it ever changes but where its submitter is, and a while it
@@ -164,8 +131,7 @@ impl Held {
         {
             let left = self.waiting.intervals().saturating_sub(excess);
             self.waiting = self.waiting.ranges().take(left).collect();
-            self.agreed = false;
-            self.holding_due = now;
+            self.updates.send_holding_now(now);
         }
     }
 
@@ -268,7 +234,7 @@ impl Held {
     /// never did.
     pub(super) fn unspoken_until(&self) -> Option<Time> {
         let until = self.fresh_until.filter(|_| !self.confirmed && !self.waiting.is_empty())?;
-        Some(until + self.placement_timeout + self.pace.period)
+        Some(until + self.placement_timeout + self.updates.period())
     }
 
     /// The attempt with which a task came.
@@ -328,51 +294,14 @@ impl Held {
         !self.offered.is_empty() || !self.waiting.is_empty() && self.waiting != self.bound()
     }
 
-    /// How long to wait before a word is repeated for the first time: the way to and fro, or, where many machines speak to
-    /// one submitter, what its link may take for one word of each; else repetitions would fill a link that is behind.
-    pub(super) fn first_wait(&self, config: &Config) -> Duration {
-        config.repeat_after.max(self.link_takes())
-    }
-
-    /// How long the submitter's link takes for one word of each machine that may have a part of the bag.
-    fn link_takes(&self) -> Duration {
-        (Duration::from_secs(self.machines.into()) / WORDS_PER_S).min(ANSWER_WITHIN_MAX)
-    }
-
-    /// How long to wait after that.
-    pub(super) fn next_wait(&self, wait: Duration, config: &Config) -> Duration {
-        (wait * 2).min(config.lease / 3).max(self.first_wait(config))
-    }
-
-    /// Its submitter is to hear by then at the latest what is held now; answers to what it heard before say nothing of it.
-    pub(super) fn speak_by(&mut self, version: u64, moment: Time) {
-        self.holding_due = if self.version > 0 { self.holding_due.min(moment) } else { moment };
-        self.version = version;
-        self.agreed = false;
-    }
-
-    /// Its submitter hears of it now, and again unless it answers within a growing time.
-    pub(super) fn speak(&mut self, io: &Io, config: &Config) {
-        self.holding_due = io.now + self.holding_wait;
-        self.holding_wait = self.next_wait(self.holding_wait, config);
-    }
-
-    /// The submitter says that the lease runs on: half of it is left for repetitions.
-    pub(super) fn renewed(&mut self, term: Duration, io: &Io, config: &Config) {
-        let half = term.max(Duration::from_secs(1)) / 2;
-        // Whoever was answered together with others does not go on in step with them.
-        let is_first = !std::mem::replace(&mut self.agreed, true);
-        // Few renewals are lost, and one that is must not cost the lease.
-        self.holding_wait = self.first_wait(config).min(half / 2);
-        let share = || Pace::new(half, &io.me, &self.bag.id.0).share;
-        self.holding_due = io.now + if is_first { half.mul_f64(0.5 + 0.5 * share()) } else { half };
+    /// The submitter extends the lease by `term`.
+    pub(super) fn lease_extended(&mut self, term: Duration, io: &Io, config: &Config) {
+        self.updates.lease_extended(self.bag.id, term, &io.me, io.now, config);
     }
 
     /// The next `Holding`, whose answer is expected within a growing time.
     pub(super) fn holding(&mut self, version: u64, io: &Io, config: &Config) -> Message {
-        self.version = version;
-        self.agreed = false;
-        self.speak(io, config);
+        self.updates.holding_sent(version, io.now, config);
         // What is acknowledged out of order may leave more intervals than came. What is not listed is issued again.
         let ranges = self.ranges().ranges().take(HELD_INTERVALS_MAX).collect();
         let succeeded = self.outbox.values().filter(|result| result.success);
@@ -387,7 +316,7 @@ impl Held {
         self.waiting = stay;
         self.offered = IntervalSet::new();
         self.tell_if_last(io);
-        self.holding_wait = self.first_wait(config);
+        self.updates.hand_back(config);
         let change = self.change(io);
         let (to, message) = (self.bag.submitter.clone(), self.holding(version, io, config));
         io.persist_held(self.bag.id, vec![change], vec![Then::Send(to, message)]);
@@ -414,12 +343,10 @@ impl Held {
         // While more is to come here, this was not the last of the bag: it can wait, and be told together with others. The
         // last may be the last of all, and waits for less.
         let is_last = self.unfinished_is_empty();
-        // Tasks that are shorter than the submitter's link takes for what all say of them are told as evenly as it takes that;
-        // else whatever else is for the submitter would wait behind it.
-        self.turn = began + self.link_takes().mul_f64(self.pace.share);
+        self.updates.spread_last_results(began);
         let takes_a_link = self.bag.submitter.peer != io.me.peer;
-        let can_wait = result.success && !at_once && !self.pace.is_none() && (takes_a_link || !is_last);
-        let waits_until = self.outbox.has_untold().then_some(self.results_due);
+        let can_wait = result.success && !at_once && !self.updates.is_unpaced() && (takes_a_link || !is_last);
+        let waits_until = self.outbox.has_untold().then_some(self.updates.results_due());
         let (bag, index, attempt) = (self.bag.id, result.index, result.attempt);
         if !takes_a_link && version.is_none() && result.success && result.content.is_some() {
             // Its ledger journals it in the same breath: one record of it is enough.
@@ -431,7 +358,7 @@ impl Held {
         }
         self.outbox.insert(result.clone());
         let outbox = self.outbox_record(result, io);
-        let results = match (can_wait || self.crowded_until > io.now, is_last) {
+        let results = match (can_wait || self.updates.has_no_room(io.now), is_last) {
             (true, _) => Vec::new(),
             (false, false) => self.outbox.tell_one(index, io.now),
             // With the last all are told that wait; what is not durable yet, or more than one message takes, follows at once.
@@ -444,11 +371,11 @@ impl Held {
         let due = match (can_wait, is_last) {
             (false, false) if !results.is_empty() => Time::MAX,
             (false, _) => io.now,
-            (true, false) => self.pace.next(io.now),
+            (true, false) => self.updates.paced(io.now),
             (true, true) => self.last_due(io),
         };
         // What waits already is told in its time at the latest.
-        self.results_due = waits_until.map_or(due, |until| until.min(due));
+        self.updates.send_results_at(waits_until.map_or(due, |until| until.min(due)));
         let results = (!results.is_empty()).then(|| Message::Results {
             bag,
             executor: (&io.me).into(),
@@ -467,7 +394,7 @@ impl Held {
         if let Some(result) = self.outbox.store(task.index) {
             let written = Then::Written(task, result.attempt);
             // It is due as what waits already is, or at once.
-            self.results_due = self.results_due.min(io.now);
+            self.updates.send_results_by(io.now);
             let change = self.outbox_record(result, io);
             io.persist_held(task.bag, vec![change], vec![written]);
         }
@@ -481,56 +408,45 @@ impl Held {
     /// Tasks went elsewhere that would have followed: what waited for their results is the last, and is told as such.
     pub(super) fn tell_if_last(&mut self, io: &Io) {
         if self.unfinished_is_empty() && self.outbox.has_untold() {
-            self.results_due = self.results_due.min(self.last_due(io));
+            self.updates.send_results_by(self.last_due(io));
         }
     }
 
-    /// When the last results on this machine are told.
+    /// When the last results on this machine are sent.
     fn last_due(&self, io: &Io) -> Time {
-        let takes_a_link = self.bag.submitter.peer != io.me.peer;
-        if takes_a_link { self.last_pace(io).next(io.now).max(self.turn) } else { io.now }
-    }
-
-    /// The pace of the last results on this machine, which may be the last of all.
-    fn last_pace(&self, io: &Io) -> Pace {
+        if self.bag.submitter.peer == io.me.peer {
+            return io.now;
+        }
         let age = io.now.since(self.released);
         let spared_s = io.maximum_stretch * SPARED * self.size_mops() - age.as_secs_f64();
         let spared = Duration::try_from_secs_f64(spared_s.max(0.0)).unwrap_or(Duration::MAX);
-        let most = spared.min(age / LAST_SHARE_SPARED).max(age / LAST_SHARE);
-        self.pace.within((self.pace.period / LAST_RATE).min(most))
+        self.updates.last_results_due(io.now, age, spared)
     }
 
-    /// When something is to be said of results.
-    pub(super) fn tell_due(&self) -> Option<Time> {
-        let first = self.outbox.may_tell().then_some(self.results_due);
-        let due = first.into_iter().chain(self.results_again()).min();
-        due.map(|due| due.max(self.crowded_until))
-    }
-
-    /// When results are told again, unless they are acknowledged before.
-    fn results_again(&self) -> Option<Time> {
-        self.outbox.again_at(self.results_wait)
+    /// When results are sent next, for the first time or again.
+    pub(super) fn next_results(&self) -> Option<Time> {
+        self.updates.next_results(&self.outbox)
     }
 
     /// What is to be said of results now: once more what was not acknowledged in time, else what was not told yet.
     pub(super) fn results(&mut self, io: &Io, config: &Config) -> Vec<TaskResult> {
-        if self.crowded_until > io.now {
+        if self.updates.has_no_room(io.now) {
             return Vec::new();
         }
-        if self.results_again().is_some_and(|due| due <= io.now) {
+        if self.updates.resend_due(&self.outbox).is_some_and(|due| due <= io.now) {
             // With it all that nobody has acknowledged for long enough to be said again for the first time.
-            let told_by = io.now - self.first_wait(config);
-            self.results_wait = self.next_wait(self.results_wait, config);
+            let told_by = io.now - self.updates.first_wait(config);
+            self.updates.results_resent(config);
             return self.outbox.tell_again(told_by, io.now);
         }
-        if !self.outbox.may_tell() || self.results_due > io.now {
+        if !self.outbox.may_tell() || self.updates.results_due() > io.now {
             return Vec::new();
         }
         let results = self.outbox.tell(RESULTS_MAX, io.now);
         if !self.outbox.has_written() {
             // What is being written waits for the next such moment.
-            let next = self.pace.next(io.now + Duration::from_micros(1));
-            self.results_due = if self.unfinished_is_empty() { self.last_due(io) } else { next };
+            let next = self.updates.paced(io.now + Duration::from_micros(1));
+            self.updates.send_results_at(if self.unfinished_is_empty() { self.last_due(io) } else { next });
         }
         results
     }
@@ -539,7 +455,6 @@ impl Held {
     /// is known that there is room, or until then.
     pub(super) fn not_told(&mut self, results: &[TaskResult], until: Time) {
         self.outbox.not_told(results);
-        self.results_due = Time::ZERO;
-        self.crowded_until = until;
+        self.updates.wait_for_room(until);
     }
 }

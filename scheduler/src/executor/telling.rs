@@ -31,17 +31,14 @@ impl Executor {
     /// There is room again on the way to this submitter.
     pub(crate) fn has_room(&mut self, submitter: PeerId, now: Time) {
         for held in self.held.values_mut().filter(|held| held.bag.submitter.peer == submitter) {
-            held.crowded_until = held.crowded_until.min(now);
+            held.updates.room(now);
         }
     }
 
     /// This machine leaves, or may: what it holds and what is finished is told now, whatever the pace.
     pub(crate) fn tell_all(&mut self, now: Time) {
         for held in self.held.values_mut() {
-            held.results_due = held.results_due.min(now);
-            if !held.agreed {
-                held.holding_due = held.holding_due.min(now);
-            }
+            held.updates.hurry(now);
         }
     }
 
@@ -57,13 +54,13 @@ impl Executor {
         for bag in due {
             let Some(held) = self.held.get_mut(&bag) else { continue };
             // Results are told as each is durable, and what is held once all of it is.
-            let may_say = held.holding_due <= io.now && !io.is_writing(bag);
-            if may_say && held.agreed {
+            let may_say = held.updates.holding_due() <= io.now && !io.is_writing(bag);
+            if may_say && held.updates.is_answered() {
                 let submitter = &held.bag.submitter;
                 let (_, bags) = renewals.entry(submitter.peer).or_insert_with(|| (submitter.clone(), Vec::new()));
                 if bags.len() < RENEWALS_MAX {
-                    bags.push((held.bag.id, held.version));
-                    held.speak(io, config);
+                    bags.push((held.bag.id, held.updates.version()));
+                    held.updates.await_answer(io.now, config);
                 }
             } else if may_say {
                 self.version += 1;
@@ -103,8 +100,9 @@ impl Executor {
         for (peer, (submitter, mut bags)) in renewals {
             for bag in self.due(io.now, config.lease / 4) {
                 let is_soon = |held: &Held| {
-                    let is_due = held.holding_due > io.now && held.holding_due <= io.now + config.lease / 4;
-                    held.agreed && is_due && held.bag.submitter.peer == peer
+                    let due = held.updates.holding_due();
+                    let is_due = due > io.now && due <= io.now + config.lease / 4;
+                    held.updates.is_answered() && is_due && held.bag.submitter.peer == peer
                 };
                 let is_listed = bags.iter().any(|(listed, _)| *listed == bag);
                 if is_listed || bags.len() >= RENEWALS_MAX || io.is_writing(bag) {
@@ -115,8 +113,8 @@ impl Executor {
                     continue;
                 }
                 if let Some(held) = self.held.get_mut(&bag) {
-                    bags.push((bag, held.version));
-                    held.speak(io, config);
+                    bags.push((bag, held.updates.version()));
+                    held.updates.await_answer(io.now, config);
                 }
             }
             io.send(submitter, Message::Renewal { executor: (&io.me).into(), bags });
@@ -142,7 +140,7 @@ impl Executor {
                 break;
             }
             let is_writing = io.is_writing(bag);
-            let due = if is_writing { self.held.get(&bag).and_then(Held::tell_due) } else { Some(due) };
+            let due = if is_writing { self.held.get(&bag).and_then(Held::next_results) } else { Some(due) };
             held = held.into_iter().chain(due).min();
         }
         [held, self.suspension.vacate_at(), self.rest.until(), self.rating_due(io.now)].into_iter().flatten().min()

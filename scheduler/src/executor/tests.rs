@@ -349,7 +349,7 @@ fn laden(config: &Config) -> (Executor, Io) {
             config,
         );
         all_durable(&mut io);
-        let version = executor.held.get(&id).unwrap().version;
+        let version = executor.held.get(&id).unwrap().updates.version();
         let (submitter, term, drop) = (None, Duration::from_secs(60), IntervalSet::new());
         executor.lease(
             contact(1).peer,

@@ -113,8 +113,8 @@ impl Executor {
             }
             let result = TaskResult::unfinished(index, attempt, *checkpoint);
             // As of a failure, only of what is placed here is it believed.
-            self.version += u64::from(!held.agreed);
-            let version = (!held.agreed).then_some(self.version);
+            self.version += u64::from(!held.updates.is_answered());
+            let version = (!held.updates.is_answered()).then_some(self.version);
             held.finished(result, io.now, version, true, io, config);
         }
         let bound = held.bound();

@@ -46,10 +46,10 @@ fn only_what_time_alone_does_not_tell_is_news() {
 fn one_message_renews_what_is_due_and_what_will_be_soon() {
     let config = Config::default();
     let (mut executor, mut io) = laden(&config);
-    let bags: Vec<_> = executor.held.values().map(|held| (held.bag.id, held.version)).collect();
+    let bags: Vec<_> = executor.held.values().map(|held| (held.bag.id, held.updates.version())).collect();
     assert_eq!(bags.len(), 2);
     let later = executor.held.get_mut(&bags[1].0).expect("held");
-    later.holding_due += Duration::from_secs(10);
+    later.updates.delay_holding(Duration::from_secs(10));
     io.now += Duration::from_secs(30);
     executor.tick(&mut io, &config);
     let sent: Vec<_> = std::mem::take(&mut io.effects);
@@ -59,9 +59,9 @@ fn one_message_renews_what_is_due_and_what_will_be_soon() {
     let term = Duration::from_secs(100);
     executor.renewed(contact(3).peer, &bags, term, &mut io, &config);
     executor.renewed(contact(1).peer, &[(bags[0].0, 99)], term, &mut io, &config);
-    assert!(executor.held.values().all(|held| held.holding_due <= io.now + config.repeat_after));
+    assert!(executor.held.values().all(|held| held.updates.holding_due() <= io.now + config.repeat_after));
     executor.renewed(contact(1).peer, &bags, term, &mut io, &config);
-    assert!(executor.held.values().all(|held| held.holding_due == io.now + term / 2));
+    assert!(executor.held.values().all(|held| held.updates.holding_due() == io.now + term / 2));
     // Where the submitter asks, all is said.
     let (bag, drop) = (bags[0].0, IntervalSet::new());
     executor.lease(
@@ -82,7 +82,7 @@ fn last_result_waits(maximum_stretch: f64, period: Duration, age: Duration) -> D
     let (mut executor, mut io) = empty(&config);
     io.maximum_stretch = maximum_stretch;
     give(&mut executor, &mut io, 1, 1e4, 1e6, 0);
-    executor.held.get_mut(&BagId([1; 32])).unwrap().pace = Pace { period, share: 0.999 };
+    executor.held.get_mut(&BagId([1; 32])).unwrap().updates.set_pace(Pace { period, share: 0.999 });
     executor.dispatch(&mut io);
     // Its own moment is just over.
     io.now = Time::ZERO + age;
@@ -96,7 +96,7 @@ fn last_result_waits(maximum_stretch: f64, period: Duration, age: Duration) -> D
         exit_code: Some(0),
     };
     executor.ended(TaskId { bag: BagId([1; 32]), index: 0 }, TaskOutcome::Finished(finished), &mut io, &config);
-    executor.held.get(&BagId([1; 32])).unwrap().results_due.since(io.now)
+    executor.held.get(&BagId([1; 32])).unwrap().updates.results_due().since(io.now)
 }
 
 /// The last result waits for its share of the submitter's link, for longer where another bag is worse off.
@@ -125,11 +125,11 @@ fn those_who_are_answered_together_renew_one_by_one() {
         io.me = contact(number).into();
         give(&mut executor, &mut io, 1, 1e4, 1e6, 0);
         let held = executor.held.get_mut(&BagId([1; 32])).unwrap();
-        held.renewed(term, &io, &config);
-        let first = held.holding_due;
+        held.lease_extended(term, &io, &config);
+        let first = held.updates.holding_due();
         io.now = first;
-        held.renewed(term, &io, &config);
-        assert_eq!(held.holding_due.since(first), term / 2);
+        held.lease_extended(term, &io, &config);
+        assert_eq!(held.updates.holding_due().since(first), term / 2);
         first.since(Time::ZERO).as_secs_f64()
     });
     assert!(renewals.iter().all(|wait| (15.0..30.0).contains(wait)), "{renewals:?}");
