@@ -16,8 +16,8 @@ use crate::pace::Pace;
 /// `Results` with two tasks.
 const MESSAGES_PER_S: u32 = 400;
 
-/// The last results of a bag on a machine are sent at this multiple of the bag's pace, so that they take a tenth of that link: on
-/// machines whose speeds are multiples of each other all last tasks end at the same instant.
+/// The last results of a bag on a machine are sent at this multiple of the bag's pace, so that they take a tenth of that
+/// link: on machines whose speeds are multiples of each other all last tasks end at the same instant.
 const LAST_RATE: u32 = 2;
 /// They wait for at most one such part of the bag's age: half a percent.
 const LAST_SHARE: u32 = 200;
@@ -207,14 +207,14 @@ impl Updates {
 
     /// When results are sent next, for the first time or again.
     pub(super) fn next_results(&self, outbox: &Outbox) -> Option<Time> {
-        let first = outbox.may_tell().then_some(self.results_due);
+        let first = outbox.may_send().then_some(self.results_due);
         let due = first.into_iter().chain(self.resend_due(outbox)).min();
         due.map(|due| due.max(self.no_room_until))
     }
 
     /// When results are sent again, unless they are acknowledged before.
     pub(super) fn resend_due(&self, outbox: &Outbox) -> Option<Time> {
-        outbox.again_at(self.results_wait)
+        outbox.resend_at(self.results_wait)
     }
 
     /// Results are sent again now: the next time after twice the wait.

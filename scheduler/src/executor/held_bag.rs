@@ -1,5 +1,5 @@
-//! A bag's part on an executor: which of its tasks wait and run, which results are not acknowledged yet, and when its
-//! submitter hears of them next.
+//! One bag on an executor: which of its tasks wait, run and are offered to other machines, its unacknowledged results
+//! (`outbox`), and when its submitter is written to next (`updates`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,63 +16,68 @@ use crate::queue::{Entry, WORK_MOPS_MAX, WORK_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 
-/// Most checkpoints that tasks of a bag wait with here. Our choice: with as many intervals they are half of what a record may have.
+/// Most checkpoints with which unfinished tasks of one bag came here. Our choice: with as many intervals they take half of the
+/// largest record.
 const HELD_CHECKPOINTS_MAX: usize = 4096;
 
 /// A bag is spared while its stretch is below this share of the grid's largest, which is known as of a second ago. Our choice.
 const SPARED: f64 = 0.9;
 
-/// A bag's part on this machine.
+/// One bag on this machine.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldBag {
     pub(super) bag: BagHeader,
     pub(super) released: Time,
-    /// The highest of those that came.
+    /// The highest attempt of any task that came.
     pub(super) attempt: u32,
-    /// Of tasks that came with another attempt than the first.
+    /// Tasks by attempt; those that are not listed have attempt 0.
     attempts: BTreeMap<u32, IntervalSet>,
-    /// Whether its submitter has spoken of it itself; else all there is may be somebody's invention.
-    pub(super) confirmed: bool,
-    /// What it has told this machine to read the bag's blobs with.
+    /// Whether its submitter has sent a `Lease` for it; until then the bag may be somebody's invention.
+    pub(super) spoken_for: bool,
+    /// With what this machine reads the bag's blobs, once the submitter has sent it.
     pub(super) key: Option<BagKey>,
-    /// As long as that is not so its tasks begin until then only, while its manifest is fresh; `None`: whenever it is, since
-    /// it is this machine's own.
+    /// Until the submitter has spoken for the bag, its tasks begin only before this moment, while its manifest is fresh;
+    /// `None`: at any time.
     pub(super) fresh_until: Option<Time>,
-    /// As in the settings.
+    /// [`Config::placement_timeout`].
     placement_timeout: Duration,
+    /// Tasks that have not begun.
     pub(super) waiting: IntervalSet,
-    /// Not started here while the submitter is asked whether another machine may have them, at most until then.
+    /// Tasks offered to another machine: they do not begin here until the submitter answers, or until `offered_until`.
     pub(super) offered: IntervalSet,
     pub(super) offered_until: Time,
+    /// Tasks that have begun, frozen ones included.
     pub(super) running: IntervalSet,
-    /// What tasks that wait or run came with, to go on from.
+    /// The checkpoints with which unfinished tasks came, to go on from.
     pub(super) checkpoints: BTreeMap<u64, Checkpoint>,
-    /// Tasks that began here in an earlier life and have a checkpoint here: they are not given away without it.
-    pub(super) kept: IntervalSet,
+    /// Tasks that began here before and left a checkpoint on this machine: they are not given away without it.
+    pub(super) local_checkpoints: IntervalSet,
     pub(super) outbox: Outbox,
-    /// Number and summed work of the tasks finished here.
-    pub(super) finished: (u64, f64),
-    /// How many times its declared work a task takes, where that is far more (`rating`); else 1.
+    /// Number of tasks finished here.
+    pub(super) finished_tasks: u64,
+    /// Their summed work, in Mop.
+    pub(super) finished_mops: f64,
+    /// The measured work of its tasks as a multiple of the declared one, where that is far more (`rating`); else 1.
     pub(super) times_declared: f64,
-    /// What other bags of its submitter add to its size here (`submitters`), in Mop.
-    pub(super) with_mops: f64,
-    /// Not startable before then: its program could not be had.
+    /// The size of the bags before it in its submitter's line on this machine (`submitters`), in Mop.
+    pub(super) line_mops: f64,
+    /// No task begins before then: the last start failed.
     pub(super) blocked_until: Time,
-    /// Tasks in a row that could not be started.
-    pub(super) not_started: u32,
+    /// Starts that failed in a row.
+    pub(super) failed_starts: u32,
     pub(super) updates: Updates,
-    /// What [`Self::next_due`] was when the shelf looked last.
+    /// [`Self::next_due`] as [`super::held_bags::HeldBags::look`] last found it.
     pub(super) due: Option<Time>,
 }
 
-impl Held {
+impl HeldBag {
     pub(super) fn new(bag: BagHeader, released: Time, config: &Config) -> Self {
         Self {
             bag,
             released,
             attempt: 0,
             attempts: BTreeMap::new(),
-            confirmed: false,
+            spoken_for: false,
             key: None,
             fresh_until: None,
             placement_timeout: config.placement_timeout,
@@ -81,20 +86,21 @@ impl Held {
             offered_until: Time::ZERO,
             running: IntervalSet::new(),
             checkpoints: BTreeMap::new(),
-            kept: IntervalSet::new(),
+            local_checkpoints: IntervalSet::new(),
             outbox: Outbox::default(),
-            finished: (0, 0.0),
+            finished_tasks: 0,
+            finished_mops: 0.0,
             times_declared: 1.0,
-            with_mops: 0.0,
+            line_mops: 0.0,
             blocked_until: Time::ZERO,
-            not_started: 0,
+            failed_starts: 0,
             updates: Updates::new(config),
             due: None,
         }
     }
 
-    /// When there is something to do: to speak of it, to take back what was offered, to give back what nobody speaks for, or to
-    /// try again to start of it.
+    /// When the bag next needs attention: a message is due, an offer or a block ends, or tasks go back that the submitter
+    /// has not spoken for.
     pub(super) fn next_due(&self, now: Time) -> Time {
         let results = self.next_results();
         let offered = (!self.offered.is_empty()).then_some(self.offered_until);
@@ -105,8 +111,8 @@ impl Held {
             .fold(self.updates.holding_due(), Time::min)
     }
 
-    /// Whether this can be the same bag: nothing of it ever changes but where its submitter is, and a while it
-    /// is not declared.
+    /// Whether both headers can be of one bag: all fields are constant but the submitter's address and, while it is not
+    /// declared, the task size.
     pub(super) fn agrees_with(&self, bag: &BagHeader) -> bool {
         let BagHeader { id, submitter, tasks, task_mops, application_size_mops, declared } = &self.bag;
         (*id, submitter.peer, *tasks, *declared) == (bag.id, bag.submitter.peer, bag.tasks, bag.declared)
@@ -114,7 +120,7 @@ impl Held {
             && (!declared || *task_mops == bag.task_mops)
     }
 
-    /// Whether one message and one record can say what this machine accounts for with this request, too.
+    /// Whether the bag's tasks here, with those of this request, fit in one `Holding` and one record.
     pub(super) fn has_room_for(&self, request: &Request) -> bool {
         let unfinished = self.unfinished();
         let of_attempts: usize = self.attempts_among(&unfinished).values().map(IntervalSet::intervals).sum();
@@ -123,9 +129,9 @@ impl Held {
         intervals <= HELD_INTERVALS_MAX && checkpoints <= HELD_CHECKPOINTS_MAX
     }
 
-    /// Forgets what waits beyond that, where some of it was dropped here and there, and says so: what its submitter is not told of
-    /// it issues again.
-    pub(super) fn keep_what_can_be_told(&mut self, now: Time) {
+    /// Forgets waiting tasks that no longer fit in one `Holding`, after others were dropped between them, and has a `Holding`
+    /// sent: the submitter issues the tasks again that it does not list.
+    pub(super) fn forget_excess(&mut self, now: Time) {
         while let Some(excess @ 1..) = self.ranges().intervals().checked_sub(HELD_INTERVALS_MAX)
             && !self.waiting.is_empty()
         {
@@ -135,7 +141,7 @@ impl Held {
         }
     }
 
-    /// Everything this machine accounts for.
+    /// All tasks for which this machine accounts: unfinished, or with an unacknowledged result.
     pub(super) fn ranges(&self) -> IntervalSet {
         let mut ranges = self.unfinished();
         for index in self.outbox.indices() {
@@ -157,7 +163,7 @@ impl Held {
         self.unfinished_is_empty() && self.outbox.is_empty()
     }
 
-    /// A task waits, runs, is offered or has a result, and not two of these.
+    /// Panics where a task is in two of the states waiting, running, offered and ended, or has two attempts.
     #[cfg(debug_assertions)]
     pub(super) fn assert_one_state(&self) {
         self.outbox.assert_consistent();
@@ -179,30 +185,30 @@ impl Held {
         }
     }
 
-    /// a as known here: declared, or corrected by what finished tasks showed.
+    /// a as known here, in Mop: declared, or the mean of the tasks finished here.
     pub(super) fn task_mops(&self) -> f64 {
-        match self.finished {
+        match (self.finished_tasks, self.finished_mops) {
             (count, sum) if !self.bag.declared && count > 0 => (sum / count as f64).max(WORK_MOPS_MIN),
             _ => self.bag.task_mops * self.times_declared,
         }
     }
 
-    /// So many tasks of it, in plain numbers.
+    /// `left` tasks of this bag as an entry of the queue's [`crate::queue::Load`].
     pub(super) fn entry(&self, task_mops: f64, left: f64) -> Entry {
         let (release_s, application_size_mops) = (self.released.as_secs_f64(), self.size_mops());
         Entry { release_s, application_size_mops, task_mops, left }
     }
 
-    /// w as it counts here.
+    /// w from which the deadline is computed here, in Mop.
     fn size_mops(&self) -> f64 {
-        // A header may say less of the whole than of the tasks.
+        // A header may give a size below the sum of its tasks.
         let all_tasks_mops = self.bag.tasks as f64 * self.bag.task_mops;
-        let size_mops = (all_tasks_mops + self.with_mops).max(self.bag.application_size_mops) * self.times_declared;
+        let size_mops = (all_tasks_mops + self.line_mops).max(self.bag.application_size_mops) * self.times_declared;
         size_mops.min(WORK_MOPS_MAX)
     }
 
-    /// These tasks are wanted with this attempt: those that have not begun here, or not with a later one, get it.
-    pub(super) fn attempt(&mut self, attempt: u32, ranges: &IntervalSet) {
+    /// The submitter wants these tasks with this attempt: those that neither run nor have a later attempt take it.
+    pub(super) fn set_attempt(&mut self, attempt: u32, ranges: &IntervalSet) {
         self.attempt = self.attempt.max(attempt);
         let held = self.unfinished();
         let mut ranges = ranges.difference(&self.running);
@@ -219,21 +225,20 @@ impl Held {
         self.attempts.retain(|_, tasks| !tasks.is_empty());
     }
 
-    /// Whether tasks of it may begin as far as anybody knows that it is not over: its submitter has spoken of it here, or had
-    /// no time for that yet.
+    /// Whether the submitter has spoken for the bag, or may not have had the time yet.
     pub(super) fn is_current(&self, now: Time) -> bool {
-        self.confirmed || self.fresh_until.is_none_or(|until| now < until)
+        self.spoken_for || self.fresh_until.is_none_or(|until| now < until)
     }
 
-    /// Whether tasks of it may begin.
+    /// Whether its tasks may begin.
     pub(super) fn may_begin(&self, now: Time) -> bool {
         self.blocked_until <= now && self.is_current(now)
     }
 
-    /// When what has not begun goes back since its submitter does not speak of it: by then that one has issued it again, or
-    /// never did.
+    /// When unstarted tasks go back because the submitter has not spoken for the bag: had it issued them, it has issued them
+    /// again by then.
     pub(super) fn unspoken_until(&self) -> Option<Time> {
-        let until = self.fresh_until.filter(|_| !self.confirmed && !self.waiting.is_empty())?;
+        let until = self.fresh_until.filter(|_| !self.spoken_for && !self.waiting.is_empty())?;
         Some(until + self.placement_timeout + self.updates.period())
     }
 
@@ -242,15 +247,15 @@ impl Held {
         self.attempts.iter().find(|(_, tasks)| tasks.contains(index)).map_or(0, |(attempt, _)| *attempt)
     }
 
-    /// Forgets failures of earlier attempts at these tasks: their submitter wants another.
+    /// Forgets failures of earlier attempts at these tasks: the submitter wants another attempt.
     pub(super) fn supersede(&mut self, attempt: u32, ranges: &IntervalSet) -> Vec<Change> {
         let old = |result: &TaskResult| !result.success && result.attempt < attempt && ranges.contains(result.index);
         let bag = self.bag.id;
         self.outbox.forget(old).into_iter().map(|index| Change::Delete(RecordKey::Outbox(bag, index))).collect()
     }
 
-    /// What must be in the store for the tasks that are not finished.
-    pub(super) fn change(&self, io: &Io) -> Change {
+    /// The change that brings the record of unfinished tasks up to date.
+    pub(super) fn record_change(&self, io: &Io) -> Change {
         let ranges = self.unfinished();
         if ranges.is_empty() {
             return Change::Delete(RecordKey::Held(self.bag.id));
@@ -265,7 +270,7 @@ impl Held {
         })
     }
 
-    /// Attempts after the first of some tasks.
+    /// The attempts above 0 of these tasks.
     fn attempts_among(&self, ranges: &IntervalSet) -> BTreeMap<u32, IntervalSet> {
         let among = self.attempts.iter().map(|(attempt, tasks)| (*attempt, tasks.intersection(ranges)));
         among.filter(|(_, tasks)| !tasks.is_empty()).collect()
@@ -276,22 +281,22 @@ impl Held {
         among.map(|(index, checkpoint)| (*index, *checkpoint)).collect()
     }
 
-    /// These tasks are new here, and go on from these checkpoints, or begin.
-    pub(super) fn go_on_from(&mut self, tasks: &IntervalSet, checkpoints: &[(u64, Checkpoint)]) {
+    /// These tasks are new here: they go on from these checkpoints, those without one begin anew.
+    pub(super) fn take_checkpoints(&mut self, tasks: &IntervalSet, checkpoints: &[(u64, Checkpoint)]) {
         let held = self.unfinished();
         self.checkpoints.retain(|index, _| held.contains(*index) && !tasks.contains(*index));
-        self.kept.subtract(tasks);
+        self.local_checkpoints.subtract(tasks);
         self.checkpoints.extend(checkpoints.iter().filter(|(index, _)| tasks.contains(*index)).copied());
     }
 
-    /// Tasks that have not begun, and are not given away without the checkpoint that they have here.
-    pub(super) fn bound(&self) -> IntervalSet {
-        self.waiting.intersection(&self.kept)
+    /// Waiting tasks that have a checkpoint on this machine, and so are not given away without it.
+    pub(super) fn unmovable(&self) -> IntervalSet {
+        self.waiting.intersection(&self.local_checkpoints)
     }
 
-    /// Whether something has not begun and is nowhere bound.
-    pub(super) fn has_unbound(&self) -> bool {
-        !self.offered.is_empty() || !self.waiting.is_empty() && self.waiting != self.bound()
+    /// Whether any unstarted task can be given away.
+    pub(super) fn has_movable(&self) -> bool {
+        !self.offered.is_empty() || !self.waiting.is_empty() && self.waiting != self.unmovable()
     }
 
     /// The submitter extends the lease by `term`.
@@ -299,10 +304,10 @@ impl Held {
         self.updates.lease_extended(self.bag.id, term, &io.me, io.now, config);
     }
 
-    /// The next `Holding`, whose answer is expected within a growing time.
-    pub(super) fn holding(&mut self, version: u64, io: &Io, config: &Config) -> Message {
+    /// The `Holding` of this version, to be sent now.
+    pub(super) fn new_holding(&mut self, version: u64, io: &Io, config: &Config) -> Message {
         self.updates.holding_sent(version, io.now, config);
-        // What is acknowledged out of order may leave more intervals than came. What is not listed is issued again.
+        // Acknowledgements out of order may leave more intervals than came. The submitter issues unlisted tasks again.
         let ranges = self.ranges().ranges().take(HELD_INTERVALS_MAX).collect();
         let succeeded = self.outbox.values().filter(|result| result.success);
         let finished: IntervalSet = succeeded.map(|result| result.index..result.index + 1).collect();
@@ -311,20 +316,22 @@ impl Held {
         Message::Holding { bag, executor, version, attempt: self.attempt, ranges, finished }
     }
 
-    /// Unstarted tasks go back to the submitter, but for these: the next `Holding` no longer lists them.
+    /// Unstarted tasks but for `stay` go back to the submitter: a `Holding` that no longer lists them is sent once that is
+    /// durable.
     pub(super) fn hand_back(&mut self, stay: IntervalSet, version: u64, io: &mut Io, config: &Config) {
         self.waiting = stay;
         self.offered = IntervalSet::new();
-        self.tell_if_last(io);
+        self.hurry_if_last(io);
         self.updates.hand_back(config);
-        let change = self.change(io);
-        let (to, message) = (self.bag.submitter.clone(), self.holding(version, io, config));
+        let change = self.record_change(io);
+        let (to, message) = (self.bag.submitter.clone(), self.new_holding(version, io, config));
         io.persist_held(self.bag.id, vec![change], vec![Then::Send(to, message)]);
     }
 
-    /// A task that began then ran to its end, or goes back with a checkpoint: its submitter hears of it once that is durable;
-    /// before, with a number for that, of what is held. It hears of it at once where this machine may be about to go.
-    pub(super) fn finished(
+    /// A task ran to its end, or goes back with a checkpoint: the result is sent once it is durable, together with others where
+    /// it can wait, at once where `at_once` says that this machine may be about to leave. With a `version`, a `Holding` of that
+    /// version goes before it.
+    pub(super) fn task_ended(
         &mut self,
         result: TaskResult,
         began: Time,
@@ -334,24 +341,24 @@ impl Held {
         config: &Config,
     ) {
         if !result.unfinished {
-            self.not_started = 0;
-            self.finished.0 += 1;
-            self.finished.1 += result.work_mops;
+            self.failed_starts = 0;
+            self.finished_tasks += 1;
+            self.finished_mops += result.work_mops;
         }
         self.checkpoints.remove(&result.index);
-        self.kept.remove_index(result.index);
-        // While more is to come here, this was not the last of the bag: it can wait, and be told together with others. The
-        // last may be the last of all, and waits for less.
+        self.local_checkpoints.remove_index(result.index);
+        // While other tasks of the bag are unfinished here the result can wait for theirs. The last one here may be the bag's
+        // last of all, and waits for less.
         let is_last = self.unfinished_is_empty();
         self.updates.spread_last_results(began);
         let takes_a_link = self.bag.submitter.peer != io.me.peer;
         let can_wait = result.success && !at_once && !self.updates.is_unpaced() && (takes_a_link || !is_last);
-        let waits_until = self.outbox.has_untold().then_some(self.updates.results_due());
+        let waits_until = self.outbox.has_unsent().then_some(self.updates.results_due());
         let (bag, index, attempt) = (self.bag.id, result.index, result.attempt);
         if !takes_a_link && version.is_none() && result.success && result.content.is_some() {
-            // Its ledger journals it in the same breath: one record of it is enough.
+            // This machine's ledger journals it at once: one record is enough.
             self.outbox.insert_unstored(result.clone());
-            io.persist_held(bag, vec![self.change(io)], Vec::new());
+            io.persist_held(bag, vec![self.record_change(io)], Vec::new());
             let (executor, results) = ((&io.me).into(), vec![result]);
             io.send(self.bag.submitter.clone(), Message::Results { bag, executor, results, signature: None });
             return;
@@ -360,11 +367,12 @@ impl Held {
         let outbox = self.outbox_record(result, io);
         let results = match (can_wait || self.updates.has_no_room(io.now), is_last) {
             (true, _) => Vec::new(),
-            (false, false) => self.outbox.tell_one(index, io.now),
-            // With the last all are told that wait; what is not durable yet, or more than one message takes, follows at once.
+            (false, false) => self.outbox.send_one(index, io.now),
+            // The last result takes along all that wait; those that are not durable yet, or do not fit in this message,
+            // follow at once.
             (false, true) => {
-                let mut results = self.outbox.tell_one(index, io.now);
-                self.outbox.tell_with(&mut results, RESULTS_MAX, io.now);
+                let mut results = self.outbox.send_one(index, io.now);
+                self.outbox.send_with(&mut results, RESULTS_MAX, io.now);
                 results
             }
         };
@@ -374,7 +382,7 @@ impl Held {
             (true, false) => self.updates.paced(io.now),
             (true, true) => self.last_due(io),
         };
-        // What waits already is told in its time at the latest.
+        // Results that wait already are sent at their time at the latest.
         self.updates.send_results_at(waits_until.map_or(due, |until| until.min(due)));
         let results = (!results.is_empty()).then(|| Message::Results {
             bag,
@@ -382,32 +390,32 @@ impl Held {
             results,
             signature: None,
         });
-        let holding = version.map(|version| self.holding(version, io, config));
+        let holding = version.map(|version| self.new_holding(version, io, config));
         let then = holding.into_iter().chain(results).map(|message| Then::Send(self.bag.submitter.clone(), message));
         let written = Then::Written(TaskId { bag, index }, attempt);
-        let changes = vec![outbox, self.change(io)];
+        let changes = vec![outbox, self.record_change(io)];
         io.persist_held(bag, changes, then.chain([written]).collect());
     }
 
-    /// Keeps a result of this machine's own bag that its ledger has not taken.
+    /// Stores the result of a task of this machine's own bag, since its ledger has not taken it.
     pub(super) fn store_untaken(&mut self, task: TaskId, io: &mut Io) {
         if let Some(result) = self.outbox.store(task.index) {
             let written = Then::Written(task, result.attempt);
-            // It is due as what waits already is, or at once.
+            // Due with the results that wait already, or at once.
             self.updates.send_results_by(io.now);
             let change = self.outbox_record(result, io);
             io.persist_held(task.bag, vec![change], vec![written]);
         }
     }
 
-    /// What the store keeps of a result until it is acknowledged.
+    /// The record of a result, which is kept until the result is acknowledged.
     fn outbox_record(&self, result: TaskResult, io: &Io) -> Change {
         Change::Put(Record::Outbox { bag: self.bag.clone(), released: io.wall(self.released), result })
     }
 
-    /// Tasks went elsewhere that would have followed: what waited for their results is the last, and is told as such.
-    pub(super) fn tell_if_last(&mut self, io: &Io) {
-        if self.unfinished_is_empty() && self.outbox.has_untold() {
+    /// Tasks have left this machine: if none is unfinished, the unsent results are the last here, and are sent as such.
+    pub(super) fn hurry_if_last(&mut self, io: &Io) {
+        if self.unfinished_is_empty() && self.outbox.has_unsent() {
             self.updates.send_results_by(self.last_due(io));
         }
     }
@@ -428,33 +436,33 @@ impl Held {
         self.updates.next_results(&self.outbox)
     }
 
-    /// What is to be said of results now: once more what was not acknowledged in time, else what was not told yet.
-    pub(super) fn results(&mut self, io: &Io, config: &Config) -> Vec<TaskResult> {
+    /// The results to send now in one message: again those that were not acknowledged in time, else those not sent yet.
+    pub(super) fn due_results(&mut self, io: &Io, config: &Config) -> Vec<TaskResult> {
         if self.updates.has_no_room(io.now) {
             return Vec::new();
         }
         if self.updates.resend_due(&self.outbox).is_some_and(|due| due <= io.now) {
-            // With it all that nobody has acknowledged for long enough to be said again for the first time.
-            let told_by = io.now - self.updates.first_wait(config);
+            // All that were sent a first wait ago or earlier.
+            let sent_by = io.now - self.updates.first_wait(config);
             self.updates.results_resent(config);
-            return self.outbox.tell_again(told_by, io.now);
+            return self.outbox.resend(sent_by, io.now);
         }
-        if !self.outbox.may_tell() || self.updates.results_due() > io.now {
+        if !self.outbox.may_send() || self.updates.results_due() > io.now {
             return Vec::new();
         }
-        let results = self.outbox.tell(RESULTS_MAX, io.now);
+        let results = self.outbox.send(RESULTS_MAX, io.now);
         if !self.outbox.has_written() {
-            // What is being written waits for the next such moment.
+            // Results that are still being written wait for the next moment of the pace.
             let next = self.updates.paced(io.now + Duration::from_micros(1));
             self.updates.send_results_at(if self.unfinished_is_empty() { self.last_due(io) } else { next });
         }
         results
     }
 
-    /// These results did not leave, since there is no room on the way to its submitter: nothing is said of results until it
-    /// is known that there is room, or until then.
-    pub(super) fn not_told(&mut self, results: &[TaskResult], until: Time) {
-        self.outbox.not_told(results);
+    /// These results came back for lack of room on the way to the submitter: none are sent until there is room, or until
+    /// `until`.
+    pub(super) fn not_sent(&mut self, results: &[TaskResult], until: Time) {
+        self.outbox.not_sent(results);
         self.updates.wait_for_room(until);
     }
 }
