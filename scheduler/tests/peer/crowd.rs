@@ -1,8 +1,8 @@
-//! Many small tasks at once, and ways on which there is no room.
+//! Many small tasks at once, and peers for whose messages the driver has no room.
 
 use super::*;
 
-/// Results of how many tasks each message said.
+/// The number of results in each message.
 fn told(host: &Host) -> Vec<u64> {
     let results = host.sent.iter().filter_map(|(_, message)| match message {
         Message::Results { results, .. } => Some(results.len() as u64),
@@ -15,7 +15,7 @@ fn acknowledged(range: Range<u64>) -> Message {
     Message::ResultsAck { bag: BAG, attempt: 0, indices: IntervalSet::from(range) }
 }
 
-/// A machine that has run so many tasks of a bag of another, and told nobody of the end of any.
+/// A machine that has run so many tasks of another's bag, and has sent no result.
 fn finished(tasks: u64) -> Host {
     let mut host = Host::new(2);
     host.receive(1, unhurried(1, 0..tasks + 1, 500));
@@ -26,7 +26,7 @@ fn finished(tasks: u64) -> Host {
     host
 }
 
-/// What the driver has no room for comes back.
+/// The driver returns all messages for lack of room.
 fn refuse(host: &mut Host) {
     for (to, message) in std::mem::take(&mut host.sent) {
         if !matches!(message, Message::Overlay(_)) {
@@ -36,7 +36,7 @@ fn refuse(host: &mut Host) {
 }
 
 #[test]
-fn results_that_come_together_are_acknowledged_together() {
+fn results_of_one_message_are_acknowledged_together() {
     let [mut submitter, mut executor] = pair();
     submitter.give(Event::OwnerReturned { stands_still: true });
     talk(&mut submitter, &mut executor, 5);
@@ -45,7 +45,7 @@ fn results_that_come_together_are_acknowledged_together() {
     let mut acks = Vec::new();
     for round in 0..100 {
         executor.finish_running();
-        // As its worker ends one task after the other.
+        // The worker ends one task after the other.
         (0..100).for_each(|_| executor.finish_running());
         talk_and(&mut submitter, &mut executor, 1, |message| {
             if let Message::ResultsAck { indices, .. } = message {
@@ -65,7 +65,7 @@ fn results_that_come_together_are_acknowledged_together() {
 }
 
 #[test]
-fn no_more_results_are_told_than_their_submitter_acknowledges() {
+fn unacknowledged_results_are_bounded() {
     let mut host = finished(5000);
     while told(&host).is_empty() {
         host.pass(seconds(0.1));
@@ -83,7 +83,7 @@ fn no_more_results_are_told_than_their_submitter_acknowledges() {
     host.receive(1, acknowledged(512..1024));
     host.pass(seconds(0.01));
     assert_eq!(told(&host), [512], "they follow at once");
-    // What was lost is said again, and not what is there.
+    // Lost results are sent again, and no others.
     host.receive(1, acknowledged(0..511));
     host.receive(1, acknowledged(1024..2559));
     host.sent.clear();
@@ -96,7 +96,7 @@ fn no_more_results_are_told_than_their_submitter_acknowledges() {
 }
 
 #[test]
-fn results_for_which_there_is_no_room_are_told_when_there_is() {
+fn returned_results_are_sent_when_there_is_room() {
     let mut host = finished(700);
     host.pass(seconds(20.1));
     let sent: u64 = told(&host).iter().sum();
@@ -113,7 +113,7 @@ fn results_for_which_there_is_no_room_are_told_when_there_is() {
 }
 
 #[test]
-fn where_nobody_says_that_there_is_room_results_are_tried_again() {
+fn returned_results_are_sent_again_without_a_room_event() {
     let mut host = finished(10);
     host.pass(seconds(20.1));
     refuse(&mut host);
@@ -122,7 +122,7 @@ fn where_nobody_says_that_there_is_room_results_are_tried_again() {
 }
 
 #[test]
-fn acknowledgements_and_the_newest_words_wait_for_room() {
+fn acknowledgements_and_the_newest_messages_wait_for_room() {
     let [mut submitter, _router] = pair();
     submitter.give(Event::OwnerReturned { stands_still: true });
     submitter.give(Event::Submitted(submission(100, 1000.0)));
