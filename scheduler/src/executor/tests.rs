@@ -281,7 +281,8 @@ impl Machine {
     }
 }
 
-fn kept(config: Config, bags: &[(f64, u64, f64, f64)]) -> f64 {
+/// Runs these bags; the largest stretch as a share of the promised one.
+fn worst_of_promised(config: Config, bags: &[(f64, u64, f64, f64)]) -> f64 {
     let mut machine = Machine::new(config);
     for (number, &(wait_s, tasks, task_s, size_mops)) in (1..).zip(bags) {
         machine.run_until(machine.io.now + Duration::from_secs_f64(wait_s));
@@ -296,7 +297,7 @@ fn kept(config: Config, bags: &[(f64, u64, f64, f64)]) -> f64 {
 fn a_thawing_task_preempts_no_task_beyond_the_limit() {
     // One task of the second bag is frozen when the only one of the third runs, which has nothing left to begin.
     let bags = [(0.0, 1, 185.0, 185e3), (0.0, 2, 126.0, 15e6), (257.0, 1, 57.0, 57e3), (0.0, 1, 1.0, 1.1e7)];
-    let worst = kept(Config { frozen_max: 1, ..Config::default() }, &bags);
+    let worst = worst_of_promised(Config { frozen_max: 1, ..Config::default() }, &bags);
     assert!(worst <= 1.0, "{worst} of what was promised");
 }
 
@@ -312,7 +313,7 @@ proptest! {
             .into_iter()
             .map(|(wait_s, tasks, task_s, log)| (wait_s, tasks, task_s, tasks as f64 * task_s * 1000.0 * log.exp2()))
             .collect();
-        let worst = kept(Config { frozen_max, slots, ..Config::default() }, &bags);
+        let worst = worst_of_promised(Config { frozen_max, slots, ..Config::default() }, &bags);
         prop_assert!(worst <= 1.0 + 1e-9, "{} of what was promised", worst);
     }
 }
@@ -368,10 +369,10 @@ fn a_machine_rests_when_a_lease_asks_and_all_tasks_failed() {
     let config = Config::default();
     let (mut executor, mut io) = laden(&config);
     let (bag, drop, rest) = (BagId([1; 32]), IntervalSet::new(), Duration::from_secs(60));
-    let told = || Lease { bag, version: 0, submitter: None, term: rest, drop: drop.clone(), rest, key: None };
+    let asked_to_rest = || Lease { bag, version: 0, submitter: None, term: rest, drop: drop.clone(), rest, key: None };
     let is_offered = |executor: &mut Executor, io: &Io| executor.summary(io.now) != Summary::unavailable();
     for failures in 0..=FAILED_IN_ROW {
-        executor.lease(contact(1).peer, told(), &mut io, &config);
+        executor.lease(contact(1).peer, asked_to_rest(), &mut io, &config);
         assert_eq!(executor.resting_until().is_some(), failures == FAILED_IN_ROW, "after {failures} failures");
         executor.dispatch(&mut io);
         let task = executor.places.begun().find(|running| running.runs()).expect("one runs").task;

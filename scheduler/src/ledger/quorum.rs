@@ -83,7 +83,7 @@ pub(super) struct Vote {
 impl Vote {
     /// Whether a result agrees with this vote. The outputs of crashed tasks may differ, since they depend on the machine's
     /// speed.
-    fn says(&self, result: &TaskResult) -> bool {
+    fn agrees_with(&self, result: &TaskResult) -> bool {
         self.result.success == result.success
             && (self.result.output == result.output || self.result.crashed && result.crashed)
     }
@@ -200,7 +200,7 @@ impl Votes {
         }
         let votes = &*votes;
         let own = votes.iter().position(|vote| vote.executor.peer == executor.peer)?;
-        let alike = |vote: &Vote| votes.iter().filter(|other| other.says(&vote.result)).count();
+        let alike = |vote: &Vote| votes.iter().filter(|other| other.agrees_with(&vote.result)).count();
         // A failure is not believed alone: the task may succeed elsewhere, and nothing would show that. Nor is a success where
         // another machine has failed the task and tries it again.
         let is_uncontested = alike(&votes[own]) == votes.len() && !self.counts_from.contains_key(&index);
@@ -232,7 +232,7 @@ impl Votes {
         self.exempt.remove_index(winner.index);
         self.stuck.remove(&winner.index);
         self.counts_from.remove(&winner.index);
-        let alike = votes.iter().filter(|vote| vote.says(winner)).count();
+        let alike = votes.iter().filter(|vote| vote.agrees_with(winner)).count();
         self.disputed += u64::from(alike < votes.len());
         let has_quorum = alike == votes.len() || alike >= self.replication.quorum as usize;
         Decided { votes, has_quorum }
@@ -349,14 +349,14 @@ impl Ledger {
         for vote in &votes {
             let (voter, succeeds) = (vote.executor.peer, vote.result.success);
             // Of two different outputs one is false; a failure or success that others do not have may be chance.
-            let is_telling = has_quorum && votes.len() > 1 && winner.success;
-            if is_telling && succeeds {
-                let (reputation, gone) = io.reputations.note(voter, vote.says(winner), io.wall(io.now));
+            let votes_count = has_quorum && votes.len() > 1 && winner.success;
+            if votes_count && succeeds {
+                let (reputation, gone) = io.reputations.note(voter, vote.agrees_with(winner), io.wall(io.now));
                 changes.push(Change::Put(Record::Reputation { executor: voter, reputation }));
                 changes.extend(gone.map(|peer| Change::Delete(RecordKey::Reputation(peer))));
             }
             // Crashes were counted when they came, and a false output says nothing about whether tasks run on a machine.
-            if is_telling && !vote.result.crashed && (!succeeds || vote.says(winner)) {
+            if votes_count && !vote.result.crashed && (!succeeds || vote.agrees_with(winner)) {
                 self.avoided.note_end(voter, succeeds);
             }
             if voter != decider {
@@ -390,12 +390,12 @@ impl Ledger {
         if self.outputs.is_fetching(index) || self.waiting.unissued().contains(index) {
             return false;
         }
-        let most = votes.iter().map(|vote| votes.iter().filter(|other| other.says(&vote.result)).count()).max();
-        most.unwrap_or(0) + self.silent(index, votes) < self.votes.replication.quorum as usize
+        let most = votes.iter().map(|vote| votes.iter().filter(|other| other.agrees_with(&vote.result)).count()).max();
+        most.unwrap_or(0) + self.yet_to_vote(index, votes) < self.votes.replication.quorum as usize
     }
 
     /// How many machines hold a task, on which these are the votes, and have yet to vote.
-    fn silent(&self, index: u64, votes: &[Vote]) -> usize {
+    fn yet_to_vote(&self, index: u64, votes: &[Vote]) -> usize {
         let holds = |vote: &&Vote| self.placed.holds(vote.executor.peer, index);
         self.placed.copies_of(index).saturating_sub(votes.iter().filter(holds).count())
     }
@@ -452,7 +452,7 @@ impl Ledger {
                 };
                 let Some((_, sent, peer, half)) = [false, true].into_iter().filter_map(first_of).min() else {
                     // Other machines may become known later.
-                    self.ask_again(io.now, config);
+                    self.look_again_later(io.now, config);
                     self.note_stuck(part, &stuck_before, &machines, io, config);
                     continue;
                 };
@@ -476,7 +476,7 @@ impl Ledger {
     }
 
     /// Has copies looked for again after [`Config::placement_timeout`].
-    fn ask_again(&mut self, now: Time, config: &Config) {
+    fn look_again_later(&mut self, now: Time, config: &Config) {
         let at = now + config.placement_timeout;
         self.votes.again_at = Some(self.votes.again_at.map_or(at, |known| known.min(at)));
         self.ends_at(at);

@@ -432,7 +432,7 @@ fn a_bag_closes_when_every_result_is_journalled() {
 }
 
 /// The last message to this executor.
-fn told(io: &Io, executor: u8) -> Option<Message> {
+fn last_message(io: &Io, executor: u8) -> Option<Message> {
     io.effects.iter().rev().find_map(|effect| match effect {
         Effect::Send { to, message } if to.peer == contact(executor).peer => Some(message.clone()),
         _ => None,
@@ -456,7 +456,7 @@ fn a_renewal_extends_only_the_last_holding() {
     for (executor, version) in [(contact(1), 2), (contact(1), 4), (another_life, 3), (contact(2), 3)] {
         io.effects.clear();
         assert_eq!(ledger.renew(&executor, version, &mut io, &config), None);
-        let answer = told(&io, executor.peer.0[0]);
+        let answer = last_message(&io, executor.peer.0[0]);
         assert!(matches!(&answer, Some(Message::Lease { version: 0, drop, .. }) if drop.is_empty()), "{answer:?}");
     }
     assert_eq!(ledger.placed.of(contact(1).peer).unwrap().until, end, "none of them renewed anything");
@@ -466,12 +466,12 @@ fn a_renewal_extends_only_the_last_holding() {
     ledger.record_result(result(7, true), contact(2), &mut io);
     assert_eq!(ledger.renew(&contact(1), 3, &mut io, &config), None);
     ledger.holding(said(1, 4, IntervalSet::from(0..TASKS)), &mut io, &config);
-    let answer = told(&io, 1);
+    let answer = last_message(&io, 1);
     assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == IntervalSet::from(7..8)), "{answer:?}");
     assert!(ledger.renew(&contact(1), 4, &mut io, &config).is_some());
     ledger.close(Closing::Cancelled, &mut io);
     assert_eq!(ledger.renew(&contact(1), 4, &mut io, &config), None);
-    let answer = told(&io, 1);
+    let answer = last_message(&io, 1);
     let all = IntervalSet::from(0..TASKS);
     assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == all), "{answer:?}");
 }
@@ -488,12 +488,12 @@ fn offered_tasks_go_to_the_asker_or_are_issued_again() {
         // The second `Offer` changes nothing.
         ledger.offer(contact(1), &offered, contact(2), &mut io, &config);
         assert_eq!((ledger.view().placed, ledger.view().unplaced, ledger.issues.iter().count()), (30, 10, 1));
-        let answer = told(&io, 1);
+        let answer = last_message(&io, 1);
         assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == offered), "{answer:?}");
     }
-    assert!(told(&io, 2).is_none(), "not before that is durable");
+    assert!(last_message(&io, 2).is_none(), "not before that is durable");
     persist_all(&mut io);
-    let sent = told(&io, 2);
+    let sent = last_message(&io, 2);
     let Some(Message::Request { request, node: Node::Leaf, climbing: false }) = sent else { panic!("{sent:?}") };
     assert_eq!(request.ranges, offered);
     assert!(request.attempt > first.attempt, "who had and dropped them knows that these are not the same again");
@@ -600,12 +600,12 @@ fn unwanted_results_are_acknowledged_and_those_being_fetched_are_not() {
     assert_eq!((acks(&io), ledger.view().duplicates), (0, 0), "not before the journal is durable");
     // The executor is not told to drop the task either.
     ledger.holding(said(1, 1, IntervalSet::from(5..6)), &mut io, &config);
-    let answer = told(&io, 1);
+    let answer = last_message(&io, 1);
     assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if drop.is_empty()), "{answer:?}");
     persist_all(&mut io);
     assert_eq!(acks(&io), 1, "the one whose word counted");
     ledger.holding(said(1, 2, IntervalSet::from(5..6)), &mut io, &config);
-    let answer = told(&io, 1);
+    let answer = last_message(&io, 1);
     assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if drop.contains(5)), "{answer:?}");
     ledger.results(&contact(2), vec![result(5, true)], &mut io, &config);
     assert_eq!((acks(&io), ledger.view().duplicates), (2, 1));
@@ -632,11 +632,11 @@ fn only_present_and_former_holders_end_a_task() {
     // Any machine may be the one that the request has reached.
     assert_eq!(ends(&mut ledger, 2, 35, &mut io), (true, 0));
     assert_eq!(ends(&mut ledger, 9, 5, &mut io), (false, 1), "another machine has it");
-    assert!(matches!(told(&io, 9), Some(Message::Lease { version: 0, drop, .. }) if drop.is_empty()));
+    assert!(matches!(last_message(&io, 9), Some(Message::Lease { version: 0, drop, .. }) if drop.is_empty()));
     assert_eq!(ledger.view().done, 1);
     // A claim does not help while the task's executor renews its lease.
     ledger.holding(said(9, 1, IntervalSet::from(0..30)), &mut io, &config);
-    assert!(matches!(told(&io, 9), Some(Message::Lease { drop, .. }) if drop == IntervalSet::from(0..30)));
+    assert!(matches!(last_message(&io, 9), Some(Message::Lease { drop, .. }) if drop == IntervalSet::from(0..30)));
     assert_eq!(ends(&mut ledger, 9, 5, &mut io), (false, 1));
     assert_eq!(ledger.placed.of(contact(1).peer).unwrap().ranges, IntervalSet::from(0..30));
     assert_eq!(ends(&mut ledger, 1, 5, &mut io), (true, 0));
@@ -657,7 +657,7 @@ fn only_present_and_former_holders_end_a_task() {
     for (executor, forgotten) in [(1, some), (9, IntervalSet::from(14..18))] {
         let claim = said(executor, 9, IntervalSet::from(14..18));
         ledger.holding(Holding { finished: IntervalSet::from(14..17), ..claim }, &mut io, &config);
-        let answer = told(&io, executor);
+        let answer = last_message(&io, executor);
         assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == forgotten), "{answer:?}");
     }
     assert_eq!(

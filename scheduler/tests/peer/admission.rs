@@ -96,7 +96,7 @@ fn an_invented_bag_does_not_keep_out_the_true_one() {
 }
 
 /// A host that got a request for ten tasks of a bag signed so long ago, whose machines have ten minutes to answer.
-fn sent_again(signed_ago: Duration) -> Host {
+fn replayed(signed_ago: Duration) -> Host {
     let mut host = Host::new(2);
     host.verdict = Some(Ok(approval(signed_ago)));
     host.receive(5, unhurried(1, 0..10, 15_000));
@@ -106,7 +106,7 @@ fn sent_again(signed_ago: Duration) -> Host {
 #[test]
 fn a_stale_bag_begins_when_its_submitter_has_answered() {
     for signed_ago in [seconds(601.0), seconds(1e6), Duration::MAX] {
-        let mut host = sent_again(signed_ago);
+        let mut host = replayed(signed_ago);
         assert_eq!(host.holdings().len(), 1, "it is asked at once");
         host.pass(seconds(40.0));
         assert!(host.holdings().len() > 1, "and again");
@@ -128,11 +128,11 @@ fn a_stale_bag_begins_when_its_submitter_has_answered() {
 
 /// The keys in leases that the host sent, and their receivers.
 fn keys(host: &Host) -> Vec<(PeerId, Option<BagKey>)> {
-    let told = host.sent.iter().filter_map(|(to, message)| match message {
+    let leases = host.sent.iter().filter_map(|(to, message)| match message {
         Message::Lease { key, .. } => Some((to.peer, *key)),
         _ => None,
     });
-    told.collect()
+    leases.collect()
 }
 
 #[test]
@@ -142,18 +142,18 @@ fn a_fresh_bag_without_blobs_begins_when_the_key_comes() {
     host.receive(5, unhurried(1, 0..10, 15_000));
     assert_eq!((host.holdings().len(), host.started.len()), (1, 0), "it is asked at once");
     assert_eq!(host.peer.bag_key(BAG), None);
-    let told = |version, key| {
+    let lease_with = |version, key| {
         let Message::Lease { bag, submitter, term, drop, rest, .. } = lease(version, IntervalSet::new()) else {
             unreachable!()
         };
         Message::Lease { bag, version, submitter, term, drop, rest, key }
     };
     let (version, _) = host.holdings()[0];
-    host.receive(5, told(version, Some([5; 32].into())));
+    host.receive(5, lease_with(version, Some([5; 32].into())));
     assert_eq!((host.started.len(), host.peer.bag_key(BAG)), (0, None), "that is not its submitter");
-    host.receive(1, told(version, Some([1; 32].into())));
+    host.receive(1, lease_with(version, Some([1; 32].into())));
     assert_eq!((host.started.len(), host.peer.bag_key(BAG)), (1, Some([1; 32].into())));
-    host.receive(1, told(0, None));
+    host.receive(1, lease_with(0, None));
     assert_eq!(host.peer.bag_key(BAG), Some([1; 32].into()), "who is not told anew does not forget");
 }
 
@@ -188,7 +188,7 @@ fn a_bags_key_goes_to_executors_only() {
 
 #[test]
 fn a_replayed_bag_does_not_run_while_its_submitter_is_away() {
-    let mut host = sent_again(seconds(3600.0));
+    let mut host = replayed(seconds(3600.0));
     host.pass(Config::default().placement_timeout + seconds(599.0));
     assert_eq!(host.peer.held()[0].waiting, 10, "its submitter may yet answer");
     host.pass(seconds(2.0));
@@ -215,7 +215,7 @@ fn a_replayed_bag_does_not_run_while_its_submitter_is_away() {
 
 #[test]
 fn a_fresh_bag_begins_before_its_submitter_answers() {
-    let mut host = sent_again(seconds(10.0));
+    let mut host = replayed(seconds(10.0));
     assert_eq!((host.started.len(), host.holdings().len()), (1, 0), "it is told at a moment of this machine's own");
     host.pass(seconds(580.0));
     host.finish(host.started[0], true);
@@ -226,7 +226,7 @@ fn a_fresh_bag_begins_before_its_submitter_answers() {
     host.receive(1, lease(host.holdings().last().expect("it spoke").0, IntervalSet::new()));
     assert_eq!(host.started.len(), 3);
     // The submitter is asked at the end of that time at the latest.
-    let mut host = sent_again(seconds(595.0));
+    let mut host = replayed(seconds(595.0));
     assert_eq!((host.started.len(), host.holdings().len()), (1, 0));
     host.pass(seconds(6.0));
     assert_eq!(host.holdings().len(), 1);

@@ -132,12 +132,12 @@ fn a_holding_lists_succeeded_tasks() {
     host.finish(host.started[1], false);
     host.sent.clear();
     host.receive(1, lease(0, IntervalSet::new()));
-    let told = host.sent.iter().find_map(|(_, message)| match message {
+    let holding = host.sent.iter().find_map(|(_, message)| match message {
         Message::Holding { ranges, finished, .. } => Some((ranges.len(), finished.clone())),
         _ => None,
     });
     let index = host.started[0].index;
-    assert_eq!(told, Some((4, IntervalSet::from(index..index + 1))));
+    assert_eq!(holding, Some((4, IntervalSet::from(index..index + 1))));
 }
 
 #[test]

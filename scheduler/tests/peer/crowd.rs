@@ -3,7 +3,7 @@
 use super::*;
 
 /// The number of results in each message.
-fn told(host: &Host) -> Vec<u64> {
+fn sent_results(host: &Host) -> Vec<u64> {
     let results = host.sent.iter().filter_map(|(_, message)| match message {
         Message::Results { results, .. } => Some(results.len() as u64),
         _ => None,
@@ -22,12 +22,12 @@ fn finished(tasks: u64) -> Host {
     for task in 0..tasks {
         host.finish(host.started[task as usize], true);
     }
-    assert_eq!(told(&host), [0; 0], "one more is to come");
+    assert_eq!(sent_results(&host), [0; 0], "one more is to come");
     host
 }
 
 /// The driver returns all messages for lack of room.
-fn refuse(host: &mut Host) {
+fn return_all(host: &mut Host) {
     for (to, message) in std::mem::take(&mut host.sent) {
         if !matches!(message, Message::Overlay(_)) {
             host.give(Event::Unsent { to: to.into(), message });
@@ -67,10 +67,10 @@ fn results_of_one_message_are_acknowledged_together() {
 #[test]
 fn unacknowledged_results_are_bounded() {
     let mut host = finished(5000);
-    while told(&host).is_empty() {
+    while sent_results(&host).is_empty() {
         host.pass(seconds(0.1));
     }
-    assert_eq!(told(&host), [512; 4]);
+    assert_eq!(sent_results(&host), [512; 4]);
     let mut all = IntervalSet::new();
     for (_, message) in &host.sent {
         if let Message::Results { results, .. } = message {
@@ -82,7 +82,7 @@ fn unacknowledged_results_are_bounded() {
     host.pass(seconds(0.5));
     host.receive(1, acknowledged(512..1024));
     host.pass(seconds(0.01));
-    assert_eq!(told(&host), [512], "they follow at once");
+    assert_eq!(sent_results(&host), [512], "they follow at once");
     // Lost results are sent again, and no others.
     host.receive(1, acknowledged(0..511));
     host.receive(1, acknowledged(1024..2559));
@@ -99,26 +99,26 @@ fn unacknowledged_results_are_bounded() {
 fn returned_results_are_sent_when_there_is_room() {
     let mut host = finished(700);
     host.pass(seconds(20.1));
-    let sent: u64 = told(&host).iter().sum();
+    let sent: u64 = sent_results(&host).iter().sum();
     assert!(sent >= 700, "{sent}");
-    refuse(&mut host);
+    return_all(&mut host);
     host.pass(seconds(30.0));
-    assert_eq!(told(&host), [0; 0], "nothing is repeated into a queue that is full");
+    assert_eq!(sent_results(&host), [0; 0], "nothing is repeated into a queue that is full");
     host.give(Event::Room(SUBMITTER));
     host.pass(seconds(0.001));
-    assert_eq!(told(&host), [512, 188], "each once");
+    assert_eq!(sent_results(&host), [512, 188], "each once");
     host.give(Event::Room(SUBMITTER));
     host.pass(seconds(0.001));
-    assert_eq!(told(&host).len(), 2, "nor is anything for room that was there");
+    assert_eq!(sent_results(&host).len(), 2, "nor is anything for room that was there");
 }
 
 #[test]
 fn returned_results_are_sent_again_without_a_room_event() {
     let mut host = finished(10);
     host.pass(seconds(20.1));
-    refuse(&mut host);
+    return_all(&mut host);
     host.pass(Config::default().lease + seconds(1.0));
-    assert!(!told(&host).is_empty());
+    assert!(!sent_results(&host).is_empty());
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn acknowledgements_and_the_newest_messages_wait_for_room() {
     };
     submitter.sent.clear();
     submitter.receive(3, holding(1));
-    refuse(&mut submitter);
+    return_all(&mut submitter);
     for index in 0..50 {
         let results = vec![result(2 * index)];
         submitter.receive(3, Message::Results { bag: BAG, executor: speaker(3), results, signature: None });

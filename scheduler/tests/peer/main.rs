@@ -303,13 +303,13 @@ fn forged(number: u64, change: impl FnOnce(&mut Request)) -> Message {
 
 impl Host {
     /// The receivers of `Holding` and `Renewal`.
-    fn words(&self) -> Vec<&Contact> {
+    fn holding_receivers(&self) -> Vec<&Contact> {
         let is_word = |message: &Message| matches!(message, Message::Holding { .. } | Message::Renewal { .. });
         self.sent.iter().filter(|(_, message)| is_word(message)).map(|(to, _)| to).collect()
     }
 
     /// The receiver of the last one.
-    fn told(&self) -> &Contact {
-        self.words().last().expect("somebody was told")
+    fn last_receiver(&self) -> &Contact {
+        self.holding_receivers().last().expect("somebody was told")
     }
 }

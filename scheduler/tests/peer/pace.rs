@@ -10,15 +10,15 @@ fn results_are_repeated_later_where_many_machines_share_a_link() {
         host.receive(1, unhurried(1, 0..1, machines));
         host.pass(seconds(10.0));
         host.finish(host.started[0], true);
-        let told =
+        let sent_results =
             |host: &Host| host.sent.iter().filter(|(_, message)| matches!(message, Message::Results { .. })).count();
-        while told(&host) == 0 {
+        while sent_results(&host) == 0 {
             host.pass(seconds(0.1));
         }
         host.pass(seconds(first_s - 0.5));
-        assert_eq!(told(&host), 1, "nothing is repeated yet");
+        assert_eq!(sent_results(&host), 1, "nothing is repeated yet");
         host.pass(seconds(1.0));
-        assert_eq!(told(&host), 2, "now it is, {first_s} s");
+        assert_eq!(sent_results(&host), 2, "now it is, {first_s} s");
     }
 }
 
@@ -70,7 +70,7 @@ fn a_lease_for_an_older_holding_does_not_hide_new_tasks() {
 
 #[test]
 fn results_are_sent_together_the_last_soon_and_failures_at_once() {
-    let told = |host: &Host| -> Vec<usize> {
+    let sent_results = |host: &Host| -> Vec<usize> {
         let results = host.sent.iter().filter_map(|(_, message)| match message {
             Message::Results { results, .. } => Some(results.len()),
             _ => None,
@@ -82,48 +82,48 @@ fn results_are_sent_together_the_last_soon_and_failures_at_once() {
     for task in 0..10 {
         host.finish(host.started[task], true);
     }
-    assert_eq!(told(&host), [0; 0], "more follow");
+    assert_eq!(sent_results(&host), [0; 0], "more follow");
     host.pass(seconds(20.1));
-    assert_eq!(told(&host)[0], 10);
+    assert_eq!(sent_results(&host)[0], 10);
     host.receive(1, Message::ResultsAck { bag: BAG, attempt: 0, indices: IntervalSet::from(0..10) });
     host.sent.clear();
     host.finish(host.started[10], true);
-    assert_eq!(told(&host), [0; 0]);
+    assert_eq!(sent_results(&host), [0; 0]);
     host.pass(seconds(1.0));
     host.finish(host.started[11], true);
-    assert_eq!(told(&host), [0; 0], "the last of all machines would come at once");
+    assert_eq!(sent_results(&host), [0; 0], "the last of all machines would come at once");
     host.pass(seconds(0.21));
-    assert_eq!(told(&host), [2], "that was the last: half a percent of the bag's age is the most");
+    assert_eq!(sent_results(&host), [2], "that was the last: half a percent of the bag's age is the most");
 
     // A machine that completes its running tasks and then ends.
     let mut host = Host::new(2);
     host.receive(1, unhurried(1, 0..2, 500));
     host.finish(host.started[0], true);
-    assert_eq!(told(&host), [0; 0]);
+    assert_eq!(sent_results(&host), [0; 0]);
     host.give(Event::OwnerReturned { stands_still: true });
-    assert_eq!(told(&host), [1], "what waits does not wait for its owner to leave");
+    assert_eq!(sent_results(&host), [1], "what waits does not wait for its owner to leave");
     host.finish(host.started[1], true);
-    assert_eq!(told(&host), [1, 1], "nor does the last");
+    assert_eq!(sent_results(&host), [1, 1], "nor does the last");
 
     let [mut host, _other] = pair();
     host.receive(1, unhurried(1, 0..12, 500));
     host.finish(host.started[0], true);
     host.give(Event::Leave);
-    assert_eq!(told(&host), [1], "it may be away for long");
+    assert_eq!(sent_results(&host), [1], "it may be away for long");
     assert_eq!(host.holdings().len(), 1);
 
     let mut host = Host::new(2);
     host.receive(1, unhurried(1, 0..12, 500));
     host.finish(host.started[0], true);
     host.finish(host.started[1], false);
-    assert_eq!(told(&host), [1]);
+    assert_eq!(sent_results(&host), [1]);
     let kinds: Vec<_> = host.sent.iter().map(|(_, message)| message.kind()).filter(|kind| *kind != "overlay").collect();
     assert_eq!(kinds, ["holding", "results"], "a failure is believed of who holds the task");
 }
 
 #[test]
 fn results_are_the_last_once_the_other_tasks_leave() {
-    let told = |host: &Host| host.sent.iter().any(|(_, message)| matches!(message, Message::Results { .. }));
+    let sent_results = |host: &Host| host.sent.iter().any(|(_, message)| matches!(message, Message::Results { .. }));
     let mut host = Host::new(2);
     host.receive(1, unhurried(1, 0..4, 10_000));
     host.receive(1, lease(0, IntervalSet::new()));
@@ -132,10 +132,10 @@ fn results_are_the_last_once_the_other_tasks_leave() {
     host.pass(seconds(2.0));
     host.receive(1, lease(0, IntervalSet::from(2..4)));
     host.pass(seconds(1.0));
-    assert!(!told(&host), "one more is to come");
+    assert!(!sent_results(&host), "one more is to come");
     host.receive(1, lease(0, IntervalSet::from(1..2)));
     host.pass(seconds(0.5));
-    assert!(told(&host), "{:?}", host.sent);
+    assert!(sent_results(&host), "{:?}", host.sent);
 
     // The task goes back, since it cannot start here.
     let mut host = Host::new(2);
@@ -143,12 +143,12 @@ fn results_are_the_last_once_the_other_tasks_leave() {
     host.pass(seconds(30.0));
     host.finish(host.started[0], true);
     for _ in 0..3 {
-        assert!(!told(&host));
+        assert!(!sent_results(&host));
         let outcome = TaskOutcome::NotStarted { retry_after: seconds(1.0) };
         host.give(Event::TaskEnded { task: *host.started.last().expect("it is tried"), outcome });
         host.pass(seconds(1.1));
     }
-    assert!(told(&host), "{:?}", host.sent);
+    assert!(sent_results(&host), "{:?}", host.sent);
 }
 
 #[test]
@@ -160,11 +160,11 @@ fn all_results_are_sent_with_the_last_in_several_messages() {
         host.finish(host.started[task], task < 599);
     }
     host.pass(seconds(0.1));
-    let told = host.sent.iter().map(|(_, message)| match message {
+    let sent_results = host.sent.iter().map(|(_, message)| match message {
         Message::Results { results, .. } => results.len(),
         _ => 0,
     });
-    assert_eq!(told.sum::<usize>(), 600, "a failure waits for nothing");
+    assert_eq!(sent_results.sum::<usize>(), 600, "a failure waits for nothing");
 }
 
 #[test]

@@ -28,9 +28,9 @@ fn an_invented_bag_gives_way_to_the_true_one() {
     let mut host = Host::new(2);
     // With the same number and path as the true request, which must not be taken for a repetition.
     host.receive(5, forged(1, |request| request.bag.submitter = contact(5)));
-    assert_eq!((host.started.len(), host.told().peer), (1, PeerId([5; 32])));
+    assert_eq!((host.started.len(), host.last_receiver().peer), (1, PeerId([5; 32])));
     host.receive(1, request(1, 0, 0..5));
-    assert_eq!((host.stopped.as_slice(), host.told()), (host.started.as_slice(), &contact(1)));
+    assert_eq!((host.stopped.as_slice(), host.last_receiver()), (host.started.as_slice(), &contact(1)));
     host.give(Event::TaskEnded { task: host.started[0], outcome: TaskOutcome::Stopped });
     assert_eq!(host.peer.held().iter().map(|held| held.waiting + held.running).collect::<Vec<_>>(), [5]);
 }
@@ -266,8 +266,8 @@ fn forgotten_excess_is_told_with_a_new_holding() {
     host.sent.clear();
     host.receive(1, lease(version, scattered(1, 30_000)));
     host.pass(seconds(1.0));
-    let (told, tasks) = *host.holdings().last().expect("it says what it holds");
-    assert!(told > version);
+    let (latest, tasks) = *host.holdings().last().expect("it says what it holds");
+    assert!(latest > version);
     let held = &host.peer.held()[0];
     assert_eq!(tasks, held.waiting + held.running);
 }

@@ -84,13 +84,13 @@ fn the_view_of_a_bag_shows_durable_results_only() {
     host.give(ended(task, 100));
     assert_eq!(host.peer.bag(BAG).unwrap().done, 1);
     let (tickets, ..) = unwritten(&mut host, ended(TaskId { bag: BAG, index: 1 }, 100));
-    let told = |host: &Host| {
+    let shown = |host: &Host| {
         let view = host.peer.bag(BAG).unwrap();
         (view.done, view.failed, view.closed.is_some())
     };
-    assert_eq!(told(&host), (1, 0, false), "not before the disk has it");
+    assert_eq!(shown(&host), (1, 0, false), "not before the disk has it");
     tickets.into_iter().for_each(|ticket| host.give(Event::Persisted(ticket)));
-    assert_eq!(told(&host), (2, 0, true));
+    assert_eq!(shown(&host), (2, 0, true));
 
     // The task whose result was not written is run again, and counts once.
     let mut host = Host::new(1);
@@ -99,10 +99,10 @@ fn the_view_of_a_bag_shows_durable_results_only() {
     unwritten(&mut host, ended(task, 100));
     let mut host = Host::restore(1, Config::default(), host.store.into_values().collect());
     host.pass(seconds(600.0));
-    assert_eq!((told(&host), host.started.len()), ((0, 0, false), 1));
+    assert_eq!((shown(&host), host.started.len()), ((0, 0, false), 1));
     let task = host.started[0];
     host.give(ended(task, 100));
-    assert_eq!(told(&host), (1, 0, true));
+    assert_eq!(shown(&host), (1, 0, true));
     // Also a failure.
     let mut host = Host::new(1);
     host.give(Event::Submitted(submission(1, 1000.0)));
@@ -110,26 +110,26 @@ fn the_view_of_a_bag_shows_durable_results_only() {
     let outcome = TaskOutcome::Finished(failed);
     let task = host.started[0];
     host.give(Event::TaskEnded { task, outcome });
-    assert_eq!(told(&host), (0, 1, true));
+    assert_eq!(shown(&host), (0, 1, true));
 }
 
 /// A submitter, and what follows from the result of task 3 from machine 2.
-fn told_by_another(finished: Finished) -> (Host, (Vec<Ticket>, Vec<Change>, bool)) {
+fn result_from_another(finished: Finished) -> (Host, (Vec<Ticket>, Vec<Change>, bool)) {
     let placed = Record::Placed { bag: BAG, executor: contact(2), ranges: IntervalSet::from(0..100) };
     let mut host = Host::restore(1, Config::default(), vec![submitted(bag(1), 1, 0), placed]);
     let results = vec![TaskResult::of(3, 0, finished)];
     let message = Message::Results { bag: BAG, executor: speaker(2), results, signature: None };
-    let told = unwritten(&mut host, Event::Received { from: PeerId([2; 32]), message });
-    (host, told)
+    let writes = unwritten(&mut host, Event::Received { from: PeerId([2; 32]), message });
+    (host, writes)
 }
 
 #[test]
 fn a_small_output_is_not_fetched() {
-    let (host, (tickets, changes, fetches)) = told_by_another(with_output(100));
+    let (host, (tickets, changes, fetches)) = result_from_another(with_output(100));
     let done = |change: &Change| matches!(change, Change::Put(Record::Done { result, .. }) if result.content.is_some());
     assert!(changes.iter().any(done) && !fetches && !tickets.is_empty(), "{changes:?}");
     assert_eq!(host.peer.over(BAG).0, IntervalSet::from(3..4));
-    let (host, (_, changes, fetches)) = told_by_another(Finished { content: None, ..with_output(100) });
+    let (host, (_, changes, fetches)) = result_from_another(Finished { content: None, ..with_output(100) });
     assert!(fetches && changes.is_empty(), "{changes:?}");
     assert!(host.peer.over(BAG).0.is_empty());
 }
@@ -165,14 +165,14 @@ fn results_with_many_outputs_fit_in_messages() {
     let outbox = |index| Record::Outbox { bag: bag(1), released: START, result: result(index) };
     let mut host = Host::restore(2, Config::default(), (0..100).map(outbox).collect());
     host.pass(seconds(120.0));
-    let mut told = IntervalSet::new();
+    let mut sent = IntervalSet::new();
     for (_, message) in &host.sent {
         assert!(message.encode().len() <= MESSAGE_BYTES_MAX, "{} bytes", message.encode().len());
         if let Message::Results { results, .. } = message {
             for result in results {
-                told.insert_index(result.index);
+                sent.insert_index(result.index);
             }
         }
     }
-    assert_eq!(told, IntervalSet::from(0..100), "each has its turn");
+    assert_eq!(sent, IntervalSet::from(0..100), "each has its turn");
 }

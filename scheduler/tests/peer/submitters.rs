@@ -10,12 +10,12 @@ fn only_the_submitters_lease_changes_its_address() {
     let astray = Contact { incarnation: u64::MAX, address: "/nowhere".into(), ..contact(1) };
     host.receive(5, forged(2, |request| request.bag.submitter = astray.clone()));
     host.pass(seconds(30.0));
-    assert_eq!(host.told(), &contact(1));
+    assert_eq!(host.last_receiver(), &contact(1));
     // The first request had a wrong address: the next one is answered at its own address, and so are later ones.
     let mut host = Host::new(2);
     host.receive(5, forged(1, |request| request.bag.submitter = astray));
     host.receive(1, request(2, 0, 0..5));
-    assert_eq!(host.told(), &contact(1));
+    assert_eq!(host.last_receiver(), &contact(1));
     let version = host.holdings().last().unwrap().0;
     let (submitter, term) = (Some(speaker(1)), Duration::from_secs(60));
     host.receive(
@@ -30,9 +30,9 @@ fn only_the_submitters_lease_changes_its_address() {
             key: None,
         },
     );
-    let before = host.words().len();
+    let before = host.holding_receivers().len();
     host.pass(seconds(31.0));
-    assert_eq!((host.told(), host.words().len() > before), (&contact(1), true));
+    assert_eq!((host.last_receiver(), host.holding_receivers().len() > before), (&contact(1), true));
 }
 
 #[test]

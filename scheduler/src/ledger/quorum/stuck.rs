@@ -50,9 +50,9 @@ impl Ledger {
     fn who_retries(&self, index: u64, votes: &[Vote], asked: &BTreeMap<PeerId, Known>) -> Option<PeerId> {
         let (retry, rest): (Vec<&Vote>, Vec<&Vote>) =
             votes.iter().partition(|vote| !vote.result.success && asked.contains_key(&vote.executor.peer));
-        let alike = |vote: &&Vote| rest.iter().filter(|other| other.says(&vote.result)).count();
+        let alike = |vote: &&Vote| rest.iter().filter(|other| other.agrees_with(&vote.result)).count();
         let most = rest.iter().map(alike).max().unwrap_or(0);
-        let is_of_use = most + retry.len() + self.silent(index, votes) >= self.votes.replication.quorum as usize;
+        let is_of_use = most + retry.len() + self.yet_to_vote(index, votes) >= self.votes.replication.quorum as usize;
         let first = retry.first().filter(|_| is_of_use && self.tries.leaves_a_try(index));
         first.map(|vote| vote.executor.peer)
     }
