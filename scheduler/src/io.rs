@@ -18,7 +18,7 @@ use crate::record::{Change, Closing, Record};
 use crate::reputation::{Reputation, Reputations};
 use crate::watch::Watch;
 
-/// Names a durable write until the driver says that it is done.
+/// Names a durable write until its [`crate::Event::Persisted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
@@ -67,7 +67,7 @@ struct Write {
     /// The bag, where it writes the executor's records of one.
     held: Option<BagId>,
     /// The bag submitted here whose results or end it journals.
-    over: Option<(BagId, Journalling)>,
+    journals: Option<(BagId, Journalling)>,
     then: Vec<Then>,
 }
 
@@ -90,19 +90,19 @@ impl Journalling {
 
     /// The results and ends among these changes, which are all of one ledger.
     fn of(changes: &[Change]) -> Option<(BagId, Self)> {
-        let mut over: Option<(BagId, Self)> = None;
+        let mut journals: Option<(BagId, Self)> = None;
         for change in changes {
             let (bag, add): (BagId, fn(&mut Self)) = match change {
-                Change::Put(Record::Done { bag, result, .. }) if result.success => (*bag, |over| over.done += 1),
-                Change::Put(Record::Done { bag, .. }) => (*bag, |over| over.failed += 1),
+                Change::Put(Record::Done { bag, result, .. }) if result.success => (*bag, |counts| counts.done += 1),
+                Change::Put(Record::Done { bag, .. }) => (*bag, |counts| counts.failed += 1),
                 Change::Put(Record::Bag { bag, closed: Some((Closing::Completed, _)), .. }) => {
-                    (bag.id, |over| over.closings += 1)
+                    (bag.id, |counts| counts.closings += 1)
                 }
                 Change::Put(_) | Change::Delete(_) => continue,
             };
-            add(&mut over.get_or_insert((bag, Self::default())).1);
+            add(&mut journals.get_or_insert((bag, Self::default())).1);
         }
-        over
+        journals
     }
 }
 
@@ -240,13 +240,13 @@ impl Io {
 
     /// Orders a durable write; `then` happens once it is durable.
     pub(crate) fn persist(&mut self, changes: Vec<Change>, then: Vec<Then>) {
-        let over = Journalling::of(&changes);
-        self.write(changes, Write { held: None, over, then });
+        let journals = Journalling::of(&changes);
+        self.write(changes, Write { held: None, journals, then });
     }
 
     /// As [`Io::persist`], of the executor's records of a bag.
     pub(crate) fn persist_held(&mut self, bag: BagId, changes: Vec<Change>, then: Vec<Then>) {
-        self.write(changes, Write { held: Some(bag), over: None, then });
+        self.write(changes, Write { held: Some(bag), journals: None, then });
     }
 
     /// Whether the executor's records of a bag are being written, so that no `Holding` of it may be sent.
@@ -279,16 +279,16 @@ impl Io {
         if let Some(bag) = write.held {
             *self.writing.entry(bag).or_default() += 1;
         }
-        for said in write.then.iter().flat_map(Then::acknowledged) {
-            *self.recording.entry(said).or_default() += 1;
+        for subject in write.then.iter().flat_map(Then::acknowledged) {
+            *self.recording.entry(subject).or_default() += 1;
         }
-        if let Some((bag, over)) = write.over {
+        if let Some((bag, journals)) = write.journals {
             let all = self.journalling.entry(bag).or_default();
-            all.done += over.done;
-            all.failed += over.failed;
-            all.closings += over.closings;
+            all.done += journals.done;
+            all.failed += journals.failed;
+            all.closings += journals.closings;
         }
-        if !write.then.is_empty() || write.held.is_some() || write.over.is_some() {
+        if !write.then.is_empty() || write.held.is_some() || write.journals.is_some() {
             self.pending.insert(ticket, write);
         }
         self.effects.push(Effect::Persist { ticket, changes });
@@ -307,20 +307,20 @@ impl Io {
         if let Some(bag) = write.held {
             release(&mut self.writing, bag);
         }
-        if let Some((bag, over)) = write.over
+        if let Some((bag, journals)) = write.journals
             && let Entry::Occupied(mut all) = self.journalling.entry(bag)
         {
             let left = all.get_mut();
-            left.done -= over.done;
-            left.failed -= over.failed;
-            left.closings -= over.closings;
+            left.done -= journals.done;
+            left.failed -= journals.failed;
+            left.closings -= journals.closings;
             if left.done + left.failed + left.closings == 0 {
                 all.remove();
             }
         }
         for then in write.then {
-            for said in then.acknowledged() {
-                release(&mut self.recording, said);
+            for subject in then.acknowledged() {
+                release(&mut self.recording, subject);
             }
             match then {
                 Then::Send(to, Message::ResultsAck { bag, attempt, indices }) => {
@@ -366,17 +366,17 @@ impl Io {
         let mut journalling: BTreeMap<BagId, [u64; 3]> = BTreeMap::new();
         for write in self.pending.values() {
             write.held.into_iter().for_each(|bag| *writing.entry(bag).or_default() += 1);
-            let said = write.then.iter().flat_map(Then::acknowledged);
-            said.for_each(|said| *recording.entry(said).or_default() += 1);
-            if let Some((bag, over)) = write.over {
+            let subjects = write.then.iter().flat_map(Then::acknowledged);
+            subjects.for_each(|subject| *recording.entry(subject).or_default() += 1);
+            if let Some((bag, journals)) = write.journals {
                 let counts = journalling.entry(bag).or_default();
-                counts.iter_mut().zip(over.counts()).for_each(|(count, more)| *count += more);
+                counts.iter_mut().zip(journals.counts()).for_each(|(count, more)| *count += more);
             }
         }
         debug_assert_eq!(self.writing, writing, "writes of the executor's records");
         debug_assert_eq!(self.recording, recording, "writes to be acknowledged");
         let counted: BTreeMap<BagId, [u64; 3]> =
-            self.journalling.iter().map(|(&bag, over)| (bag, over.counts())).collect();
+            self.journalling.iter().map(|(&bag, journals)| (bag, journals.counts())).collect();
         debug_assert_eq!(counted, journalling, "writes of results and ends");
     }
 }

@@ -223,7 +223,7 @@ mod tests {
     fn small_cases_by_hand() {
         assert_eq!(split(10, &[(30, 1.0, 1), (10, 1.0, 1)]), [8, 2]);
         assert_eq!(split(10, &[(10, 1.0, 1), (10, 1.0, 1), (10, 1.0, 1)]), [4, 3, 3]);
-        // Beyond what is available by speed; without speed by leaves; else evenly.
+        // Tasks beyond the availabilities by speed; without speed by leaves; else evenly.
         assert_eq!(split(50, &[(30, 1.0, 1), (10, 4.0, 1)]), [32, 18]);
         assert_eq!(split(50, &[(0, 1.0, 1), (0, 4.0, 1)]), [10, 40]);
         assert_eq!(split(50, &[(0, 0.0, 4), (0, 0.0, 1)]), [40, 10]);

@@ -187,8 +187,8 @@ fn finished_tasks_correct_an_undeclared_task_size() {
     }
 }
 
-/// A machine whose tasks take as long as they say, and the stretch that each bag was promised: that at which it was
-/// taken, or a later and larger one, since whoever comes raises everybody's up to the stretch that is granted.
+/// A machine whose tasks take as long as declared, and the stretch that each bag was promised: that at which it was
+/// accepted, or a later and larger one, since accepting a bag at a stretch may raise all other bags' up to it.
 struct Machine {
     executor: Executor,
     io: Io,

@@ -182,7 +182,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether what was read can go on; bytes that end too early are not read to the end of all that they might say.
+    /// Whether the bytes have not ended too early: at most so many zeros are assumed behind them.
     pub(super) fn is_sound(&self) -> bool {
         self.assumed <= Self::ASSUMED_MAX
     }

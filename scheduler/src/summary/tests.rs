@@ -118,7 +118,7 @@ proptest! {
         let (more, less) = (1.0 + ROUNDING, 1.0 - ROUNDING);
         let low = available_tasks(&load, stretch * less, load.now_s, w * less, a * more);
         prop_assert!(promised <= exact(&load, stretch, 0.0, w, a));
-        // Around the own stretch the smaller one may be infeasible, which says nothing.
+        // Around the own stretch the smaller one may be infeasible: `low` is 0 then.
         prop_assert!(promised >= low, "{} < {}", promised, low);
     }
 

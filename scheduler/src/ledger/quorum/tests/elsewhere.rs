@@ -28,8 +28,8 @@ fn tasks_that_reach_a_distrusted_machine_go_elsewhere() {
     assert!(machines.ledger.issues.iter().all(|issue| issue.ranges == rest), "{:?}", machines.ledger.issues);
     let wait = machines.ledger.deadline().expect("as above").since(machines.io.now);
     assert!(wait <= Duration::from_secs(2), "as long as for what is declined, not as for what was lost: {wait:?}");
-    // The tree knows nothing of it and brings them there again: the next time somebody else gets them, of those that may
-    // have them the one with fewest.
+    // The tree brings them to that machine again: the next time another machine gets them, the one with fewest of those that
+    // may have them.
     assert_eq!(next_requests(&mut machines), [(None, some.clone())]);
     machines.give(2, &some);
     machines.give(1, &IntervalSet::from(10..20));
