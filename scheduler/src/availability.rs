@@ -1,17 +1,17 @@
 //! How many tasks of a new bag a leaf can take with nobody's stretch above S (paper §5.1, Algorithm 3).
 //!
-//! The paper computes latest starts from the last bag to the first. The same is said here in work: with W_i the
-//! work of the queue up to bag i in the order of deadlines and cap(d) what the slots surely do by d, a new bag
+//! The paper computes latest starts from the last bag to the first. Here the same is computed in work: with W_i the
+//! work of the queue up to bag i in the order of deadlines and cap(d) the work that the slots surely do by d, a new bag
 //! with deadline d_new may bring at most
 //!
 //! ```text
 //! h = min( cap(d_new) − Σ W before it,  min over all bags i behind it of cap(d_i) − W_i )
 //! ```
 //!
-//! and nothing if any bag of the queue already misses. On one slot cap(d) = s·(d − t0), and h is the paper's
+//! and nothing if any bag of the queue already misses its deadline. On one slot cap(d) = s·(d − t0), and h is the paper's
 //! (min(d_new, x_k) − e_k)·s. Where the new bag is released later than now (the paper's r "near in the future"), the
-//! queue is first taken to that moment, [`queue_at`]. Summaries never ask for that: what lies ahead of now would not
-//! be a lower bound when the request comes early, and their cells are relative to the moment of the report instead.
+//! queue is first advanced to that moment, [`queue_at`]. Summaries never do that: a cell for a later moment would not
+//! be a lower bound for a request that comes earlier, so their cells are for the moment of the report.
 //!
 //! h grows with w (Proposition 1) and with S (Proposition 2).
 
@@ -22,10 +22,10 @@ use crate::stretch::Jobs;
 /// `release_s` (r, in seconds from the origin of [`Load::now_s`]), may bring with nobody's stretch above `stretch`:
 /// the paper's h.
 ///
-/// On one slot exact but for rounding, whatever a; on more never too much, and less for larger tasks: on random queues
-/// of up to six bags, on 2, 4 and 16 slots, 0.93 to 0.94 of what the list could still take on average, 0.88 to 0.91
+/// On one slot exact but for rounding, for any a; on more never too much, and less for larger tasks: on random queues
+/// of up to six bags, on 2, 4 and 16 slots, 0.93 to 0.94 of what the list schedule could still take on average, 0.88 to 0.91
 /// where that is less than eight tasks a slot and 0.97 above; on queues with tasks of more unequal sizes 0.83 to 0.89.
-/// 0 when somebody would miss, for a load that does not validate, and for arguments that are not finite.
+/// 0 when a bag would miss its deadline, for a load that does not validate, and for arguments that are not finite.
 pub fn available_work(load: &Load, stretch: f64, release_s: f64, application_size_mops: f64, task_mops: f64) -> f64 {
     let arguments = [stretch, release_s, application_size_mops, task_mops];
     if load.validate().is_err() || !arguments.iter().all(|x| x.is_finite()) {
@@ -50,17 +50,17 @@ pub fn available_tasks(load: &Load, stretch: f64, release_s: f64, application_si
     if task_mops <= 0.0 {
         return 0;
     }
-    // The cast saturates, and makes 0 of what is not a number.
+    // The cast saturates, and makes 0 of NaN.
     (available_work(load, stretch, release_s, application_size_mops, task_mops) / task_mops) as u64
 }
 
-/// The queue as it will be at `moment_s`, when nothing comes until then: tasks go to the slot that is free first, in
-/// the order of their deadlines at `stretch` (paper §5.1: "the queue as it will be at r"). What is done by then is
-/// gone, also where it was late. `load` is valid, `stretch` and `moment_s` are finite, and the moment is not before
+/// The queue as it will be at `moment_s`, if no bag comes until then: tasks go to the slot that is free first, in
+/// the order of their deadlines at `stretch` (paper §5.1: "the queue as it will be at r"). Tasks done by then are
+/// gone, late ones too. `load` is valid, `stretch` and `moment_s` are finite, and the moment is not before
 /// [`Load::now_s`].
 pub fn queue_at(load: &Load, stretch: f64, moment_s: f64) -> Load {
     let ahead_s = moment_s - load.now_s;
-    // When each slot falls free, and whose task it does until then.
+    // When each slot falls free, and the bag whose task it runs until then.
     let mut slots = vec![(0.0, None); load.slots as usize];
     for (slot, rest_mops) in slots.iter_mut().zip(&load.running_mops) {
         slot.0 = rest_mops / load.speed_mops;
@@ -97,7 +97,7 @@ fn start(slots: &mut [(f64, Option<Entry>)], tasks: f64, task_s: f64, end_s: f64
     let begun = |free_s: f64, by_s: f64| if free_s < by_s { ((by_s - free_s) / task_s).ceil().max(1.0) } else { 0.0 };
     let begun_by =
         |slots: &[(f64, Option<Entry>)], by_s: f64| slots.iter().map(|slot| begun(slot.0, by_s)).sum::<f64>();
-    // The latest moment by which no more than there are begin.
+    // The latest moment by which no more than `tasks` begin.
     let mut by_s = end_s;
     if begun_by(slots, end_s) > tasks {
         let (mut low_s, mut high_s) = (0.0, end_s);
@@ -118,7 +118,7 @@ fn start(slots: &mut [(f64, Option<Entry>)], tasks: f64, task_s: f64, end_s: f64
             left -= count;
         }
     }
-    // Those that begin at that very moment.
+    // The tasks that begin at that very moment.
     slots.sort_by(|one, other| one.0.total_cmp(&other.0));
     for slot in &mut *slots {
         if left < 1.0 || slot.0 >= end_s {
@@ -130,16 +130,16 @@ fn start(slots: &mut [(f64, Option<Entry>)], tasks: f64, task_s: f64, end_s: f64
     tasks - left
 }
 
-/// What a queue in the order of deadlines leaves to a newcomer with tasks of one size: h as a function of the
+/// The room that a queue in the order of deadlines leaves to a newcomer with tasks of one size: h as a function of the
 /// newcomer's deadline alone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slack {
     task_mops: f64,
     /// Whether all bags meet their deadlines without the newcomer.
     feasible: bool,
-    /// What is before bag i. One more than bags.
+    /// The bags before bag i. One more than bags.
     ahead: Vec<Prefix>,
-    /// The least slack of bag i and all behind it, in Mop; infinite behind the last.
+    /// The least slack of bag i and all bags behind it, in Mop; infinite behind the last.
     behind_mops: Vec<f64>,
 }
 
@@ -252,7 +252,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_promised_is_kept(
+        fn promised_work_is_done_in_time(
             load in loads(prop_oneof![Just(1), Just(2), Just(4), Just(16)], 6), new in newcomers(),
         ) {
             let (factor, age_s, fitting, a) = new;
@@ -268,7 +268,7 @@ mod tests {
         }
 
         #[test]
-        fn on_one_slot_one_more_is_too_many(load in loads(Just(1), 6), new in newcomers()) {
+        fn one_more_task_on_one_slot_misses_a_deadline(load in loads(Just(1), 6), new in newcomers()) {
             let (factor, age_s, fitting, a) = new;
             let stretch = at(&load, factor);
             let w = size(&load, stretch, age_s, fitting, a);
@@ -280,7 +280,7 @@ mod tests {
         }
 
         #[test]
-        fn on_one_slot_it_is_the_papers_function(load in loads(Just(1), 10), new in newcomers()) {
+        fn one_slot_gives_the_papers_function(load in loads(Just(1), 10), new in newcomers()) {
             let (factor, age_s, fitting, a) = new;
             let stretch = at(&load, factor * 1.0001);
             let w = size(&load, stretch, age_s, fitting, a);
@@ -310,7 +310,7 @@ mod tests {
         }
 
         #[test]
-        fn proposition_1_more_for_a_larger_application(
+        fn proposition_1_a_larger_application_gets_no_less(
             load in loads(prop_oneof![1_u32..=4, Just(16)], 10), new in newcomers(), growth in 1.0..100.0_f64,
         ) {
             let (factor, age_s, fitting, a) = new;
@@ -325,7 +325,7 @@ mod tests {
         }
 
         #[test]
-        fn proposition_2_more_at_a_larger_stretch(
+        fn proposition_2_a_larger_stretch_gives_no_less(
             load in loads(prop_oneof![1_u32..=4, Just(16)], 10), new in newcomers(), growth in 1.0..100.0_f64,
         ) {
             let (factor, age_s, fitting, a) = new;
@@ -340,7 +340,7 @@ mod tests {
         }
 
         #[test]
-        fn fewer_of_larger_tasks_and_nothing_below_the_own_stretch(
+        fn larger_tasks_fit_in_smaller_numbers_and_none_below_the_own_stretch(
             load in loads(prop_oneof![1_u32..=4, Just(16)], 10), new in newcomers(), growth in 1.0..10.0_f64,
         ) {
             let (factor, age_s, fitting, a) = new;
@@ -405,7 +405,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_queue_at_a_later_moment_is_what_list_scheduling_leaves(
+        fn queue_at_agrees_with_list_scheduling(
             load in loads(prop_oneof![Just(1), Just(2), Just(4), Just(16)], 6), factor in 0.3..3.0_f64,
             share in 0.0..1.3_f64,
         ) {
@@ -433,7 +433,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_promised_to_a_later_release_is_kept_and_one_more_is_too_many(
+        fn a_promise_to_a_later_release_is_kept_and_one_more_task_misses(
             load in loads(Just(1), 6), new in newcomers(), share in 0.0..1.2_f64,
         ) {
             let (factor, _, fitting, a) = new;
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn on_several_slots_little_is_left_to_the_simulation() {
+    fn the_bound_on_several_slots_is_close_to_simulation() {
         use proptest::strategy::ValueTree;
         use proptest::test_runner::TestRunner;
         let mut runner = TestRunner::deterministic();

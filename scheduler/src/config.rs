@@ -1,4 +1,4 @@
-//! What can be set about a peer.
+//! The settings of a peer.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::router::ClimbingRule;
 /// Most slots of one peer: each needs a worker. Fewer than the arithmetic takes ([`crate::queue::SLOTS_MAX`]).
 const SLOTS_MAX: u32 = 1024;
 
-/// What the deadline of a bag is computed from on a machine that has other bags of its submitter.
+/// The size from which the deadline of a bag is computed on a machine that has other bags of its submitter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PerSubmitter {
     /// Its own size.
     Off,
-    /// Its own size and that of the smaller ones.
+    /// Its own size and those of the smaller bags.
     #[default]
     Line,
 }
@@ -25,7 +25,7 @@ pub enum PerSubmitter {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The tree.
+    /// Settings of the overlay.
     pub overlay: idlewood_overlay::Config,
     /// Tasks that run at the same time, 1 to 1024. Default 1: the owner decides on more.
     pub slots: u32,
@@ -33,38 +33,40 @@ pub struct Config {
     pub speed_mops: f64,
     /// When a router keeps a request. Default: the paper's rule, by which nearly all is decided at the root.
     pub climbing: ClimbingRule,
-    /// B of that rule, at least 1: how much worse than it could be the stretch of a request may be for the sake of fewer
-    /// requests at the root. Default 1: the prototype's best figure.
+    /// B of that rule, at least 1: a router keeps a request whose stretch is at most this multiple of the smallest possible, so
+    /// that fewer reach the root. Default 1: the prototype's best figure.
     pub stretch_bound: f64,
     /// Deadlines by the effective size a·max(n, N) instead of the paper's w = a·n. Default true: `docs/design/scheduler.md`.
     pub effective_size: bool,
     /// Whether a bag that comes ahead in the order freezes the running task of the last one. Default true:
     /// `docs/design/scheduler.md`; false is the paper's case.
     pub preemptive: bool,
-    /// Most tasks frozen for others, per slot, 0 to 16; each keeps its worker and its memory. 0 is as good as
-    /// `preemptive = false`. Default 2: our choice (`docs/design/scheduler.md`).
+    /// Most preempted tasks per slot, 0 to 16; each keeps its worker and its memory. 0 is the same as `preemptive = false`.
+    /// Default 2: our choice (`docs/design/scheduler.md`).
     pub frozen_max: u32,
-    /// Whether what a submitter has on a machine at the same time is one application there, so that many small bags have no
-    /// larger share than one. Default line: in simulation that takes the gain from who splits a bag, and costs honest
-    /// users of many bags next to nothing (docs/adr/0017).
+    /// Whether a submitter's bags on a machine are one application there, so that many small bags have no larger share than
+    /// one. Default line: in simulation that takes the gain from users who split a bag, and costs honest users of many bags
+    /// next to nothing (docs/adr/0017).
     pub per_submitter: PerSubmitter,
     /// Whether a machine that runs dry asks for work that waits elsewhere. Default true: in simulation it pays
     /// (docs/adr/0011).
     pub redistribution: bool,
-    /// Whether a machine that has work asks too, while its maximum stretch is clearly below the largest of the grid; nothing
-    /// without `redistribution`. Default true: where queues are lost it is worth a tenth of the maximum stretch
+    /// Whether a machine that has work asks too, while its maximum stretch is clearly below the grid's largest; without
+    /// `redistribution` it does not. Default true: where queues are lost it is worth a tenth of the maximum stretch
     /// (docs/adr/0011).
     pub levelling: bool,
-    /// Whether no more tasks than there are idle slots go to those on which they are over soonest. Default true: ours (docs/adr/0021).
+    /// Whether a request with no more tasks than there are idle slots goes to the slots that end them soonest. Default
+    /// true: ours (docs/adr/0021).
     pub idle_slots: bool,
-    /// Whether there is a grid to join, so that a machine that is still alone must not take all its tasks on itself: it
-    /// waits for the others, at most as long as for a placement. Default false.
+    /// Whether there is a grid to join: a machine that is still alone then waits for it before it issues its tasks, at most
+    /// `placement_timeout`, instead of taking all of them itself. Default false.
     pub expects_grid: bool,
-    /// How long a submitter trusts an executor that it does not hear from, at least; 1 s to 1 h. Default 60 s; half of it
-    /// is the time between renewals. It grows with the age of the bag and the number of executors (docs/adr/0010).
+    /// The shortest lease, 1 s to 1 h: a submitter issues an executor's tasks again after so long without a message.
+    /// Default 60 s; half of it lies between renewals. Leases grow with the age of the bag and the number of executors
+    /// (docs/adr/0010).
     pub lease: Duration,
-    /// How long issued tasks may stay unaccounted for before they are issued again, 1 s to 10 min. Default 15 s:
-    /// several times the way up and down a tree of a million.
+    /// How long a submitter waits for a machine to account for issued tasks before it issues them again, 1 s to 10 min. Default
+    /// 15 s: several times the way up and down a tree of a million.
     pub placement_timeout: Duration,
     /// How long the owner must be back before unstarted tasks are handed back. Default 10 min: what HTCondor and
     /// BOINC users know.
@@ -73,21 +75,21 @@ pub struct Config {
     /// take more of the parent's link than [`idlewood_overlay::Config::report_rate_bytes_per_s`]. Default 20 ms: our choice
     /// (docs/adr/0020).
     pub summary_interval: Duration,
-    /// How long a router waits at most with news that only make room (a queue that is worked off, a bag that is done on a machine
-    /// which has others to do), for more of them or for something urgent. 0 to 60 s, default 1 s: our choice (docs/adr/0022).
+    /// How long a router delays a report at most whose availability only grew (a queue that is worked off, a bag that ended
+    /// on a machine with other bags). 0 to 60 s, default 1 s: our choice (docs/adr/0022).
     pub summary_patience: Duration,
-    /// Least time between two summaries of a leaf that only works its queue off; an eighth of the time which that takes,
-    /// up to 5 min, where that is more. Default 10 s: our choice; cells stay lower bounds as time passes, so that this
-    /// only lets a leaf offer what became free meanwhile (docs/adr/0010).
+    /// Least time between two summaries of a leaf that only works its queue off; an eighth of the time that the queue
+    /// takes, up to 5 min, where that is more. Default 10 s: our choice; cells stay lower bounds as time passes, so these
+    /// summaries only offer what became free meanwhile (docs/adr/0010).
     pub summary_refresh: Duration,
     /// Most work of one submitter that waits and runs here, by the time that this machine takes for it with all slots, 1 h to
     /// 10 years; the machine's own bags do not count. Default 90 days: our choice, more than honest bags have, and less than
-    /// what mistakes and floods have.
+    /// mistakes and floods have.
     pub submitter_work_max: Duration,
-    /// Most bags of one submitter here, 1 to 4096. Default 1024: a quarter of all that are held.
+    /// Most bags of one submitter here, 1 to 4096. Default 1024: a quarter of the most bags on a machine.
     pub submitter_bags_max: u32,
-    /// First time to wait before an unanswered message is repeated; doubles up to a third of the lease. Longer, up to 10 min, where
-    /// so many machines speak to one submitter that its link takes longer for a word of each. Default 2 s.
+    /// How long an unanswered message waits before it is first sent again; doubles up to a third of the lease. Longer, up to
+    /// 10 min, where the submitter's link takes longer for one message of each machine that may hold tasks. Default 2 s.
     pub repeat_after: Duration,
 }
 
@@ -121,18 +123,18 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Workers that a driver must be able to keep at the same time: one per slot, and one per task frozen for others.
+    /// Workers that a driver must be able to keep at the same time: one per slot, and one per preempted task.
     /// [`crate::Effect::StartTask`] numbers them from 0.
     pub fn places(&self) -> u32 {
         self.slots.saturating_add(self.frozen_places())
     }
 
-    /// Most tasks frozen for others.
+    /// Most preempted tasks.
     pub(crate) fn frozen_places(&self) -> u32 {
         if self.preemptive { self.slots.saturating_mul(self.frozen_max) } else { 0 }
     }
 
-    /// Refuses nonsense.
+    /// Checks that all settings are in range.
     ///
     /// # Errors
     /// A sentence that names the field and what to write instead.
@@ -168,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nonsense_is_refused_by_name() {
+    fn invalid_settings_are_refused_by_name() {
         assert_eq!(Config::default().validate(), Ok(()));
         let refused = |change: fn(&mut Config), name: &str| {
             let mut config = Config::default();
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_for_each_task_that_runs_or_is_frozen_for_others() {
+    fn each_running_or_preempted_task_has_a_worker() {
         let config = Config { slots: 4, ..Config::default() };
         assert_eq!(config.places(), 12);
         assert_eq!(Config { frozen_max: 0, ..config.clone() }.places(), 4);

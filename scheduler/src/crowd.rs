@@ -1,4 +1,4 @@
-//! What waits before it is said to another peer: acknowledgements, for others that follow within milliseconds, and messages for
+//! Messages that wait before they are sent: acknowledgements, for others that follow within milliseconds, and messages for
 //! which the driver has no room, until it has.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -10,17 +10,18 @@ use crate::bag::{BagId, HELD_INTERVALS_MAX};
 use crate::message::Message;
 use crate::ranges::IntervalSet;
 
-/// How long an acknowledgement waits at most for others. Our choice: what comes in one message is written within that time, and
-/// an executor waits for seconds before it says its results again.
+/// How long an acknowledgement waits at most for others. Our choice: the results of one message are journalled within that
+/// time, and an executor waits for seconds before it sends results again.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Most acknowledgements that wait. Those beyond it leave at once.
+/// Most acknowledgements that wait. Those beyond it are sent at once.
 const ACKS_MAX: usize = 4096;
-/// Most peers for which messages wait, and most messages for one. What is beyond is lost, as anything on the way may be. Our
-/// choice: the room of a driver is far larger, and what machines say most of, results and acknowledgements, is not counted.
+/// Most peers for which messages wait, and most messages for one; those beyond are lost, as messages on the way may be. Our
+/// choice: the driver's own room is far larger, and the most frequent messages, `Results` and `ResultsAck`, are not
+/// counted.
 const CROWDS_MAX: usize = 1024;
 const HELD_BACK_MAX: usize = 32;
 
-/// What is acknowledged together: results of one attempt of one bag, to one machine.
+/// The subject of one `ResultsAck`: results of one attempt of one bag, to one machine.
 type Subject = (PeerId, BagId, u32);
 
 #[derive(Debug)]
@@ -34,12 +35,12 @@ struct Ack {
 #[derive(Debug, Default)]
 pub(crate) struct Acks {
     waiting: BTreeMap<Subject, Ack>,
-    /// No later than the first of them leaves.
+    /// At or before the moment at which the first is sent.
     due: Option<Time>,
 }
 
 impl Acks {
-    /// These results are journalled. What has to be said at once for want of room here.
+    /// These results are journalled. Returns the acknowledgement to be sent at once where there is no room for it here.
     pub(crate) fn add(
         &mut self,
         to: &Member,
@@ -62,12 +63,12 @@ impl Acks {
         full.map(|indices| (ack.to.clone(), Message::ResultsAck { bag, attempt, indices }))
     }
 
-    /// When the first leaves; there may be nothing to do then, but never before.
+    /// When to call [`Self::take_due`] next; it may be too early, but never too late.
     pub(crate) fn due(&self) -> Option<Time> {
         self.due
     }
 
-    /// Takes all of one bag to one machine.
+    /// Takes all acknowledgements of one bag to one machine.
     pub(crate) fn take_of(&mut self, peer: PeerId, bag: BagId) -> Vec<(Member, Message)> {
         let subjects = self.waiting.range((peer, bag, 0)..=(peer, bag, u32::MAX));
         let subjects: Vec<Subject> = subjects.map(|(subject, _)| *subject).collect();
@@ -79,7 +80,7 @@ impl Acks {
         taken
     }
 
-    /// Takes those that have waited long enough, but for those to peers that `may_leave` excludes.
+    /// Takes the acknowledgements that have waited long enough, without those to peers that `may_leave` excludes.
     pub(crate) fn take_due(&mut self, now: Time, may_leave: impl Fn(PeerId) -> bool) -> Vec<(Member, Message)> {
         let is_due = |subject: &Subject, ack: &mut Ack| ack.due <= now && may_leave(subject.0);
         let taken = self.waiting.extract_if(.., is_due).map(|(subject, ack)| message(subject, ack)).collect();
@@ -93,7 +94,7 @@ fn message((_, bag, attempt): Subject, ack: Ack) -> (Member, Message) {
     (ack.to, Message::ResultsAck { bag, attempt, indices: ack.indices })
 }
 
-/// Peers for which the driver has no room, and what waits for that.
+/// Peers for whose messages the driver has no room, and the messages that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Crowds(BTreeMap<PeerId, VecDeque<(Member, Message)>>);
 
@@ -114,7 +115,7 @@ impl Crowds {
         self.begin(to.peer);
         let Some(waiting) = self.0.get_mut(&to.peer) else { return };
         if let Message::Holding { bag, .. } = &message {
-            // The newest says everything.
+            // The newest `Holding` of a bag replaces earlier ones.
             waiting.retain(|(_, other)| !matches!(other, Message::Holding { bag: of, .. } if of == bag));
         }
         waiting.push_back((to, message));
@@ -123,7 +124,7 @@ impl Crowds {
         }
     }
 
-    /// There is room again: what waited for it.
+    /// There is room again: removes and returns the messages that waited.
     pub(crate) fn end(&mut self, peer: PeerId) -> VecDeque<(Member, Message)> {
         self.0.remove(&peer).unwrap_or_default()
     }
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_leave_together_and_none_waits_for_long() {
+    fn acknowledgements_leave_together_within_20_ms() {
         let mut acks = Acks::default();
         for index in 0..1000 {
             assert_eq!(acks.add(&member(1), BAG, 0, &IntervalSet::from(index..index + 1), at(index / 100)), None);
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn no_acknowledgement_is_longer_than_a_message_and_a_bounded_number_waits() {
+    fn acknowledgements_fit_in_messages_and_a_bounded_number_waits() {
         let mut acks = Acks::default();
         let mut left = Vec::new();
         for index in 0..10_000 {

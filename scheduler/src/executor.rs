@@ -1,37 +1,37 @@
-//! The executor: the leaf's queue, its slots, and what it owes to submitters.
+//! The executor: the leaf's queue, its slots, and the results that submitters have not acknowledged.
 //!
-//! Entries are kept per bag. The queue runs by earliest deadline first with the deadlines of the smallest feasible
-//! maximum stretch (paper §4), and is reordered when bags arrive or leave, not when single tasks end. Whatever is
-//! accepted is durable before the submitter hears of it, and whatever is finished is kept until the submitter
-//! acknowledges it.
+//! The queue has one entry per bag. It runs by earliest deadline first with the deadlines of the smallest feasible maximum
+//! stretch (paper §4), and is reordered when bags arrive or leave, not when single tasks end. Accepted tasks are durable
+//! before the submitter hears of them, and results are kept until the submitter acknowledges them.
 //!
-//! Preemption by freezing (ours, `docs/design/scheduler.md`): a bag that comes ahead of a bag whose task runs freezes the running
-//! task of the last bag in the order, which goes on later where it stopped: it is before the tasks of its bag that
-//! have not begun, and the order brings it back. A frozen task keeps its worker, so tasks stand at *places*, more of
-//! them than slots: at most as many tasks run as there are slots, and at most [`Config::frozen_max`] per slot are
-//! frozen; where that is used up, newcomers wait. To everybody else a frozen task is one that has begun. Freezing for
-//! others and the owner's freezing of everything have nothing to do with each other.
+//! Preemption by freezing (ours, `docs/design/scheduler.md`): a bag that comes ahead of the bag of a running task freezes
+//! the running task of the last bag in the order. That task goes on later where it stopped, before the tasks of its bag
+//! that have not begun. A frozen task keeps its worker, so there are more *places* than slots: at most one task per slot
+//! runs, and at most [`Config::frozen_max`] tasks per slot are preempted; at that limit, newcomers wait. Submitters and
+//! routers see a preempted task as one that has begun. The owner's return freezes all tasks, preempted or not, and is
+//! another matter (`suspension`).
 //!
-//! Nothing queues that the driver has not authorised (`admission`).
+//! A bag queues only when the driver has authorised it (`admission`).
 //!
 //! Left out: a limit by the tasks' memory instead of their number.
 
 mod admission;
-mod giving;
-mod held;
+mod held_bag;
+mod held_bags;
 #[cfg(debug_assertions)]
 mod invariants;
+mod offering;
 mod outbox;
 mod places;
 mod rating;
 mod rest;
 mod schedule;
-mod shelf;
+mod sending;
 mod submitters;
 mod suspension;
-mod telling;
 #[cfg(test)]
 mod tests;
+mod updates;
 mod vacating;
 
 use std::collections::BTreeMap;
@@ -39,11 +39,11 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time};
 
-use self::admission::Asked;
-use self::held::Held;
+use self::admission::Unauthorised;
+use self::held_bag::HeldBag;
+use self::held_bags::HeldBags;
 use self::places::Places;
 use self::rest::Rest;
-use self::shelf::Shelf;
 use self::suspension::Suspension;
 use crate::bag::{AGE_MAX, BagHeader, BagId, BagKey, Checkpoint, Request, TaskId, TaskResult, answer_within};
 use crate::config::{Config, PerSubmitter};
@@ -54,12 +54,12 @@ use crate::ranges::IntervalSet;
 use crate::recent::Recent;
 use crate::record::{Change, RecordKey};
 
-/// Starts of a bag that may fail in a row before its tasks go to another machine. Our choice.
-const NOT_STARTED_MAX: u32 = 3;
-/// Most bags on one machine. Our choice: many times what grids have, and a queue that is put in order within milliseconds.
+/// After so many failed starts of a bag in a row, its unstarted tasks go to another machine. Our choice.
+const FAILED_STARTS_MAX: u32 = 3;
+/// Most bags on one machine. Our choice: many times what grids have, and the queue is still sorted within milliseconds.
 const BAGS_MAX: usize = 4096;
 
-/// The answer to a `Holding`, or an unasked word of a submitter.
+/// The fields of [`crate::Message::Lease`]: a submitter's answer to a `Holding`, or unasked.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) bag: BagId,
@@ -78,58 +78,59 @@ pub(crate) struct Executor {
     suspension: Suspension,
     rest: Rest,
     per_submitter: PerSubmitter,
-    held: Shelf,
-    asked: Asked,
-    /// Tasks that went back since their submitter did not speak of their bag, which was not fresh.
+    bags: HeldBags,
+    unauthorised: Unauthorised,
+    /// Tasks that went back since their submitter did not answer for their bag in time; a counter.
     unspoken: u64,
     /// Bags by deadline; stale when `order_stale`.
     order: Vec<BagId>,
     order_stale: bool,
-    /// Of the last `Holding`, of whatever bag: a bag that comes again must not be taken for an old word.
+    /// Version of the last `Holding` of any bag: shared by all, so that the versions of a bag rise also when it leaves this
+    /// machine and comes again.
     version: u64,
-    /// Results that the ledger of this very machine hears of now.
-    told_here: Vec<TaskId>,
+    /// Results of this machine's own bags that its ledger is being given, and that are not stored here.
+    own_results: Vec<TaskId>,
     seen: Recent,
     speed_mops: f64,
-    /// The smallest maximum stretch, as last published.
+    /// The smallest feasible maximum stretch, as last published.
     stretch: f64,
     /// Availability changed since this was last reset.
     pub(crate) changed: bool,
-    /// Availability only grew, and there is still something to do: whoever is told of it can wait.
+    /// Availability only grew, and tasks are left to do: the report of it may be delayed.
     pub(crate) eased: bool,
 }
 
-/// A task that has begun, for those who ask.
+/// A task that has begun, as the peer's view shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunningTask {
-    /// On which worker, from 0.
+    /// The number of its worker, from 0.
     pub place: u32,
-    /// Which task.
+    /// The task.
     pub task: TaskId,
     /// 0 for the first try.
     pub attempt: u32,
     /// Time it has run, frozen time left out.
     pub active: Duration,
-    /// Whether it is frozen now, for others or by the owner.
+    /// Whether it is frozen now, by preemption or by the owner.
     pub frozen: bool,
-    /// Whether it is frozen for a bag that comes ahead; the owner has no part in that.
+    /// Whether it is frozen for a bag that comes ahead, whatever the owner does.
     pub preempted: bool,
 }
 
-/// A bag's part on this machine, for those who ask.
+/// A bag's tasks on this machine, as the peer's view shows them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeldView {
-    /// Which bag.
+    /// The bag.
     pub bag: BagId,
     /// Tasks not started.
     pub waiting: u64,
     /// Tasks started, frozen ones included.
     pub running: u64,
-    /// Those of them that are frozen for bags that come ahead.
+    /// Running tasks that are frozen for bags that come ahead.
     pub frozen: u64,
     /// Tasks finished whose result the submitter has not acknowledged.
     pub unacknowledged: u64,
-    /// How many times their declared work its tasks take here, where that is far more; else 1.
+    /// The measured work of its tasks as a multiple of the declared one, where that is far more; else 1.
     pub times_declared: f64,
 }
 
@@ -140,13 +141,13 @@ impl Executor {
             suspension: Suspension::new(config.vacate_after),
             rest: Rest::default(),
             per_submitter: config.per_submitter,
-            held: Shelf::default(),
-            asked: Asked::default(),
+            bags: HeldBags::default(),
+            unauthorised: Unauthorised::default(),
             unspoken: 0,
             order: Vec::new(),
             order_stale: false,
             version: 0,
-            told_here: Vec::new(),
+            own_results: Vec::new(),
             seen: Recent::default(),
             speed_mops: config.speed_mops,
             stretch: 0.0,
@@ -155,8 +156,8 @@ impl Executor {
         }
     }
 
-    /// Takes back what was accepted before a restart, with the attempts of those that were issued again; the submitter
-    /// hears of it at the first deadline.
+    /// Restores a bag's unfinished tasks from their record, with the attempts of those that were issued again. The submitter
+    /// gets a `Holding` of them at the first deadline.
     pub(crate) fn restore_held(
         &mut self,
         bag: BagHeader,
@@ -167,54 +168,55 @@ impl Executor {
         config: &Config,
     ) {
         let id = bag.id;
-        let held = self.held.get_or_insert_with(id, || Held::new(bag, released, config));
-        held.confirmed = true;
+        let held = self.bags.get_or_insert_with(id, || HeldBag::new(bag, released, config));
+        held.spoken_for = true;
         held.waiting.extend_with(ranges);
-        held.attempt(attempt, &IntervalSet::new());
+        held.set_attempt(attempt, &IntervalSet::new());
         for (attempt, tasks) in attempts {
-            held.attempt(*attempt, &tasks.intersection(ranges));
+            held.set_attempt(*attempt, &tasks.intersection(ranges));
         }
         held.checkpoints = checkpoints;
-        self.weigh(id);
+        self.insert_in_line(id);
         self.order_stale = true;
     }
 
-    /// Takes back what was finished before a restart.
+    /// Restores an unacknowledged result from its record.
     pub(crate) fn restore_result(&mut self, bag: BagHeader, released: Time, result: TaskResult, config: &Config) {
-        let held = self.held.get_or_insert_with(bag.id, || Held::new(bag, released, config));
-        held.confirmed = true;
+        let held = self.bags.get_or_insert_with(bag.id, || HeldBag::new(bag, released, config));
+        held.spoken_for = true;
         held.waiting.remove_index(result.index);
         let (index, attempt) = (result.index, result.attempt);
         held.outbox.insert(result);
         held.outbox.written(index, attempt);
     }
 
-    /// A request for a bag that may queue here: everything new in it does. However much there is to do it is not refused
-    /// (paper §6), but where it cannot be what it says, or would leave more to account for than a message or a record
-    /// holds: then its submitter issues it again. Of very many bags those go first that no submitter has spoken for.
+    /// Queues the new tasks of a request for an authorised bag. A long queue is no reason to refuse it (paper §6). It is
+    /// dropped where it contradicts the bag held here, or where the bag's tasks here would no longer fit in one message and
+    /// one record; the submitter then issues the tasks again. At [`BAGS_MAX`] bags, one that its submitter has not spoken
+    /// for gives way.
     ///
-    /// Of a bag that is new here tasks begin until `fresh_until`, and after that when its submitter has spoken of it here, which
-    /// is then asked at once.
+    /// Tasks of a bag that is new here begin before `fresh_until`. After that they begin only once the submitter has spoken for
+    /// the bag, and it is asked at once.
     fn queue(&mut self, request: Request, fresh_until: Option<Time>, io: &mut Io, config: &Config) {
         let Some(request) = self.within_quota(request, io, config) else { return };
         let id = request.bag.id;
-        if let Some(held) = self.held.get(&id).filter(|held| !held.agrees_with(&request.bag)) {
-            if held.confirmed {
+        if let Some(held) = self.bags.get(&id).filter(|held| !held.agrees_with(&request.bag)) {
+            if held.spoken_for {
                 return;
             }
-            // One of the two is not the bag. The first has not been spoken for by its submitter; the next may be.
+            // One of the two is invented. The submitter has not spoken for the one held here; it may speak for the new one.
             let invented = held.ranges();
             self.seen.forget(id);
             self.give_up(id, &invented, io);
         }
-        if !self.held.contains_key(&id) && self.held.len() >= BAGS_MAX {
-            // Anybody can invent bags.
-            let Some((&invented, held)) = self.held.iter().find(|(_, held)| !held.confirmed) else { return };
+        if !self.bags.contains_key(&id) && self.bags.len() >= BAGS_MAX {
+            // Anybody can invent bags: one that no submitter has spoken for gives way.
+            let Some((&invented, held)) = self.bags.iter().find(|(_, held)| !held.spoken_for) else { return };
             let ranges = held.ranges();
             self.seen.forget(invented);
             self.give_up(invented, &ranges, io);
         }
-        if self.held.get(&id).is_some_and(|held| !held.has_room_for(&request)) {
+        if self.bags.get(&id).is_some_and(|held| !held.has_room_for(&request)) {
             return;
         }
         let released = io.now - request.age.min(AGE_MAX);
@@ -222,72 +224,69 @@ impl Executor {
         let pace = Pace::new(answer_within(request.machines), &io.me, &id.0);
         let (machines, leads) = (request.machines, request.leads);
         let is_new = self.seen.insert(&request);
-        let is_first = !self.held.contains_key(&id);
-        let held = self.held.get_or_insert_with(id, || Held::new(request.bag, released, config));
+        let is_first = !self.bags.contains_key(&id);
+        let held = self.bags.get_or_insert_with(id, || HeldBag::new(request.bag, released, config));
         if is_first {
             held.fresh_until = fresh_until;
         }
         let mut changes = Vec::new();
         if is_new {
-            // What waits already goes back in its time, however often somebody asks again.
+            // Where tasks wait, another request does not extend their time.
             if held.waiting.is_empty() {
                 held.fresh_until = held.fresh_until.map(|until| until.max(io.now));
             }
-            if machines > held.machines {
-                (held.machines, held.pace) = (machines, pace);
-            }
-            held.attempt(request.attempt, &request.ranges);
+            held.updates.slow_down(machines, pace);
+            held.set_attempt(request.attempt, &request.ranges);
             changes = held.supersede(request.attempt, &request.ranges);
             let new = request.ranges.difference(&held.ranges());
-            held.go_on_from(&new, &request.checkpoints);
+            held.take_checkpoints(&new, &request.checkpoints);
             held.waiting.extend_with(&new);
         }
-        held.holding_wait = held.first_wait(config);
-        held.results_wait = held.results_wait.max(held.first_wait(config));
-        changes.push(held.change(io));
+        held.updates.requested(config);
+        changes.push(held.record_change(io));
         self.version += 1;
-        // A request may know better where its submitter is, or lie: it is answered there once, and the answer tells.
+        // A request may know a newer address of its submitter, or lie: one `Holding` goes there, and the `Lease` that
+        // answers it decides.
         let known = &held.bag.submitter;
-        let is_known = held.confirmed && submitter.incarnation <= known.incarnation;
+        let is_known = held.spoken_for && submitter.incarnation <= known.incarnation;
         let to = if is_known { known.clone() } else { submitter };
         let mut then = Vec::new();
         let takes_a_link = to.peer != io.me.peer;
         if is_new && takes_a_link && to == held.bag.submitter && !pace.is_none() && !leads {
-            // At once where nothing begins before its submitter has answered.
-            let fresh_until = held.fresh_until.filter(|_| !held.confirmed);
-            held.speak_by(self.version, pace.next(io.now).min(fresh_until.unwrap_or(Time::MAX)));
+            // Where no task may begin before the submitter has answered, `Holding` is sent at once.
+            let fresh_until = held.fresh_until.filter(|_| !held.spoken_for);
+            held.updates.send_holding_by(self.version, pace.next(io.now).min(fresh_until.unwrap_or(Time::MAX)));
         } else {
-            then.push(Then::Send(to, held.holding(self.version, io, config)));
+            then.push(Then::Send(to, held.new_holding(self.version, io, config)));
         }
         io.persist_held(id, changes, then);
         if is_first {
-            self.weigh(id);
+            self.insert_in_line(id);
         }
         self.order_stale = true;
         self.changed = true;
     }
 
-    /// The submitter of a bag answers, or speaks unasked.
+    /// A `Lease` arrived, asked for or not: ignored unless `from` is the bag's submitter.
     pub(crate) fn lease(&mut self, from: PeerId, lease: Lease, io: &mut Io, config: &Config) {
         let Lease { bag, version, submitter, term, drop, rest, key } = lease;
-        let Some(held) = self.held.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
+        let Some(held) = self.bags.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
         if let Some(submitter) = submitter {
             held.bag.submitter = submitter;
         }
-        held.confirmed = true;
+        held.spoken_for = true;
         held.key = key.or(held.key);
         self.changed |= self.rest.is_told_to(rest, io.now);
-        // An answer to an older word is no reason to speak again, since the newer word is on its way: two of them would
-        // keep each other alive for ever.
+        // An answer to an older `Holding` triggers no new one, since the newer is on its way: else the two machines would
+        // answer each other for ever.
         if version == 0 {
-            // Unasked: what the submitter knows may be older than what is here.
-            held.holding_due = io.now;
-            held.agreed = false;
-        } else if version == held.version {
-            held.renewed(term, io, config);
+            // Unasked: the submitter may not know all tasks held here.
+            held.updates.send_holding_now(io.now);
+        } else if version == held.updates.version() {
+            held.lease_extended(term, io, config);
         }
         if drop.is_empty() {
-            if version == held.version {
+            if version == held.updates.version() {
                 self.forget_if_empty(bag);
             }
             return;
@@ -295,12 +294,13 @@ impl Executor {
         self.give_up(bag, &drop, io);
     }
 
-    /// What a bag's submitter has told this machine to read its blobs with.
+    /// The key to a bag's blobs, if its submitter has sent it with a `Lease`.
     pub(crate) fn bag_key(&self, bag: BagId) -> Option<BagKey> {
-        self.held.get(&bag)?.key
+        self.bags.get(&bag)?.key
     }
 
-    /// The submitter of these bags answers to a renewal.
+    /// A `Renewed` arrived: the leases of these bags are extended, if `from` is their submitter and it answers the last
+    /// `Holding`.
     pub(crate) fn renewed(
         &mut self,
         from: PeerId,
@@ -310,36 +310,36 @@ impl Executor {
         config: &Config,
     ) {
         for (bag, version) in bags {
-            let held = self.held.get_mut(bag).filter(|held| held.bag.submitter.peer == from);
-            if let Some(held) = held.filter(|held| held.agreed && held.version == *version) {
-                held.renewed(term, io, config);
+            let held = self.bags.get_mut(bag).filter(|held| held.bag.submitter.peer == from);
+            if let Some(held) = held.filter(|held| held.updates.is_answered() && held.updates.version() == *version) {
+                held.lease_extended(term, io, config);
             }
         }
     }
 
-    /// Forgets these tasks of a bag, whatever they have come to.
+    /// Forgets these tasks of a bag, whether they wait, run or have ended.
     fn give_up(&mut self, bag: BagId, drop: &IntervalSet, io: &mut Io) {
-        let Some(held) = self.held.get_mut(&bag) else { return };
+        let Some(held) = self.bags.get_mut(&bag) else { return };
         held.waiting.subtract(drop);
         held.offered.subtract(drop);
-        held.kept.subtract(drop);
+        held.local_checkpoints.subtract(drop);
         held.checkpoints.retain(|&index, _| !drop.contains(index));
         let gone = held.outbox.forget(|result| drop.contains(result.index));
         let mut changes: Vec<Change> =
             gone.into_iter().map(|index| Change::Delete(RecordKey::Outbox(bag, index))).collect();
-        held.keep_what_can_be_told(io.now);
+        held.forget_excess(io.now);
         for (place, task) in self.places.stop(|running| running.task.bag == bag && drop.contains(running.task.index)) {
             held.running.remove_index(task.index);
             io.effects.push(Effect::StopTask { place, task });
         }
-        held.tell_if_last(io);
-        changes.push(held.change(io));
+        held.hurry_if_last(io);
+        changes.push(held.record_change(io));
         io.persist_held(bag, changes, Vec::new());
         self.forget_if_empty(bag);
         self.changed = true;
     }
 
-    /// The submitter has journalled the results of these tasks of this attempt.
+    /// A `ResultsAck` arrived: the submitter has journalled, or does not want, the results of this attempt at these tasks.
     pub(crate) fn acknowledged(
         &mut self,
         from: PeerId,
@@ -349,9 +349,9 @@ impl Executor {
         io: &mut Io,
         config: &Config,
     ) {
-        let Some(held) = self.held.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
+        let Some(held) = self.bags.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
         let acknowledged = held.outbox.acknowledged(attempt, indices, io.now);
-        held.results_wait = held.first_wait(config);
+        held.updates.results_acknowledged(config);
         let changes: Vec<_> =
             acknowledged.into_iter().map(|index| Change::Delete(RecordKey::Outbox(bag, index))).collect();
         if !changes.is_empty() {
@@ -361,13 +361,13 @@ impl Executor {
     }
 
     fn forget_if_empty(&mut self, bag: BagId) {
-        if self.held.get(&bag).is_some_and(|held| held.is_empty()) {
-            self.held.remove(&bag);
+        if self.bags.get(&bag).is_some_and(|held| held.is_empty()) {
+            self.bags.remove(&bag);
             self.order_stale = true;
         }
     }
 
-    /// A worker is free again.
+    /// A task ended, and its worker is free again.
     pub(crate) fn ended(&mut self, task: TaskId, outcome: TaskOutcome, io: &mut Io, config: &Config) {
         let Some(running) = self.places.end(task) else { return };
         if running.stopping {
@@ -376,7 +376,7 @@ impl Executor {
         }
         let as_expected = self.ends_as_expected(&running, io.now);
         let empties_a_slot = self.is_dry();
-        let Some(held) = self.held.get_mut(&task.bag) else { return };
+        let Some(held) = self.bags.get_mut(&task.bag) else { return };
         held.running.remove_index(task.index);
         let finished = matches!(outcome, TaskOutcome::Finished(_));
         self.changed |= !(finished && as_expected) || empties_a_slot;
@@ -386,25 +386,26 @@ impl Executor {
                 let success = finished.success;
                 let result = TaskResult::of(task.index, running.attempt, finished);
                 self.rest.note_end(success);
-                // Only of what is placed here is a failure believed.
-                let speaks = !success && !held.agreed;
-                self.version += u64::from(speaks);
+                // The submitter believes a failure only of a task that it knows to be placed here: a `Holding` goes first.
+                let needs_holding = !success && !held.updates.is_answered();
+                self.version += u64::from(needs_holding);
                 let at_once = self.suspension.is_suspended();
-                held.finished(result, running.began, speaks.then_some(self.version), at_once, io, config);
+                let version = needs_holding.then_some(self.version);
+                held.task_ended(result, running.began, version, at_once, io, config);
                 if held.outbox.is_unstored(task.index) {
-                    self.told_here.push(task);
+                    self.own_results.push(task);
                 }
                 self.rate(task.bag, io.now);
             }
             TaskOutcome::NotStarted { retry_after } => {
                 held.waiting.insert_index(task.index);
                 held.blocked_until = io.now + retry_after;
-                held.not_started += 1;
-                if held.not_started.is_multiple_of(NOT_STARTED_MAX) {
+                held.failed_starts += 1;
+                if held.failed_starts.is_multiple_of(FAILED_STARTS_MAX) {
                     self.version += 1;
                     held.hand_back(IntervalSet::new(), self.version, io, config);
                     self.order_stale = true;
-                    // Offering as before, the idlest machine of all would be given the same again.
+                    // Without a rest this machine, the idlest of all, would be given the same tasks again.
                     self.rest.at_least_until(io.now + config.lease);
                     self.changed = true;
                 }
@@ -415,10 +416,10 @@ impl Executor {
         }
     }
 
-    /// Stores results that the ledger of this very machine was told of and has not taken.
+    /// Stores the results of own bags that this machine's ledger has not taken.
     pub(crate) fn store_untaken(&mut self, is_taken: impl Fn(TaskId) -> bool, io: &mut Io) {
-        for task in std::mem::take(&mut self.told_here) {
-            if let Some(held) = self.held.get_mut(&task.bag)
+        for task in std::mem::take(&mut self.own_results) {
+            if let Some(held) = self.bags.get_mut(&task.bag)
                 && !is_taken(task)
             {
                 held.store_untaken(task, io);
@@ -430,12 +431,12 @@ impl Executor {
         self.suspension.is_suspended()
     }
 
-    /// Requests, or parts of them, that did not queue here.
+    /// Requests, or parts of them, that were declined.
     pub(crate) fn declined_requests(&self) -> u64 {
-        self.asked.declined()
+        self.unauthorised.declined()
     }
 
-    /// Tasks that went back since their submitter did not speak of their bag.
+    /// Tasks that went back since their submitter did not answer for their bag in time.
     pub(crate) fn unspoken_tasks(&self) -> u64 {
         self.unspoken
     }
@@ -449,32 +450,32 @@ impl Executor {
         self.changed || self.eased
     }
 
-    /// Whether time alone changes what this leaf offers.
+    /// Whether there are bags here, so that availability changes as time passes.
     pub(crate) fn has_work(&self) -> bool {
-        !self.held.is_empty()
+        !self.bags.is_empty()
     }
 
-    /// What has begun, by worker.
+    /// Tasks that have begun, by worker.
     pub(crate) fn running(&self, now: Time) -> Vec<RunningTask> {
         self.places.views(now)
     }
 
-    fn frozen_of(&self, bag: BagId) -> u64 {
-        self.places.of(bag).filter(|running| running.frozen).count() as u64
+    fn preempted_of(&self, bag: BagId) -> u64 {
+        self.places.of(bag).filter(|running| running.preempted).count() as u64
     }
 
-    /// Tasks that are not over here, by bag.
+    /// Unfinished tasks by bag.
     pub(crate) fn unfinished(&self) -> BTreeMap<BagId, IntervalSet> {
-        self.held.iter().map(|(&bag, held)| (bag, held.unfinished())).collect()
+        self.bags.iter().map(|(&bag, held)| (bag, held.unfinished())).collect()
     }
 
-    /// What is held, by bag.
+    /// The bags on this machine, for the peer's view.
     pub(crate) fn held(&self) -> Vec<HeldView> {
-        let views = self.held.values().map(|held| HeldView {
+        let views = self.bags.values().map(|held| HeldView {
             bag: held.bag.id,
             waiting: held.waiting.len(),
             running: held.running.len(),
-            frozen: self.frozen_of(held.bag.id),
+            frozen: self.preempted_of(held.bag.id),
             unacknowledged: held.outbox.len() as u64,
             times_declared: held.times_declared,
         });

@@ -1,7 +1,7 @@
-//! How the parts of a peer reach the outside: effects, durable writes, and messages to the peer itself.
+//! The outlet that the parts of a peer share: effects, durable writes, and messages from the peer to itself.
 //!
-//! Acknowledgements wait a moment for others of the same results' machine, and all messages to a peer for which the driver has no
-//! room wait until it has (`crowd`).
+//! Acknowledgements wait some milliseconds for others to the same machine, and messages to a peer for which the driver has
+//! no room wait until it has (`crowd`).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -18,11 +18,11 @@ use crate::record::{Change, Closing, Record};
 use crate::reputation::{Reputation, Reputations};
 use crate::watch::Watch;
 
-/// Names a durable write until the driver says that it is done.
+/// Names a durable write until its [`crate::Event::Persisted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// What waits for a write to be durable.
+/// What happens once a write is durable.
 #[expect(clippy::large_enum_variant, reason = "most are messages, moved once; a box would cost each an allocation")]
 #[derive(Debug)]
 pub(crate) enum Then {
@@ -30,25 +30,25 @@ pub(crate) enum Then {
     Notify(Notice),
     /// A submission is durable: its tasks may be issued.
     Open(BagId),
-    /// A piece of a bag that is to go is gone, or that it is to go is written.
+    /// The removal of a bag, or of a piece of it, is durable: the next piece follows.
     Remove(BagId),
-    /// The end of a task here, with this attempt, is durable: its submitter may be told.
+    /// The result of a task here, with this attempt, is durable: it may be sent.
     Written(TaskId, u32),
 }
 
-/// What a durable write lets happen that [`Io`] does not do itself.
+/// What follows from a durable write that [`Io`] does not do itself.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Durable {
-    /// The bag that may be opened, if it was a submission.
+    /// The bag whose submission is durable.
     pub(crate) opened: Option<BagId>,
-    /// The bag of which more may go.
+    /// The bag whose removal goes on.
     pub(crate) removed: Option<BagId>,
-    /// The task whose end, with this attempt, may be told.
+    /// The task whose result, with this attempt, may be sent.
     pub(crate) written: Option<(TaskId, u32)>,
 }
 
 impl Then {
-    /// Whom, and of which tasks, it acknowledges what that machine said.
+    /// The executor and the tasks whose results it acknowledges.
     fn acknowledged<'a>(&'a self) -> impl Iterator<Item = (PeerId, TaskId)> + 'a {
         let ack = match self {
             Self::Send(to, Message::ResultsAck { bag, indices, .. }) => Some((to.peer, *bag, indices)),
@@ -64,20 +64,21 @@ impl Then {
 /// A write under way.
 #[derive(Debug)]
 struct Write {
-    /// The bag whose tasks on this machine it is about.
+    /// The bag, where it writes the executor's records of one.
     held: Option<BagId>,
-    /// What it journals of the results and the end of a bag submitted here.
-    over: Option<(BagId, Journalling)>,
+    /// The bag submitted here whose results or end it journals.
+    journals: Option<(BagId, Journalling)>,
     then: Vec<Then>,
 }
 
-/// Results and ends of a bag on their way to the disk.
+/// How many results and ends of a bag are on their way to the disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Journalling {
-    /// Tasks that succeeded.
+    /// Results of tasks that succeeded.
     pub(crate) done: u64,
+    /// Results of tasks that failed for good.
     pub(crate) failed: u64,
-    /// Words that all of its tasks are over.
+    /// Records of the bag as completed.
     pub(crate) closings: u64,
 }
 
@@ -87,21 +88,21 @@ impl Journalling {
         [self.done, self.failed, self.closings]
     }
 
-    /// What these changes, all of one ledger, journal.
+    /// The results and ends among these changes, which are all of one ledger.
     fn of(changes: &[Change]) -> Option<(BagId, Self)> {
-        let mut over: Option<(BagId, Self)> = None;
+        let mut journals: Option<(BagId, Self)> = None;
         for change in changes {
             let (bag, add): (BagId, fn(&mut Self)) = match change {
-                Change::Put(Record::Done { bag, result, .. }) if result.success => (*bag, |over| over.done += 1),
-                Change::Put(Record::Done { bag, .. }) => (*bag, |over| over.failed += 1),
+                Change::Put(Record::Done { bag, result, .. }) if result.success => (*bag, |counts| counts.done += 1),
+                Change::Put(Record::Done { bag, .. }) => (*bag, |counts| counts.failed += 1),
                 Change::Put(Record::Bag { bag, closed: Some((Closing::Completed, _)), .. }) => {
-                    (bag.id, |over| over.closings += 1)
+                    (bag.id, |counts| counts.closings += 1)
                 }
                 Change::Put(_) | Change::Delete(_) => continue,
             };
-            add(&mut over.get_or_insert((bag, Self::default())).1);
+            add(&mut journals.get_or_insert((bag, Self::default())).1);
         }
-        over
+        journals
     }
 }
 
@@ -114,30 +115,31 @@ pub(crate) struct Io {
     pub(crate) me: Member,
     /// Speed of a slot of this machine, in Mop/s.
     pub(crate) speed_mops: f64,
-    /// Machines of the grid, as the root last said.
+    /// Machines of the grid, as the root last reported.
     pub(crate) leaves: u64,
-    /// The largest maximum stretch of a machine, as the root last said, in s/Mop.
+    /// The largest maximum stretch of a machine, as the root last reported, in s/Mop.
     pub(crate) maximum_stretch: f64,
-    /// Executors of all bags submitted here; one that has tasks of several counts for each.
+    /// Executors of all bags submitted here; one that has tasks of several bags counts for each.
     pub(crate) placements: u64,
-    /// What bags with a quorum have shown of others.
+    /// Reputations of other machines, from bags with a quorum.
     pub(crate) reputations: Reputations,
-    /// What was seen of the routers that own requests went through.
+    /// Observations of the routers that requests of this machine went through.
     pub(crate) watch: Watch,
-    /// Nobody else's: what is checked of machines that are believed alone is drawn with it.
+    /// Secret seed of the draw by which machines that are believed alone are checked.
     pub(crate) secret: u64,
-    /// Nobody else's either: of it come the keys of the bags that are submitted here.
+    /// Secret from which the keys of bags submitted here are derived.
     pub(crate) bag_secret: [u8; 32],
     pub(crate) effects: Vec<Effect>,
     /// Messages of this peer to itself: they never leave the process.
     pub(crate) local: VecDeque<Message>,
     next_ticket: u64,
+    /// Writes under way.
     pending: BTreeMap<Ticket, Write>,
-    /// Of those, how many are about what this machine holds of each bag.
+    /// How many of them write the executor's records of each bag.
     writing: BTreeMap<BagId, u32>,
-    /// Of bags submitted here, what is being journalled of their results and ends.
+    /// The results and ends of each bag submitted here that they write.
     journalling: BTreeMap<BagId, Journalling>,
-    /// And how many acknowledge what a machine said of each task.
+    /// How many of them an acknowledgement to this executor about this task waits for.
     recording: BTreeMap<(PeerId, TaskId), u32>,
     /// Acknowledgements that wait for others.
     acks: Acks,
@@ -176,12 +178,12 @@ impl Io {
         WallTime(self.epoch.0.saturating_add(time.as_micros()))
     }
 
-    /// The moment of a record's wall-clock time; never in the future, since clocks jump.
+    /// The moment of a record's wall-clock time; never in the future, even where the clock jumped.
     pub(crate) fn moment(&self, wall: WallTime) -> Time {
         self.now - self.wall(self.now).since(wall)
     }
 
-    /// What bags with a quorum have shown of a machine, as far as it counts now.
+    /// A machine's present reputation.
     pub(crate) fn reputation(&self, peer: PeerId) -> Reputation {
         self.reputations.of(peer, self.wall(self.now))
     }
@@ -201,13 +203,13 @@ impl Io {
         self.effects.push(Effect::Notify(notice));
     }
 
-    /// The driver had no room for this message: it waits until [`Io::has_room`], and so do others to that peer. Results do not:
-    /// the executor knows which are to be told then.
+    /// The driver had no room for this message: it waits until [`Io::has_room`], and so do later ones to that peer.
+    /// `Results` are dropped, since the executor sends them again.
     pub(crate) fn hold_back(&mut self, to: Member, message: Message) {
         match message {
             Message::ResultsAck { bag, attempt, indices } => {
                 self.crowds.begin(to.peer);
-                // What there is no room for here either is lost, and acknowledged when it is said again.
+                // Where `Acks` is full this acknowledgement is dropped: the executor sends the result again.
                 self.acks.add(&to, bag, attempt, &indices, self.now);
             }
             Message::Results { .. } | Message::Overlay(_) => self.crowds.begin(to.peer),
@@ -215,7 +217,7 @@ impl Io {
         }
     }
 
-    /// There is room again: what waited for that leaves.
+    /// There is room again for messages to this peer: those that waited are sent.
     pub(crate) fn has_room(&mut self, peer: PeerId) {
         for (to, message) in self.crowds.end(peer) {
             self.send(to, message);
@@ -223,7 +225,7 @@ impl Io {
         self.send_acks();
     }
 
-    /// When acknowledgements leave that wait for others.
+    /// When acknowledgements that wait for others are sent.
     pub(crate) fn acks_due(&self) -> Option<Time> {
         self.acks.due()
     }
@@ -236,28 +238,28 @@ impl Io {
         }
     }
 
-    /// Writes durably; what depends on it happens only once it is.
+    /// Orders a durable write; `then` happens once it is durable.
     pub(crate) fn persist(&mut self, changes: Vec<Change>, then: Vec<Then>) {
-        let over = Journalling::of(&changes);
-        self.write(changes, Write { held: None, over, then });
+        let journals = Journalling::of(&changes);
+        self.write(changes, Write { held: None, journals, then });
     }
 
-    /// As [`Io::persist`], of what this machine holds of a bag.
+    /// As [`Io::persist`], of the executor's records of a bag.
     pub(crate) fn persist_held(&mut self, bag: BagId, changes: Vec<Change>, then: Vec<Then>) {
-        self.write(changes, Write { held: Some(bag), over: None, then });
+        self.write(changes, Write { held: Some(bag), journals: None, then });
     }
 
-    /// Whether what this machine holds of a bag is not durable yet, so that nobody may be told of it.
+    /// Whether the executor's records of a bag are being written, so that no `Holding` of it may be sent.
     pub(crate) fn is_writing(&self, bag: BagId) -> bool {
         self.writing.contains_key(&bag)
     }
 
-    /// What of the results and the end of a bag submitted here is not durable yet.
+    /// The results and ends of a bag submitted here that are not durable yet.
     pub(crate) fn journalling(&self, bag: BagId) -> Journalling {
         self.journalling.get(&bag).copied().unwrap_or_default()
     }
 
-    /// These tasks of a bag, but for those whose results the executor has to keep since they are still being written.
+    /// These tasks of a bag without those whose results are still being written here, so that the executor has to keep them.
     pub(crate) fn recorded(&self, executor: PeerId, bag: BagId, mut tasks: IntervalSet) -> IntervalSet {
         let [first, last] = [0, u64::MAX].map(|index| (executor, TaskId { bag, index }));
         for ((_, task), _) in self.recording.range(first..=last) {
@@ -266,8 +268,7 @@ impl Io {
         tasks
     }
 
-    /// Whether what a machine said of the end of a task, or of a try, is on its way to the store, and acknowledged once it
-    /// is there.
+    /// Whether a result or failure of this task from this executor is being written, and acknowledged once it is durable.
     pub(crate) fn is_recording(&self, executor: PeerId, task: TaskId) -> bool {
         self.recording.contains_key(&(executor, task))
     }
@@ -278,48 +279,48 @@ impl Io {
         if let Some(bag) = write.held {
             *self.writing.entry(bag).or_default() += 1;
         }
-        for said in write.then.iter().flat_map(Then::acknowledged) {
-            *self.recording.entry(said).or_default() += 1;
+        for subject in write.then.iter().flat_map(Then::acknowledged) {
+            *self.recording.entry(subject).or_default() += 1;
         }
-        if let Some((bag, over)) = write.over {
+        if let Some((bag, journals)) = write.journals {
             let all = self.journalling.entry(bag).or_default();
-            all.done += over.done;
-            all.failed += over.failed;
-            all.closings += over.closings;
+            all.done += journals.done;
+            all.failed += journals.failed;
+            all.closings += journals.closings;
         }
-        if !write.then.is_empty() || write.held.is_some() || write.over.is_some() {
+        if !write.then.is_empty() || write.held.is_some() || write.journals.is_some() {
             self.pending.insert(ticket, write);
         }
         self.effects.push(Effect::Persist { ticket, changes });
     }
 
-    /// Nothing follows any more from the write of this submission.
+    /// The bag of this submission is removed: nothing follows from its write.
     pub(crate) fn give_up(&mut self, bag: BagId) {
         let opens = |then: &Then| matches!(then, Then::Open(opened) if *opened == bag);
         self.pending.retain(|_, write| !write.then.iter().any(opens));
     }
 
-    /// The driver says that a write is durable.
+    /// A write is durable: does what waited for it, or returns it.
     pub(crate) fn persisted(&mut self, ticket: Ticket) -> Durable {
         let mut durable = Durable::default();
         let Some(write) = self.pending.remove(&ticket) else { return durable };
         if let Some(bag) = write.held {
             release(&mut self.writing, bag);
         }
-        if let Some((bag, over)) = write.over
+        if let Some((bag, journals)) = write.journals
             && let Entry::Occupied(mut all) = self.journalling.entry(bag)
         {
             let left = all.get_mut();
-            left.done -= over.done;
-            left.failed -= over.failed;
-            left.closings -= over.closings;
+            left.done -= journals.done;
+            left.failed -= journals.failed;
+            left.closings -= journals.closings;
             if left.done + left.failed + left.closings == 0 {
                 all.remove();
             }
         }
         for then in write.then {
-            for said in then.acknowledged() {
-                release(&mut self.recording, said);
+            for subject in then.acknowledged() {
+                release(&mut self.recording, subject);
             }
             match then {
                 Then::Send(to, Message::ResultsAck { bag, attempt, indices }) => {
@@ -335,8 +336,8 @@ impl Io {
         durable
     }
 
-    /// These results are journalled. That is said with the last of those that are being written of this bag and machine, or in a
-    /// moment: results that came together are acknowledged together.
+    /// Acknowledges journalled results: together with the last of the bag and machine that are being written, or after a few
+    /// milliseconds, so that results that came together are acknowledged together.
     fn acknowledge(&mut self, to: Member, bag: BagId, attempt: u32, indices: &IntervalSet) {
         let peer = to.peer;
         if let Some((to, message)) = self.acks.add(&to, bag, attempt, indices, self.now) {
@@ -353,34 +354,34 @@ impl Io {
 
 #[cfg(debug_assertions)]
 impl Io {
-    /// How many writes are under way that something waits for.
+    /// How many writes are under way that something follows from.
     pub(crate) fn writes(&self) -> usize {
         self.pending.len()
     }
 
-    /// What is counted of the writes under way is what they are.
+    /// Panics where the counts differ from the writes under way.
     pub(crate) fn assert_consistent(&self) {
         let mut writing: BTreeMap<BagId, u32> = BTreeMap::new();
         let mut recording: BTreeMap<(PeerId, TaskId), u32> = BTreeMap::new();
         let mut journalling: BTreeMap<BagId, [u64; 3]> = BTreeMap::new();
         for write in self.pending.values() {
             write.held.into_iter().for_each(|bag| *writing.entry(bag).or_default() += 1);
-            let said = write.then.iter().flat_map(Then::acknowledged);
-            said.for_each(|said| *recording.entry(said).or_default() += 1);
-            if let Some((bag, over)) = write.over {
+            let subjects = write.then.iter().flat_map(Then::acknowledged);
+            subjects.for_each(|subject| *recording.entry(subject).or_default() += 1);
+            if let Some((bag, journals)) = write.journals {
                 let counts = journalling.entry(bag).or_default();
-                counts.iter_mut().zip(over.counts()).for_each(|(count, more)| *count += more);
+                counts.iter_mut().zip(journals.counts()).for_each(|(count, more)| *count += more);
             }
         }
-        debug_assert_eq!(self.writing, writing, "writes of what is held here");
-        debug_assert_eq!(self.recording, recording, "writes of what machines said");
+        debug_assert_eq!(self.writing, writing, "writes of the executor's records");
+        debug_assert_eq!(self.recording, recording, "writes to be acknowledged");
         let counted: BTreeMap<BagId, [u64; 3]> =
-            self.journalling.iter().map(|(&bag, over)| (bag, over.counts())).collect();
+            self.journalling.iter().map(|(&bag, journals)| (bag, journals.counts())).collect();
         debug_assert_eq!(counted, journalling, "writes of results and ends");
     }
 }
 
-/// One less of a kind.
+/// Decrements a count, and removes it at 0.
 fn release<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K) {
     if let Entry::Occupied(mut count) = counts.entry(key) {
         *count.get_mut() -= 1;

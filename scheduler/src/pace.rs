@@ -1,22 +1,23 @@
-//! When a machine says what all say, so that not all take the same link at once.
+//! Pace: each machine sends its messages about a bag at a moment of its own in a period, so that not all take the
+//! submitter's link at once.
 
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, Time};
 
-/// Once in a period, at a moment of its own.
+/// A period, and this machine's own moment in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     pub(crate) period: Duration,
-    /// The own moment, in [0, 1) of the period.
+    /// The own moment, as a share of the period in [0, 1).
     pub(crate) share: f64,
 }
 
 impl Pace {
-    /// Whatever is to be said is said at once.
+    /// No pace: messages are sent at once.
     pub(crate) const NONE: Self = Self { period: Duration::ZERO, share: 0.0 };
 
-    /// That of one machine for a subject; the share is as if it were drawn.
+    /// The pace of one machine for a subject: the share is a hash of both.
     pub(crate) fn new(period: Duration, me: &Contact, subject: &[u8]) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&me.peer.0).update(subject);
@@ -25,17 +26,17 @@ impl Pace {
         Self { period, share: f64::from(u32::from_le_bytes(first)) / 2.0_f64.powi(32) }
     }
 
-    /// The same where a period may be no longer than this.
+    /// The same share of a period of at most `most`.
     pub(crate) fn within(self, most: Duration) -> Self {
         Self { period: self.period.min(most), ..self }
     }
 
-    /// Whether whatever is to be said is said at once.
+    /// Whether messages are sent at once.
     pub(crate) fn is_none(&self) -> bool {
         self.period.is_zero()
     }
 
-    /// The next own moment.
+    /// The next own moment, `now` or later.
     pub(crate) fn next(&self, now: Time) -> Time {
         let period_us = (self.period.as_micros() as i64).max(1);
         let own_us = (period_us as f64 * self.share) as i64;
@@ -49,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    /// Machines that all find out at the same moment speak all over the period, each at its own moment, period after period.
+    /// Machines that learn something at the same moment send at their own moments, spread over the period, period after period.
     #[test]
     fn own_moments_are_spread_over_the_period() {
         let (period, now) = (Duration::from_secs(100), Time::from_micros(123_456_789));

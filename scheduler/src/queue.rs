@@ -1,10 +1,10 @@
-//! What a leaf's scheduler sees of its queue, in plain numbers, and how fast its slots work it off.
+//! A leaf's queue in plain numbers, and how fast its slots work it off.
 //!
 //! The paper (Celaya and Marchal 2010, §4) has one processor per leaf, a queue of bags and deadlines that follow
 //! from a stretch: d = r + S·w. All tasks of a bag are alike, so everything here is in the number of bags.
 //!
-//! Ours: a leaf may have k identical slots. `Capacity` says how much of the queue is surely done at a moment;
-//! it is exact for one slot and never optimistic for more. Algorithms 1 to 3 ask nothing else of the machine.
+//! Ours: a leaf may have k identical slots. `Capacity` bounds how much of the queue is done by a moment: it is exact for
+//! one slot and never optimistic for more. Algorithms 1 to 3 need nothing else of the machine.
 //!
 //! Left out: which task runs where, freezing, memory. That is the executor's.
 
@@ -37,8 +37,8 @@ pub struct Entry {
     pub application_size_mops: f64,
     /// Size of one of its tasks (a), in Mop.
     pub task_mops: f64,
-    /// Tasks of it left here (N), with a fraction where one is partly done. A bag with nothing left has no say. Where
-    /// several are partly done on several slots, each is an entry of its own.
+    /// Tasks of it left here (N), with a fraction where one is partly done. A bag without tasks left is ignored. On several
+    /// slots each partly done task is an entry of its own.
     pub left: f64,
 }
 
@@ -58,17 +58,17 @@ pub struct Load {
     pub speed_mops: f64,
     /// Number of identical slots (k).
     pub slots: u32,
-    /// Whether a running task is frozen for a bag that comes ahead of its own (ours; `false` is the paper's case). Then
-    /// what is left of the tasks begun belongs to their bags' `left`, and the slots are free from now on.
+    /// Whether a running task is frozen for a bag that comes ahead of its own (ours; `false` is the paper's case). Then the
+    /// rests of begun tasks belong to their bags' `left`, and the slots are free from now on.
     pub preemptive: bool,
-    /// Without preemption: what is left of the tasks that run, in Mop, one per busy slot. They come first and have no
-    /// deadline. With preemption: empty.
+    /// Without preemption: the rests of the running tasks, in Mop, one per busy slot. They come first and have no deadline.
+    /// With preemption: empty.
     pub running_mops: Vec<f64>,
     /// The bags in the queue, in any order.
     pub entries: Vec<Entry>,
 }
 
-/// Why a load cannot be reckoned with; it is unchanged.
+/// Why a load is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum LoadError {
     /// No slot, or more than [`SLOTS_MAX`].
@@ -98,7 +98,7 @@ pub enum LoadError {
 }
 
 impl Load {
-    /// Slots that nothing runs on, nor waits for.
+    /// Slots for which there is no task, running or waiting.
     pub fn idle_slots(&self) -> u32 {
         // The cast saturates.
         let waiting = self.entries.iter().fold(0, |sum: u32, entry| sum.saturating_add(entry.left.ceil() as u32));
@@ -108,8 +108,8 @@ impl Load {
     /// Checks that all numbers are finite and in range, so that no sum or product of them overflows.
     ///
     /// # Errors
-    /// The first rule that is broken. What takes a load stays free of panics and never promises anything for
-    /// one that does not validate.
+    /// The first rule that is broken. Functions that take a load do not panic for one that does not validate, and promise
+    /// nothing.
     pub fn validate(&self) -> Result<(), LoadError> {
         let moment = |moment_s: f64| moment_s.abs() <= MOMENT_S_MAX;
         let work = |mops: f64| (WORK_MOPS_MIN..=WORK_MOPS_MAX).contains(&mops);
@@ -159,7 +159,7 @@ impl Load {
     }
 
     /// When a bag must be done for its stretch to be at most `stretch`: d = r + S·w (paper §4, Equation 1), in seconds
-    /// from now: reckoned from its age, which loses less to rounding.
+    /// from now. Computed from its age, which loses less to rounding.
     pub(crate) fn due_in(&self, entry: &Entry, stretch: f64) -> f64 {
         stretch * entry.application_size_mops - (self.now_s - entry.release_s)
     }
@@ -170,10 +170,10 @@ pub(crate) fn earlier(one: (f64, f64), other: (f64, f64)) -> Ordering {
     one.0.total_cmp(&other.0).then(one.1.total_cmp(&other.1))
 }
 
-/// Tasks per slot up to which a prefix is also reckoned in whole tasks: beyond, that is worth less than a hundredth.
+/// Up to so many tasks per slot a prefix is also counted in whole tasks: beyond, that bound is better by less than a hundredth.
 const UNIFORM_TASKS_MAX: f64 = 64.0;
 
-/// The first bags of an ordered list, all that matters of them.
+/// The first bags of an ordered list, in sum.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Prefix {
     /// Their work, in Mop.
@@ -185,7 +185,7 @@ pub(crate) struct Prefix {
 }
 
 impl Prefix {
-    /// A bag more.
+    /// Adds a bag.
     pub(crate) fn add(&mut self, left_mops: f64, task_mops: f64, tasks: f64) {
         self.work_mops += left_mops;
         self.largest_mops = self.largest_mops.max(task_mops);
@@ -197,7 +197,7 @@ impl Prefix {
 ///
 /// Whenever a slot falls free it takes the next task of the list (list scheduling). Take the task of a prefix of
 /// the list that ends last; its size is at most p, the largest of the prefix. Until it starts at σ no slot that
-/// had finished its running task was ever free, and all it did belongs to the prefix. So F(σ) ≤ W − (its size),
+/// had finished its running task was ever idle, and all that it did belongs to the prefix. So F(σ) ≤ W − (its size),
 /// with W the work of the prefix and F(t) the sum over the slots of what each can do between falling free and t.
 /// Hence the prefix is done by F⁻¹(W − p) + p/s (Graham's bound, with slots that start late; ours).
 ///
@@ -283,7 +283,7 @@ impl Capacity {
         if !self.depends_on_tasks() || task_mops <= 0.0 || prefix.tasks > self.uniform_tasks_max() {
             return by_work;
         }
-        // A hair more than whole tasks, so that dividing by their size gives their number again.
+        // A few ulps more than whole tasks, so that dividing by their size gives their number again.
         let tasks = self.tasks_by(due_s, largest_mops) - prefix.tasks;
         by_work.max(tasks * task_mops * (1.0 + 4.0 * f64::EPSILON))
     }
@@ -300,7 +300,7 @@ impl Capacity {
     /// The inverse of [`Self::tasks_by`].
     fn tasks_done_in(&self, tasks: f64, size_mops: f64) -> f64 {
         let task_s = size_mops / self.speed_mops;
-        // When that much work would be done if tasks could be divided: within one task's time from then, each slot
+        // The time by which divisible tasks of that much work would be done: within one task's time from then, each slot
         // ends one more.
         let begin_s = self.work_done_in(tasks * size_mops, 0.0);
         let mut done = 0.0;
@@ -416,7 +416,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_refused() {
+    fn loads_out_of_range_are_refused() {
         assert_eq!(load().validate(), Ok(()));
         let broken = |change: fn(&mut Load)| {
             let mut load = load();
@@ -452,7 +452,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn the_capacity_is_kept_by_list_scheduling(load in loads(1_u32..=6, 8)) {
+        fn list_scheduling_keeps_the_capacity(load in loads(1_u32..=6, 8)) {
             prop_assert_eq!(load.validate(), Ok(()));
             let capacity = Capacity::new(&load);
             let queue: Vec<_> = load.entries.iter().map(tasks_of).collect();

@@ -1,11 +1,10 @@
 //! Sets of task indices, as sorted intervals.
 //!
-//! The tasks of a bag are numbered from 0. What a request carries, a leaf queues or a ledger awaits is a set of
-//! such numbers. Fresh bags are one interval; what is re-issued after failures has holes. All operations are
-//! linear in the number of intervals or better, never in the number of tasks.
+//! The tasks of a bag are numbered from 0. Requests, queues and ledgers hold sets of such numbers. A new bag is one
+//! interval; tasks that are issued again after failures leave holes. All operations are linear in the number of intervals
+//! or better, never in the number of tasks.
 //!
-//! The number of intervals is not bounded here: whoever sends a set splits it first, whoever receives one caps
-//! the bytes before decoding.
+//! The number of intervals is not bounded here: senders split a set first, receivers cap the bytes before decoding.
 
 use std::cmp::{max, min};
 use std::collections::BTreeMap;
@@ -17,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// A set of task indices: half-open intervals, sorted, disjoint, with a gap between neighbours.
 ///
 /// Equal sets have equal representations. The index `u64::MAX` cannot be held, since intervals are half-open.
-/// It travels as a list of (start, length); what does not decode into that normal form is refused.
+/// It travels as a list of (start, length); a list in no normal form is refused.
 #[derive(Clone, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
 pub struct IntervalSet {
@@ -341,7 +340,7 @@ impl IntervalTree {
             return;
         }
         let (mut start, mut end) = (range.start, range.end);
-        // From the last that begins in or directly behind the range down to the one that reaches its start.
+        // From the last interval that begins in or directly behind the range down to the one that reaches the range's start.
         while let Some((&known_start, &known_end)) = self.intervals.range(..=range.end).next_back() {
             if known_end < range.start {
                 break;
@@ -349,7 +348,7 @@ impl IntervalTree {
             (start, end) = (min(start, known_start), max(end, known_end));
             self.len -= known_end - known_start;
             if known_start <= range.start {
-                // It goes on where it is.
+                // Extend that interval in place.
                 self.intervals.insert(known_start, end);
                 self.len += end - start;
                 return;
@@ -533,7 +532,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_encoded_decodes_to_the_same(list in ranges()) {
+        fn encoded_sets_decode_to_the_same(list in ranges()) {
             let (set, _) = both(&list);
             let mut bytes = Vec::new();
             ciborium::into_writer(&set, &mut bytes).unwrap();
@@ -564,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_that_are_no_sets_are_refused() {
+    fn lists_in_no_normal_form_are_refused() {
         let refused = |list: &[(u64, u64)]| IntervalSet::try_from(list.to_vec()).unwrap_err();
         assert_eq!(refused(&[(3, 0)]), IntervalError::Empty(0));
         assert_eq!(refused(&[(0, 1), (u64::MAX, 1)]), IntervalError::Overflow(1));
@@ -574,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_number_range_hold() {
+    fn extreme_indices_are_handled() {
         let mut set = IntervalSet::from(0..u64::MAX);
         assert_eq!(set.len(), u64::MAX);
         assert!(!set.insert_index(u64::MAX) && !set.contains(u64::MAX));

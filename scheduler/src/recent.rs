@@ -1,36 +1,37 @@
-//! Which requests came lately, so that none is split or executed twice (invariant I7).
+//! Remembers recent requests, so that none is split or executed twice (invariant I7).
 //!
-//! A request and what it was split into are one request here: while the tree changes, a message that was repeated on its
-//! way can reach a machine as the whole, or as a part, of what this machine has had already.
+//! A request and its parts count as the same: while the tree changes, a repeated message can reach a machine as the whole,
+//! or as a part, of a request that the machine has had already.
 
 use std::collections::VecDeque;
 
 use crate::bag::{BagId, Path, Request};
 
-/// How many are remembered: our choice, many times what arrives while one request is under way.
+/// How many requests are remembered. Our choice: many times those that arrive while one request is under way.
 const REQUESTS_MAX: usize = 1024;
 
 /// The latest requests, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Recent(VecDeque<Mark>);
 
-/// The first bytes of a bag's id, since many peers remember many, and what tells its requests apart.
+/// What identifies a request.
 #[derive(Debug)]
 struct Mark {
+    /// The first bytes of its bag's id: that saves memory.
     bag: u64,
     number: u64,
     path: Path,
 }
 
 impl Recent {
-    /// Whether this request, one that it is a part of, or a part of it, is remembered.
+    /// Whether this request, a whole that it is a part of, or a part of it, is remembered.
     pub(crate) fn contains(&self, request: &Request) -> bool {
         let bag = first_bytes(&request.bag.id.0);
         let same = |mark: &&Mark| mark.number == request.number && mark.bag == bag;
         self.0.iter().filter(same).any(|mark| mark.path.is_above(&request.path) || request.path.is_above(&mark.path))
     }
 
-    /// Remembers a request; whether it is new.
+    /// Remembers a request; returns whether it is new.
     pub(crate) fn insert(&mut self, request: &Request) -> bool {
         if self.contains(request) {
             return false;

@@ -1,4 +1,4 @@
-//! What a peer keeps across restarts: records for a key-value store, one per fact.
+//! Records: what a peer keeps across restarts in a key-value store, one record per fact.
 //!
 //! Times in records are wall-clock times; [`crate::Peer::restore`] turns them into ages.
 
@@ -14,10 +14,10 @@ use crate::reputation::Reputation;
 
 /// Version of the encoding below; stands in front of every record.
 ///
-/// What was written by an older version is read, and written in this one when it changes next. Version 1 knew neither
-/// [`Record::Failures`] nor [`TaskResult::crashed`], version 2 no checkpoints, version 3 neither [`Record::Former`]
-/// nor exit codes, receipts and replicas. Version 4 wrote of each result its attempt and success, the usual ones too. Version 5
-/// had no outputs within results.
+/// Records of older versions are read, and written in this one when they change next. Version 1 had neither
+/// [`Record::Failures`] nor [`TaskResult::crashed`], version 2 no checkpoints, version 3 neither [`Record::Former`] nor
+/// exit codes, receipts and replicas. Version 4 wrote attempt 0 and success of a result in full. Version 5 had no outputs
+/// within results.
 const RECORD_VERSION: u8 = 6;
 /// The oldest version that can be read.
 const RECORD_VERSION_OLDEST: u8 = 1;
@@ -29,122 +29,122 @@ pub enum Closing {
     Completed,
     /// The user cancelled it.
     Cancelled,
-    /// It was over before, and the user needs nothing of it any more: its records go.
+    /// The user removed it after it had ended: its records are being deleted.
     Removed,
 }
 
 /// One durable fact.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Record {
-    /// This machine's life count: the next one starts above it.
+    /// This machine's incarnation: the next one is higher.
     Incarnation(u64),
-    /// Executor: tasks accepted and not finished.
+    /// Executor: unfinished tasks of a bag.
     Held {
-        /// The whole bag's numbers.
+        /// The bag.
         bag: BagHeader,
         /// r.
         released: WallTime,
         /// Highest attempt among them.
         attempt: u32,
-        /// Those that came with a later attempt than 0, by attempt; unknown in records before this field, where all of
-        /// them count as of the highest.
+        /// Tasks by attempt, without those of attempt 0; `None` in older records: all tasks have the highest attempt.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         attempts: Option<BTreeMap<u32, IntervalSet>>,
-        /// Which tasks.
+        /// The tasks.
         ranges: IntervalSet,
-        /// What some of them go on from.
+        /// The checkpoints from which some of them go on.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         checkpoints: BTreeMap<u64, Checkpoint>,
     },
-    /// Executor: a task that is finished, or handed back with a checkpoint, and that the submitter has not acknowledged.
+    /// Executor: the result of a task that has finished, or goes back with a checkpoint, until the submitter acknowledges it.
     Outbox {
-        /// Its bag's numbers.
+        /// Its bag.
         bag: BagHeader,
         /// r.
         released: WallTime,
-        /// What came out.
+        /// The result.
         result: TaskResult,
     },
     /// Submitter: a bag.
     Bag {
-        /// Its numbers; `task_mops` is 0 until measured.
+        /// The bag; `task_mops` is 0 until measured.
         bag: BagHeader,
         /// r.
         released: WallTime,
         /// Failed tries a task may have before it counts as failed.
         retries_max: u32,
-        /// Of the last issue of tasks.
+        /// The attempt with which tasks were last issued.
         attempt: u32,
         /// How and when it ended.
         closed: Option<(Closing, WallTime)>,
-        /// How many machines run each task; one, in records before this field.
+        /// How many machines run each task; one in older records.
         #[serde(default, skip_serializing_if = "Replication::is_none")]
         replication: Replication,
     },
-    /// Submitter: what is known of a machine from bags with a quorum.
+    /// Submitter: the reputation of a machine, from bags with a quorum.
     Reputation {
-        /// Which machine.
+        /// The machine.
         executor: PeerId,
-        /// Its past.
+        /// Its reputation.
         reputation: Reputation,
     },
-    /// Submitter: what an executor accounts for.
+    /// Submitter: the tasks for which an executor accounts.
     Placed {
-        /// Which bag.
+        /// The bag.
         bag: BagId,
-        /// Who.
+        /// The executor.
         executor: Contact,
-        /// Which tasks.
+        /// The tasks.
         ranges: IntervalSet,
     },
-    /// Submitter: what an executor accounted for once, and may yet have results of.
+    /// Submitter: tasks for which an executor accounted once, and may yet have results.
     Former {
-        /// Which bag.
+        /// The bag.
         bag: BagId,
-        /// Who.
+        /// The executor.
         executor: PeerId,
-        /// Which tasks.
+        /// The tasks.
         ranges: IntervalSet,
     },
-    /// Submitter: failed tries of a task that is not over, and whether it was run again on demand.
+    /// Submitter: failed tries of a task that has not ended, and whether it was run again on demand.
     Failures {
-        /// Which bag.
+        /// The bag.
         bag: BagId,
-        /// Which task.
+        /// The task.
         index: u64,
         /// How many count against its retries.
         count: u32,
         /// Machines on which its worker died.
         crashed_on: Vec<PeerId>,
-        /// Failures of earlier attempts were counted.
+        /// Failures of attempts below this one are counted already.
         next_attempt: u32,
-        /// Nothing that is said of earlier attempts counts, since the task was run again on demand; 0 where it was not.
+        /// Results and failures of attempts below this one do not count, since the task was run again on demand; 0 where it was
+        /// not.
         #[serde(default, skip_serializing_if = "is_zero")]
         void_before: u32,
     },
-    /// Submitter: what a task that is not over goes on from.
+    /// Submitter: the checkpoint from which a task that has not ended goes on.
     Checkpoint {
-        /// Which bag.
+        /// The bag.
         bag: BagId,
-        /// Which task.
+        /// The task.
         index: u64,
-        /// It is on this machine.
+        /// The checkpoint, whose blob is on this machine.
         checkpoint: Checkpoint,
     },
-    /// Submitter: a task that is over, well or not.
+    /// Submitter: the result of a task that has succeeded or failed for good.
     Done {
-        /// Which bag.
+        /// The bag.
         bag: BagId,
-        /// Who ran it.
+        /// The machine that ran it.
         executor: PeerId,
         /// When the result was journalled.
         finished: WallTime,
-        /// What came out.
+        /// The result.
         result: TaskResult,
     },
 }
 
-/// Where a record stands in the store. Its bytes sort by kind, bag, and index.
+/// The key of a record in the store. Its bytes sort by kind, bag, and index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecordKey {
     /// [`Record::Incarnation`].
@@ -218,7 +218,7 @@ pub enum RecordError {
 }
 
 impl Record {
-    /// Where it is stored.
+    /// The key under which it is stored.
     pub fn key(&self) -> RecordKey {
         match self {
             Self::Incarnation(_) => RecordKey::Incarnation,

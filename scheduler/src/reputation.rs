@@ -1,9 +1,9 @@
-//! What this machine knows of others from bags with a quorum: whose outputs were those of the others, and whose were not
-//! (docs/adr/0015). The submitter's own; nobody else is told. Failed tries are left out: who fails where others succeed has bad
-//! luck or a bad machine, which the bag leaves alone for a while (`ledger/failures`), and tells no lie.
+//! Reputations: how often a machine's outputs agreed with the winner's in bags with a quorum, and how often they dissented
+//! (docs/adr/0015). A submitter keeps them for itself. Failures do not count: a machine on which tasks fail that succeed
+//! elsewhere is avoided for a while (`ledger/failures`), but it does not lie.
 //!
-//! Who gets nothing cannot show that it has changed: so time forgives, one dissent after the other. A machine that goes on
-//! lying has one vote of a task in each such time, which the others outvote.
+//! A distrusted machine gets no tasks, and so cannot show that it has changed: with time its dissents are forgotten one by
+//! one. A machine that goes on lying then has one vote in each such period, which the others outvote.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use serde::{Deserialize, Serialize};
 const MACHINES_MAX: usize = 4096;
 /// After so many agreements in a row a machine is believed alone, where a bag asks for that. Our choice.
 pub(crate) const CLEAN_AFTER: u32 = 20;
-/// Who dissented so often gets nothing, until it has agreed so often in a row since. Our choice: thrice is no accident.
+/// A machine is distrusted after so many dissents, until it has agreed so often in a row. Our choice: thrice is no accident.
 const DISSENTS_MAX: u32 = 3;
 const FORGIVEN_AFTER: u32 = 50;
-/// Each such time without a dissent takes one away. Our choice: a repaired machine is back within weeks.
+/// For each such period without a dissent, one dissent is forgotten. Our choice: a repaired machine is back within weeks.
 const DISSENT_FORGOTTEN_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// A machine's past.
+/// A machine's record in votes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reputation {
     /// Outputs like the winner's since it last dissented.
     pub agreed_in_row: u32,
-    /// Outputs unlike the winner's, less those that time has taken away.
+    /// Outputs unlike the winner's, less those that are forgotten.
     pub dissents: u32,
-    /// When the last of them was; in records before this field it was long ago.
+    /// When the last dissent was; `None` in older records: long ago.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dissented: Option<WallTime>,
 }
@@ -39,12 +39,12 @@ impl Reputation {
         self.agreed_in_row >= CLEAN_AFTER && !self.is_distrusted()
     }
 
-    /// Whether it gets nothing.
+    /// Whether it gets no tasks.
     pub fn is_distrusted(self) -> bool {
         self.dissents >= DISSENTS_MAX && self.agreed_in_row < FORGIVEN_AFTER
     }
 
-    /// What is left of it now.
+    /// The reputation now, without forgotten dissents.
     fn at(self, now: WallTime) -> Self {
         let since = now.since(self.dissented.unwrap_or(WallTime(0)));
         let forgotten = u32::try_from(since.as_secs() / DISSENT_FORGOTTEN_AFTER.as_secs()).unwrap_or(u32::MAX);
@@ -52,7 +52,7 @@ impl Reputation {
     }
 }
 
-/// What is known of all.
+/// The reputations of all machines.
 #[derive(Debug, Default)]
 pub(crate) struct Reputations(BTreeMap<PeerId, Reputation>);
 
@@ -65,7 +65,8 @@ impl Reputations {
         self.0.get(&peer).copied().unwrap_or_default().at(now)
     }
 
-    /// A machine voted for an output; its reputation now, and whom that pushed out.
+    /// A machine's vote agreed with the winner, or dissented. Returns its new reputation, and the machine that is forgotten
+    /// for lack of room.
     pub(crate) fn note(&mut self, peer: PeerId, agreed: bool, now: WallTime) -> (Reputation, Option<PeerId>) {
         let mut pushed_out = None;
         if !self.0.contains_key(&peer) && self.0.len() >= MACHINES_MAX {
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn trust_takes_time_and_is_lost_at_once() {
+    fn a_clean_reputation_takes_time_and_is_lost_at_once() {
         let mut known = Reputations::default();
         for vote in 1..=CLEAN_AFTER {
             assert!(!known.of(peer(1), NOW).is_clean(), "before vote {vote}");
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn time_forgives_a_dissent_after_the_other_and_none_before_its_time() {
+    fn dissents_are_forgotten_one_a_week() {
         let mut known = Reputations::default();
         let day = |days: i64| WallTime(days * 86_400_000_000);
         for _ in 0..4 {
@@ -137,21 +138,21 @@ mod tests {
         assert!(known.of(peer(1), day(20_013)).is_distrusted() && !known.of(peer(1), day(20_014)).is_distrusted());
         // A clock that was set back forgives nothing.
         assert_eq!(dissents(&known, 10), 4);
-        // The next one counts with those that are left, from its own time on.
+        // The next dissent counts with those that are not forgotten, from its own time on.
         known.note(peer(1), false, day(20_014));
         assert_eq!([20_014, 20_020, 20_021].map(|now| dissents(&known, now)), [3, 3, 2]);
-        // What is stored tells as much in another life.
+        // A restored reputation is the same.
         let (_, stored) = known.all(day(20_014)).next().expect("one");
         let mut later = Reputations::default();
         later.restore(peer(1), stored);
         assert_eq!([20_014, 20_021].map(|now| dissents(&later, now)), [3, 2]);
-        // Before this field nobody knew when.
+        // Older records have no time.
         later.restore(peer(1), Reputation { dissented: None, ..stored });
         assert_eq!(dissents(&later, 20_014), 0);
     }
 
     #[test]
-    fn memory_is_bounded_and_liars_stay_in_it() {
+    fn reputations_are_bounded_and_dissenters_stay() {
         let mut known = Reputations::default();
         known.note(peer(0), false, NOW);
         for number in 1..=MACHINES_MAX as u32 {

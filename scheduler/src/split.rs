@@ -6,13 +6,12 @@ use std::cmp::Reverse;
 use crate::ranges::IntervalSet;
 use crate::summary::{Idle, STRETCHES, Summary, soonest};
 
-/// Splits `n` tasks among children in proportion to what each has available at the stretch that was chosen
-/// (paper §6). No child gets more than that while another has some left; remainders go where they are largest,
-/// ties to the first.
+/// Splits `n` tasks among children in proportion to each child's availability at the chosen stretch (paper §6). No child gets
+/// more than that while another has room left; the largest remainders get one more, ties to the first.
 ///
-/// What exceeds the sum of all, and everything where nothing is available, is split by the children's sums of
-/// speeds (Mop/s); by their numbers of leaves where no speed is positive; evenly where there are no leaves either
-/// (ours; the paper has no such case). The parts sum to `n`; there are none for no children.
+/// Tasks beyond the sum of all availabilities are split by the children's sums of speeds (Mop/s); by their numbers of
+/// leaves where no speed is positive; evenly where there are no leaves either (ours; the paper has no such case). The parts
+/// sum to `n`; there are none for no children.
 ///
 /// # Panics
 /// When the three slices differ in length.
@@ -23,7 +22,7 @@ fn proportional_split(n: u64, available: &[u64], speeds_mops: &[f64], leaves: &[
     );
     let total: u128 = available.iter().map(|&tasks| u128::from(tasks)).sum();
     if u128::from(n) <= total {
-        // Shares of what is available never exceed it, their remainders included.
+        // A share never exceeds the child's availability, remainder included.
         return distribute(n, available);
     }
     // `total` is less than n, so it fits.
@@ -31,8 +30,8 @@ fn proportional_split(n: u64, available: &[u64], speeds_mops: &[f64], leaves: &[
     available.iter().zip(excess).map(|(tasks, more)| tasks + more).collect()
 }
 
-/// Weights for tasks that nobody has room for: the speeds in steps of 2^-40 of the fastest, at least one step where
-/// there is any speed at all; else the numbers of leaves.
+/// Weights for tasks for which no child has room: the speeds in steps of 2^-40 of the fastest, at least one step for any
+/// positive speed; the numbers of leaves where there is none.
 fn weights_by_speed(speeds_mops: &[f64], leaves: &[u64]) -> Vec<u64> {
     let usable = |speed: &f64| if speed.is_finite() { speed.max(0.0) } else { 0.0 };
     let fastest = speeds_mops.iter().map(usable).fold(0.0, f64::max);
@@ -69,8 +68,8 @@ fn distribute(n: u64, weights: &[u64]) -> Vec<u64> {
     parts
 }
 
-/// Splits a request's tasks among children at the stretch that was chosen for it, by `proportional_split` with
-/// what each child has available there; nothing is where `s_index` is `None`.
+/// Splits a request's tasks among children by their availability at the chosen stretch (`proportional_split`); where
+/// `s_index` is `None` no child has any.
 pub fn split_tasks(children: &[&Summary], request: &Demand, s_index: Option<usize>) -> Vec<u64> {
     let available = |child: &&Summary| {
         let Demand { task_mops, application_size_mops, age_s, .. } = *request;
@@ -82,9 +81,9 @@ pub fn split_tasks(children: &[&Summary], request: &Demand, s_index: Option<usiz
     proportional_split(request.tasks, &available, &speeds_mops, &leaves)
 }
 
-/// Splits a request's tasks among children so that all are over soonest on idle slots (ours, docs/adr/0021): cells do not tell
-/// who is fast. Nothing where there are fewer idle slots than tasks, and where the cells tell of an earlier horizon by which all
-/// can be done at the stretch that was chosen, as on a fast machine that freezes what it runs.
+/// Splits a request's tasks among children so that all end soonest on idle slots (ours, docs/adr/0021), since cells do not
+/// show which machines are fast. `None` where there are fewer idle slots than tasks, and where the cells have an earlier
+/// horizon by which all can be done at the chosen stretch, as on a fast machine that would preempt its running tasks.
 pub fn split_among_idle(children: &[&Summary], request: &Demand, s_index: Option<usize>) -> Option<Vec<u64>> {
     let Demand { tasks, task_mops, .. } = *request;
     let idle: Vec<&Idle> = children.iter().map(|child| &child.idle).collect();
@@ -92,15 +91,15 @@ pub fn split_among_idle(children: &[&Summary], request: &Demand, s_index: Option
     if Summary::earliest_s(children, s_index?, tasks, task_mops).is_some_and(|earliest_s| earliest_s < by_s) {
         return None;
     }
-    // Of those that are over last, as many as are missing.
+    // Of the tasks that end last, as many as are missing.
     let last: Vec<u64> = parts.iter().map(|part| part.1).collect();
     let missing = parts.iter().fold(tasks, |missing, part| missing - part.0);
     Some(parts.iter().zip(distribute(missing, &last)).map(|((least, _), more)| least + more).collect())
 }
 
 /// Cuts a set of task indices into parts of the given sizes, in ascending order, so that each part has as few
-/// intervals as possible. Where the sizes sum to less than the set holds, the last part gets the rest; where they
-/// sum to more, the last ones come short. There are no parts, and nothing is kept, for no sizes.
+/// intervals as possible. Where the sizes sum to less than the set's, the last part gets the rest; where they
+/// sum to more, the last parts come short. Without sizes there are no parts, and the set is lost.
 pub fn split_ranges(set: IntervalSet, parts: &[u64]) -> Vec<IntervalSet> {
     let mut rest = set;
     let mut cut: Vec<IntervalSet> = parts.iter().map(|&size| rest.take_first(size)).collect();
@@ -110,7 +109,7 @@ pub fn split_ranges(set: IntervalSet, parts: &[u64]) -> Vec<IntervalSet> {
     cut
 }
 
-/// The numbers of a [`crate::Request`], all that this arithmetic needs of it.
+/// The numbers of a [`crate::Request`] that this arithmetic needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Demand {
     /// Number of tasks that it places (n); may be fewer than the bag has.
@@ -123,23 +122,23 @@ pub struct Demand {
     pub age_s: f64,
 }
 
-/// What a router does with a request.
+/// A router's decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The smallest sample of the stretch at which the subtree can take all of it, an index into [`STRETCHES`];
+    /// The smallest sample of the stretch at which the subtree can take all tasks, an index into [`STRETCHES`];
     /// `None` where there is none.
     pub s_index: Option<usize>,
-    /// Whether to place it here; else it climbs to the parent.
+    /// Whether to place the request here; else it climbs to the parent.
     pub good_enough: bool,
 }
 
 /// Finds the smallest stretch S at which `children` together can take the request, and judges it (paper §6): good
-/// enough if and only if S ≤ `bound` · `reference`, the bound B ≥ 1, and the reference the platform's S_min as spread
+/// enough if and only if S ≤ `bound` · `reference`, with the bound B ≥ 1 and as reference the platform's S_min as spread
 /// from the root (the paper's rule) or the stretch that the whole grid would give this request (ours). With
-/// `accepts_always` (the root, or a request that comes from above) it is good enough whatever it is.
+/// `accepts_always` (at the root, or for a request from above) any S is good enough.
 ///
-/// S is a sample, so it lies up to a factor 1.5 above what would do; with the paper's rule a bound below 1.5 makes
-/// nearly all climb, and all do while any machine is idle, since S_min is then 0.
+/// S is a sample, up to a factor 1.5 above the smallest sufficient stretch; with the paper's rule and a bound below 1.5
+/// nearly all requests climb, and all do while any machine is idle, since S_min is then 0.
 pub fn choose(children: &[&Summary], request: &Demand, bound: f64, reference: f64, accepts_always: bool) -> Decision {
     let Demand { tasks, task_mops, application_size_mops, age_s } = *request;
     let s_index = Summary::smallest_stretch(children, tasks, age_s, application_size_mops, task_mops);
@@ -181,7 +180,7 @@ mod tests {
         }
 
         #[test]
-        fn nobody_gets_more_than_it_has_while_another_has_some_left(n in sizes(), children in children()) {
+        fn no_child_gets_more_than_available_while_another_has_room(n in sizes(), children in children()) {
             let parts = split(n, &children);
             let over = parts.iter().zip(&children).any(|(&part, child)| part > child.0);
             let under = parts.iter().zip(&children).any(|(&part, child)| part < child.0);
@@ -224,7 +223,7 @@ mod tests {
     fn small_cases_by_hand() {
         assert_eq!(split(10, &[(30, 1.0, 1), (10, 1.0, 1)]), [8, 2]);
         assert_eq!(split(10, &[(10, 1.0, 1), (10, 1.0, 1), (10, 1.0, 1)]), [4, 3, 3]);
-        // Beyond what is available by speed; without speed by leaves; else evenly.
+        // Tasks beyond the availabilities by speed; without speed by leaves; else evenly.
         assert_eq!(split(50, &[(30, 1.0, 1), (10, 4.0, 1)]), [32, 18]);
         assert_eq!(split(50, &[(0, 1.0, 1), (0, 4.0, 1)]), [10, 40]);
         assert_eq!(split(50, &[(0, 0.0, 4), (0, 0.0, 1)]), [40, 10]);
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_tasks_go_to_the_idle_slots_on_which_they_are_over_soonest() {
+    fn few_tasks_go_to_the_idle_slots_that_end_them_soonest() {
         let leaf = |speed_mops, slots, left| {
             let entry = Entry { release_s: 0.0, application_size_mops: 1e5, task_mops: 1e3, left };
             let entries = if left > 0.0 { vec![entry] } else { vec![] };
@@ -253,7 +252,7 @@ mod tests {
             [[0, 1], [0, 2], [0, 3]].map(|parts| Some(parts.to_vec()))
         );
         assert_eq!(split(&[&slow, &leaf(1.1e3, 3, 0.0)], 4), Some(vec![1, 3]));
-        // Not what is busy, even if it is faster, but for where that is still sooner.
+        // Not to a busy machine, even if it is faster, unless the tasks end sooner there.
         let busy = leaf(3e3, 1, 1000.0);
         assert_eq!(split(&[&slow, &busy], 1), Some(vec![1, 0]));
         let crawling = leaf(1.0, 1, 0.0);
@@ -288,7 +287,7 @@ mod tests {
         let nowhere = Decision { s_index: None, good_enough: false };
         assert_eq!(decide(1 << 40, 2.0, f64::INFINITY), nowhere);
         assert_eq!(choose(&[], &request(1), 2.0, 1.0, false), nowhere);
-        // Whoever cannot let it climb takes it anyhow.
+        // The root keeps any request.
         assert_eq!(choose(&[], &request(1), 2.0, 1.0, true), Decision { good_enough: true, ..nowhere });
         assert_eq!(choose(&[&busy], &request(100), 1.0, 0.0, true), Decision { good_enough: true, ..placed });
         // The leaf next to one that is suspended gets everything, feasible or not.

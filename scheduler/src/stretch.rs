@@ -4,8 +4,8 @@
 //! Algorithm 1, [`max_stretch`] Algorithm 2. Beside it stands an exact method of ours, [`max_stretch_exact`],
 //! which is the faster one and the default.
 //!
-//! All of them reckon in work instead of time: a bag that is due at d needs the work ahead of it and its own to
-//! fit what the slots surely do by d ([`crate::queue`]). On one slot that is the paper's e ≤ d, multiplied by the
+//! All of them compute in work instead of time: a bag that is due at d meets its deadline if its work and that ahead of it
+//! are at most what the slots surely do by d ([`crate::queue`]). On one slot that is the paper's e ≤ d, multiplied by the
 //! speed.
 
 use crate::queue::{Capacity, Load, Prefix, earlier};
@@ -16,7 +16,7 @@ pub const EPSILON_DEFAULT: f64 = 1e-6;
 /// A bag that still has work, as the algorithms see it; times are relative to now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
-    /// Its place among the load's entries.
+    /// Its index among the load's entries.
     pub(crate) index: usize,
     /// How long ago it was released, seconds.
     pub(crate) age_s: f64,
@@ -26,21 +26,21 @@ pub(crate) struct Job {
     pub(crate) task_mops: f64,
     /// N·a, Mop.
     pub(crate) left_mops: f64,
-    /// N, those partly done included.
+    /// N, a partly done task included.
     pub(crate) tasks: f64,
-    /// Deadline in seconds from now at the stretch last asked for.
+    /// Deadline in seconds from now at the last stretch given to [`Jobs::sort`].
     pub(crate) due_s: f64,
 }
 
 impl Job {
-    /// Joins those that are served before others.
+    /// Adds this bag to a prefix.
     pub(crate) fn join(&self, prefix: &mut Prefix) {
         prefix.add(self.left_mops, self.task_mops, self.tasks);
     }
 }
 
-/// The bags with work left, kept sorted by deadline from one stretch to the next: orders at neighbouring values
-/// differ little, which the sort makes use of.
+/// The bags with work left, kept sorted by deadline from one stretch to the next: orders at neighbouring stretches differ
+/// little, so that sorting again is fast.
 #[derive(Clone, Debug)]
 pub(crate) struct Jobs(pub(crate) Vec<Job>);
 
@@ -70,7 +70,7 @@ impl Jobs {
         self.0.sort_by(|one, other| earlier((one.due_s, one.size_mops), (other.due_s, other.size_mops)));
     }
 
-    /// Algorithm 1 on jobs that are sorted: whether each prefix fits what is surely done by its last deadline.
+    /// Algorithm 1 on sorted jobs: whether each prefix is surely done by its last deadline.
     fn fit(&self, capacity: &Capacity) -> bool {
         let mut prefix = Prefix::default();
         self.0.iter().all(|job| {
@@ -79,7 +79,7 @@ impl Jobs {
         })
     }
 
-    /// The stretch that serving the jobs in their present order surely keeps, and the last position that has it.
+    /// An upper bound on the maximum stretch of serving the jobs in their present order, and the last position that has it.
     fn stretch_of_order(&self, capacity: &Capacity) -> (f64, usize) {
         let mut ahead = Prefix::default();
         let mut worst = (0.0, 0);
@@ -96,7 +96,7 @@ impl Jobs {
     /// The smallest stretch, but for rounding, and the last position that has it in the order
     /// by deadline, in which the jobs are left.
     fn fixed_point(&mut self, capacity: &Capacity) -> (f64, usize) {
-        // The order at an infinite stretch; any order gives a feasible one to begin with.
+        // Begin with the order at an infinite stretch; any order gives a feasible stretch.
         self.0.sort_by(|one, other| one.size_mops.total_cmp(&other.size_mops));
         let mut worst = self.stretch_of_order(capacity);
         loop {
@@ -192,14 +192,14 @@ pub fn max_stretch(load: &Load, epsilon: f64) -> f64 {
 }
 
 /// The smallest stretch, in s/Mop, at which all bags meet their deadlines: on one slot exact but for rounding, and
-/// feasible in the eyes of [`meets_deadlines`]. On more slots exact as to [`meets_deadlines`], which may be too careful:
-/// up to 1.08, 1.24 and 1.64 times what the list keeps on 2, 4 and 16 slots (at most 1.03 on average), measured on
+/// feasible by [`meets_deadlines`]. On more slots exact as to [`meets_deadlines`], which may be too careful:
+/// up to 1.08, 1.24 and 1.64 times the stretch of the list schedule on 2, 4 and 16 slots (at most 1.03 on average), measured on
 /// random queues. 0 for a queue without work, infinite for a load that does not validate.
 ///
 /// Ours. From a feasible stretch, serve by earliest deadline and take the largest stretch that results; repeat
-/// until nothing falls. Each step keeps feasibility. At the fixed point let the bag that attains the maximum end
-/// at its deadline d; all that stands before it is due by d, and due earlier at any smaller stretch, yet whatever
-/// the order, the last of them ends at d or later. About three sorts in practice.
+/// until it no longer falls. Each step keeps feasibility. At the fixed point the bag that attains the maximum ends
+/// at its deadline d; all bags before it are due by d, and earlier at any smaller stretch, yet in any order the last of
+/// them ends at d or later. About three sorts in practice.
 pub fn max_stretch_exact(load: &Load) -> f64 {
     if load.validate().is_err() {
         return f64::INFINITY;
@@ -207,8 +207,8 @@ pub fn max_stretch_exact(load: &Load) -> f64 {
     Jobs::new(load).max_stretch(&Capacity::new(load))
 }
 
-/// The smallest maximum stretch and what decides it: the entries up to the last one that has it, in the order by deadline.
-/// 0 and none for a queue without work or a load that does not validate.
+/// The smallest maximum stretch, and the entries that decide it: those up to the bottleneck, in the order by deadline. 0
+/// and none for a queue without work or a load that does not validate.
 pub(crate) fn bottleneck(load: &Load) -> (f64, Vec<usize>) {
     let mut jobs = Jobs::new(load);
     if jobs.0.is_empty() || load.validate().is_err() {
@@ -325,7 +325,7 @@ mod tests {
         }
 
         #[test]
-        fn on_one_slot_no_order_is_better(load in loads(Just(1), 5)) {
+        fn no_order_is_better_on_one_slot(load in loads(Just(1), 5)) {
             prop_assume!(!load.entries.is_empty());
             let best = permutations(load.entries.len())
                 .iter()
@@ -336,7 +336,7 @@ mod tests {
         }
 
         #[test]
-        fn on_several_slots_no_order_has_a_smaller_bound(load in loads(2_u32..=5, 5)) {
+        fn no_order_has_a_smaller_bound_on_several_slots(load in loads(2_u32..=5, 5)) {
             prop_assume!(!load.entries.is_empty());
             let best = permutations(load.entries.len())
                 .iter()
@@ -354,7 +354,7 @@ mod tests {
         }
 
         #[test]
-        fn what_holds_at_a_stretch_holds_at_every_larger_one(
+        fn feasibility_is_monotone_in_the_stretch(
             load in loads(1_u32..=5, 12), below in 0.0..1.0_f64, factor in 1.0..50.0_f64,
         ) {
             let stretch = max_stretch_exact(&load);
@@ -395,13 +395,13 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
         #[test]
-        fn three_hundred_bags_agree(load in loads(1_u32..=4, 300)) {
+        fn both_methods_agree_on_three_hundred_bags(load in loads(1_u32..=4, 300)) {
             assert_agree(&load);
         }
     }
 
     #[test]
-    fn the_limits_of_validation_do_not_break_the_search() {
+    fn extreme_valid_loads_do_not_break_the_search() {
         for (age_s, w, a, left) in [(1e12, 1e-6, 1e-6, 1e15), (0.0, 1e24, 1e-6, 1e-3), (0.0, 1e-6, 1e24, 1e15)] {
             let entry = Entry { release_s: -age_s, application_size_mops: w, task_mops: a, left };
             for (speed_mops, slots) in [(1e-3, 1), (1e12, 1), (1e-3, 4096), (1e12, 7)] {

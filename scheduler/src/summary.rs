@@ -1,5 +1,5 @@
-//! The availability summary: what a subtree can take, in four dimensions (paper §5.2), and what a router does
-//! with it: adding (§5.2), booking what it has just sent (§5.3), looking up the smallest stretch (Algorithm 4).
+//! The availability summary: how many tasks a subtree can take, in four dimensions (paper §5.2), and a router's operations
+//! on it: adding (§5.2), booking tasks that it has just sent (§5.3), looking up the smallest stretch (Algorithm 4).
 //!
 //! The paper samples n(S, r, w, a). Ours differs in this:
 //!
@@ -10,18 +10,19 @@
 //! - One release time, the moment of the report ([`AGES`] = 1; the paper found one value best). A cell stays a
 //!   lower bound as time passes, while the leaf serves its queue in the order of deadlines at that stretch; it
 //!   serves in the order at its own maximum stretch, which differs where bags have changed places between the two.
-//! - S is kept sparsely: rows (T × a) with the index from which on they hold. Below the first nothing is
-//!   available; an idle leaf is a single row from index 0, since at a given T its availability does not depend on S.
+//! - S is kept sparsely: rows (T × a), each with the index of the stretch from which it holds. Below the first row no task can be
+//!   taken; an idle leaf is a single row from index 0, since at a given T its availability does not depend on S.
 //!
-//! A cell is a lower bound for every request that maps to it: S and T are rounded down, a up. Requests outside the
-//! grids: T below 1 s or a above 2^36 Mop finds nothing; T beyond the last horizon (48 days) finds what there is by
-//! then; a below 1 Mop counts as 1 Mop. The bound is that of real numbers; floating point may exceed it by what
-//! changes a stretch in the twelfth digit.
+//! A cell is a lower bound for every request that maps to it: S and T are rounded down, a up. Requests outside the grids:
+//! for T below 1 s or a above 2^36 Mop the answer is 0; T beyond the last horizon (48 days) counts as that horizon; a below
+//! 1 Mop counts as 1 Mop. The bound is that of real numbers; floating point may exceed it by as much as changes a stretch
+//! in the twelfth digit.
 //!
-//! Beside the cells there are a few sums, and the idle slots by speed (`idle`): for a few tasks on a grid that is mostly idle the
-//! grids are too coarse to tell who is fast.
+//! Beside the cells a summary has a few sums, and the idle slots by speed (`idle`): for a few tasks on a grid that is
+//! mostly idle, cells are too coarse to tell which machines are fast.
 //!
-//! `grid` has the samples, `matrix` the rows, `scale`, `coder` and `encoding` what travels, `flat` what is kept.
+//! `grid` has the samples, `matrix` the rows, `scale`, `coder` and `encoding` the encoded form that travels, `flat` the
+//! form that machines keep.
 
 mod coder;
 mod encoding;
@@ -61,11 +62,11 @@ const WAIT_BITS: u32 = 3;
 
 /// A wait as summaries have it: in whole seconds, rounded down to the scale, at most a year.
 pub fn wait_s(wait_s: f64) -> u64 {
-    // The cast saturates, and makes 0 of what is not a number.
+    // The cast saturates, and makes 0 of NaN.
     scale::value(scale::code((wait_s as u64).min(366 * 86_400), WAIT_BITS), WAIT_BITS)
 }
 
-/// What a subtree can take, and a few sums that ride along.
+/// The availability of a subtree, and a few sums.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// The smallest maximum stretch of a leaf that takes work, s/Mop (the paper's S_min, §6): 0 where one is idle,
@@ -77,25 +78,25 @@ pub struct Summary {
     pub speed_mops: f64,
     /// Number of leaves, those that take no work included.
     pub leaves: u64,
-    /// Routers on the longest way from a leaf up to and with the subtree's own: how often a cell was rounded, and so how
-    /// finely it still has to be.
+    /// Routers on the longest way from a leaf to the subtree's own router, that one included: how often a cell was rounded, on
+    /// which the step of the next rounding depends.
     pub height: u8,
     /// Most slots of a leaf that takes work; 0 where none does.
     pub slots: u32,
-    /// The longest time that what has not begun on a leaf would take there alone, in seconds on the scale of [`wait_s`].
+    /// The longest time that a leaf's unstarted tasks would take on it alone, in seconds on the scale of [`wait_s`].
     pub longest_wait_s: u64,
-    /// Slots with nothing to do, of leaves that take work.
+    /// Idle slots of leaves that take work.
     pub idle: Idle,
-    /// Whether it has no news but such as only make room, which a router may keep for
-    /// [`Config::summary_patience`](crate::Config::summary_patience). Of a sum it is whoever reports it that says so.
+    /// Whether availability only grew since the last report, so that a router may delay this one by
+    /// [`Config::summary_patience`](crate::Config::summary_patience). For a sum its router decides.
     pub can_wait: bool,
-    /// (index of the stretch from which on it holds, row): ascending, no row equal to the one before it, the first
+    /// (index of the stretch from which the row holds, row): ascending, no row equal to the one before it, the first
     /// not all zero.
     rows: Vec<(u8, Row)>,
 }
 
 impl Summary {
-    /// What no leaf at all offers: the neutral element of [`Self::merge`].
+    /// The summary of no leaf: the neutral element of [`Self::merge`].
     pub fn empty() -> Self {
         Self {
             minimum_stretch: f64::INFINITY,
@@ -111,12 +112,12 @@ impl Summary {
         }
     }
 
-    /// What a leaf offers that takes no work, since its owner is there.
+    /// The summary of a leaf that takes no work.
     pub fn unavailable() -> Self {
         Self { leaves: 1, ..Self::empty() }
     }
 
-    /// What a leaf with this queue offers (paper §5.1 and §5.2). A load that does not validate offers nothing.
+    /// The summary of a leaf with this queue (paper §5.1 and §5.2); [`Self::unavailable`] for a load that does not validate.
     pub fn of_leaf(load: &Load) -> Self {
         if load.validate().is_err() {
             return Self::unavailable();
@@ -154,7 +155,7 @@ impl Summary {
         }
     }
 
-    /// What a router offers above these children: their sum, one higher.
+    /// The summary of a router with these children: their sum, one higher.
     pub fn of_children(children: &[&Self]) -> Self {
         let mut sum = Self::empty();
         children.iter().for_each(|child| sum.merge(child));
@@ -162,7 +163,7 @@ impl Summary {
         sum
     }
 
-    /// Adds what another subtree offers (paper §5.2). Associative and commutative, as long as the sum of speeds
+    /// Adds the summary of another subtree (paper §5.2). Associative and commutative, as long as the sum of speeds
     /// stays below 2^43 Mop/s.
     pub fn merge(&mut self, other: &Self) {
         self.minimum_stretch = self.minimum_stretch.min(other.minimum_stretch);
@@ -259,14 +260,14 @@ impl Summary {
     /// Books `n` tasks of `task_mops` that were just sent into this subtree at [`STRETCHES`]`[s_index]`, until its
     /// next report comes (paper §5.3). Cells never rise.
     ///
-    /// At this stretch and above, cells lose ⌈n·a_new/a⌉, and one more for each leaf that may have got some: those
-    /// leaves round on their own. On such a leaf with k slots, of which the paper knows nothing, they lose k − 1 tasks
-    /// more of the larger of the two sizes: the bounds of `Capacity` on what the queue leaves, C − W of work in all, are
-    /// at least C − W − (k − 1)·p for tasks up to p, and at most (C − W)·a/p of it in tasks of size a where the queue is
-    /// reckoned in whole tasks, so that whichever holds afterwards is no further below the one before. That keeps the
-    /// lower bound. Below, cells are estimates: they lose as much, and at least the share of the leaves that may have
-    /// got some, since such a leaf offers nothing below its own maximum stretch, which is now near this one. Of the idle slots
-    /// those are booked on which the tasks would be over soonest, and all where there are fewer than tasks.
+    /// At this stretch and above, cells lose ⌈n·a_new/a⌉, and one more for each leaf that may have got a task: those leaves
+    /// round on their own. For each such leaf with k slots (the paper has one slot) they lose k − 1 more tasks of the
+    /// larger of the two sizes: the bounds of `Capacity` on what the queue leaves, C − W of work in all, are at least C − W
+    /// − (k − 1)·p for tasks up to p, and at most (C − W)·a/p of it in tasks of size a where the queue is reckoned in whole
+    /// tasks, so that the bound after the booking is no further below the one before. That keeps the lower bound. Below
+    /// this stretch, cells are estimates: they lose as much, and at least the share of the leaves that may have got a task,
+    /// since such a leaf offers nothing below its own maximum stretch, which is now near this one. Booked are the idle
+    /// slots on which the tasks would end soonest, and all of them where there are fewer than tasks.
     pub fn reserve(&mut self, s_index: usize, n: u64, task_mops: f64) {
         self.idle.book(n, task_mops);
         if n == 0 || self.rows.is_empty() {

@@ -1,6 +1,6 @@
 //! Hostile peers, and hostile bytes for the decoders of messages and records.
 //!
-//! A case is a string of bytes that is read as a sequence of events: messages of all kinds by any of a few machines, the
+//! A case is a string of bytes that is read as a sequence of events: messages of all kinds from a few machines, the
 //! peer's own acts, time, restarts. So a case is mutated as any input, and what fails is a file. A case that takes long
 //! leads nowhere: it ends with its bytes.
 //!
@@ -368,11 +368,11 @@ struct Host {
     places: Vec<Option<TaskId>>,
     fetches: VecDeque<TaskId>,
     measures: VecDeque<BagId>,
-    /// Bags that are being looked at.
+    /// Bags to be authorised.
     authorising: VecDeque<BagId>,
-    /// Bags whose tasks are asked for what they go on from.
+    /// Bags whose checkpoints are to be packed.
     packing: VecDeque<(u64, BagId)>,
-    /// Whether there is no room for messages, and what came back since.
+    /// Whether there is no room for messages, and the messages returned since.
     refuses: bool,
     unsent: VecDeque<(Member, Message)>,
     refused: BTreeSet<PeerId>,
@@ -452,10 +452,10 @@ impl Host {
         }
     }
 
-    /// Most bags are let in, a step after they came.
+    /// Most bags are approved, a step after they came.
     fn authorise(&mut self) {
         while let Some(bag) = self.authorising.pop_front() {
-            // Some are fresh, some old, and of some nobody knows.
+            // Some are fresh, some old, and some without a date.
             let ages = [Duration::ZERO, Duration::from_secs(599), Duration::from_secs(86_400), Duration::MAX];
             let approval = Approval { signed_ago: ages[usize::from(bag.0[0] % 4)], at_hand: bag.0[1] % 2 == 0 };
             let verdict = if bag.0[0] % 8 == 7 { Err(DeclineReason::Role) } else { Ok(approval) };
@@ -511,7 +511,7 @@ impl Host {
         self.places.fill(None);
     }
 
-    /// What the driver does by itself, as far as this step is one.
+    /// What the driver does by itself at this step.
     fn act(&mut self, source: &mut Source) {
         self.authorise();
         match source.below(16) {
@@ -740,7 +740,7 @@ fn write_the_corpus() {
     }
 }
 
-/// Requests that nobody's bag stands behind: the queue, the disk and the time for one event stay bounded.
+/// Requests for invented bags: the queue, the disk and the time for one event stay bounded.
 #[test]
 fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
     const BAGS_MAX: usize = 4096;
@@ -770,7 +770,7 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
     let mut speaker = [5; 32];
     speaker[..4].fill(0);
     let (from, others) = (PeerId(speaker), PeerId([6; 32]));
-    // Nothing of what nobody has looked at is kept but a few requests.
+    // Of bags that are not authorised only a few requests are kept.
     for number in 0..BAGS_MAX as u32 {
         host.give(Event::Received { from: others, message: invented(1_000_000 + number, number) });
     }
@@ -780,7 +780,7 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
     }
     host.write();
     assert_eq!((host.peer.held().len(), host.disk.len()), (0, 1));
-    // The first has a submitter who speaks for it; the others were let in all the same.
+    // The submitter has spoken for the first bag; the others were approved all the same.
     let arrives = |host: &mut Host, number, submitter| {
         host.give(Event::Received { from: others, message: invented(number, submitter) });
         host.authorise();
@@ -805,7 +805,7 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
     assert!(held.len() <= BAGS_MAX, "{} bags", held.len());
     assert!(host.disk.len() <= BAGS_MAX + 10, "{} records", host.disk.len());
     assert!(held.iter().any(|held| held.bag == id(0)), "what somebody speaks for stays");
-    // The fuzzer's owner does not want every eighth.
+    // The fuzzer's driver refuses every eighth bag.
     let last = BAGS_MAX as u32 + 598;
     assert!(held.iter().any(|held| held.bag == id(last)), "and there is room for what comes");
     // One submitter fills a quarter of it at most.

@@ -146,13 +146,13 @@ fn the_corpus_is_harmless_with_every_base() {
 }
 
 #[test]
-fn a_second_of_mutations() {
+fn mutated_summaries_are_harmless_for_a_second() {
     run(1, 1, false);
 }
 
 #[test]
 #[ignore = "runs for IDLEWOOD_FUZZ_SECONDS"]
-fn minutes_of_mutations() {
+fn mutated_summaries_are_harmless_for_minutes() {
     let number = |name: &str, default| std::env::var(name).map_or(default, |value| value.parse().expect("a number"));
     let (seconds, seed) = (number("IDLEWOOD_FUZZ_SECONDS", 60), number("IDLEWOOD_FUZZ_SEED", 2));
     println!("seed {seed}: {} inputs in {seconds} s", run(seconds, seed, true));

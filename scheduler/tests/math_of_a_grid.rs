@@ -141,7 +141,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn nobody_exceeds_the_stretch_that_fresh_summaries_promise(leaves in leaves(), bags in bags()) {
+    fn no_bag_exceeds_the_stretch_promised_by_fresh_summaries(leaves in leaves(), bags in bags()) {
         let mut tree = Tree::new(leaves);
         let mut placed = 0.0;
         for bag in bags {
@@ -159,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn no_task_is_lost_where_summaries_are_stale(leaves in leaves(), bags in bags()) {
+    fn stale_summaries_lose_no_task(leaves in leaves(), bags in bags()) {
         let mut tree = Tree::new(leaves);
         let mut placed = 0.0;
         for bag in bags {

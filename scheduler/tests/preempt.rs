@@ -37,7 +37,7 @@ struct Work {
     frozen: bool,
 }
 
-/// A machine whose tasks take as long as they say, with a disk that is durable at once.
+/// A machine whose tasks take as long as declared, with a disk on which writes are durable at once.
 struct Machine {
     peer: Peer,
     config: Config,
@@ -46,7 +46,7 @@ struct Machine {
     suspended: bool,
     stopped: VecDeque<TaskId>,
     store: BTreeMap<Vec<u8>, Record>,
-    /// In the order in which it happened.
+    /// Starts, freezes, thaws and ends in order.
     log: Vec<String>,
     finished: BTreeSet<TaskId>,
     frozen: usize,
@@ -139,7 +139,7 @@ impl Machine {
             Effect::Send { message, .. } => {
                 if let Message::Holding { bag, version, ranges, .. } = message {
                     self.holding.insert(bag, (version, ranges.len()));
-                    // Its submitter is there, and content with it.
+                    // The submitter answers every `Holding`.
                     let (term, drop, rest) = (Duration::from_secs(60), IntervalSet::new(), Duration::ZERO);
                     let message = Message::Lease { bag, version, submitter: None, term, drop, rest, key: None };
                     events.push_back(Event::Received { from: PeerId([1; 32]), message });
@@ -200,7 +200,7 @@ impl Machine {
         self.give(Event::Received { from: PeerId([1; 32]), message });
     }
 
-    /// Lets time pass, wakes the peer when it wants, ends tasks when they have run for long enough.
+    /// Lets time pass, wakes the peer at its deadlines, and ends tasks that have run for long enough.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         let mut rounds = 0;
@@ -268,7 +268,7 @@ fn one_slot() -> Machine {
 }
 
 #[test]
-fn what_comes_ahead_freezes_what_runs_and_it_goes_on_where_it_stopped() {
+fn an_earlier_bag_preempts_a_task_that_later_goes_on() {
     let mut machine = one_slot();
     machine.receive(1, 2, 100.0, 1e6);
     machine.pass(seconds(40.0));
@@ -310,7 +310,7 @@ fn without_preemption_the_newcomer_waits() {
 }
 
 #[test]
-fn beyond_the_limit_newcomers_wait_and_every_frozen_task_comes_back() {
+fn newcomers_wait_beyond_the_limit_of_preemption() {
     let mut machine = one_slot();
     // Each next bag is a tenth of the one before and comes ahead of it.
     for (number, size) in [(1, 1e9), (2, 1e8), (3, 1e7), (4, 1e6)] {
@@ -328,7 +328,7 @@ fn beyond_the_limit_newcomers_wait_and_every_frozen_task_comes_back() {
 }
 
 #[test]
-fn at_the_limit_nothing_more_is_frozen() {
+fn no_task_is_preempted_at_the_limit() {
     let mut machine = Machine::new(Config { frozen_max: 1, ..Config::default() });
     machine.receive(1, 1, 100.0, 1e8);
     machine.pass(seconds(1.0));
@@ -343,7 +343,7 @@ fn at_the_limit_nothing_more_is_frozen() {
 }
 
 #[test]
-fn at_the_limit_a_frozen_task_that_is_soon_over_makes_room_for_what_is_urgent() {
+fn a_short_preempted_task_makes_room_at_the_limit() {
     let mut machine = Machine::new(Config { frozen_max: 1, ..Config::default() });
     machine.receive(1, 1, 100.0, 1e8);
     machine.pass(seconds(90.0));
@@ -360,11 +360,11 @@ fn at_the_limit_a_frozen_task_that_is_soon_over_makes_room_for_what_is_urgent() 
 }
 
 #[test]
-fn a_frozen_task_that_comes_ahead_again_takes_the_slot_even_at_the_limit() {
+fn a_preempted_task_takes_the_slot_back_at_the_limit() {
     let mut machine = Machine::new(Config { frozen_max: 1, ..Config::default() });
     machine.receive(1, 1, 300.0, 2e6);
     machine.pass(seconds(250.0));
-    // The small one makes the stretch large, and the order that of the sizes; once it is gone, it is that of the ages.
+    // The small bag makes the stretch large, so that sizes decide the order; once it has ended, ages do.
     machine.receive(3, 2, 5.0, 1e3);
     machine.receive(2, 1, 100.0, 1e6);
     machine.pass(seconds(9.0));
@@ -377,7 +377,7 @@ fn a_frozen_task_that_comes_ahead_again_takes_the_slot_even_at_the_limit() {
 }
 
 #[test]
-fn several_slots_freeze_the_last_in_order_only() {
+fn only_the_last_in_order_is_preempted_on_several_slots() {
     let mut machine = Machine::new(Config { slots: 2, ..Config::default() });
     machine.receive(1, 1, 100.0, 1e9);
     machine.receive(2, 1, 100.0, 1e7);
@@ -388,7 +388,7 @@ fn several_slots_freeze_the_last_in_order_only() {
 }
 
 #[test]
-fn the_owner_freezes_everything_and_gives_back_only_what_ran() {
+fn the_owners_departure_thaws_only_tasks_that_ran() {
     let mut machine = one_slot();
     machine.receive(1, 1, 100.0, 1e9);
     machine.pass(seconds(10.0));
@@ -410,7 +410,7 @@ fn the_owner_freezes_everything_and_gives_back_only_what_ran() {
 }
 
 #[test]
-fn a_frozen_task_is_held_and_survives_a_restart_as_waiting() {
+fn a_preempted_task_survives_a_restart_as_waiting() {
     let mut machine = one_slot();
     machine.receive(1, 2, 100.0, 1e9);
     machine.pass(seconds(10.0));
@@ -428,7 +428,7 @@ fn a_frozen_task_is_held_and_survives_a_restart_as_waiting() {
 }
 
 #[test]
-fn a_frozen_task_can_be_dropped() {
+fn a_preempted_task_can_be_dropped() {
     let mut machine = one_slot();
     machine.receive(1, 1, 100.0, 1e9);
     machine.pass(seconds(10.0));
@@ -451,7 +451,7 @@ fn a_frozen_task_can_be_dropped() {
 }
 
 #[test]
-fn single_tasks_that_end_do_not_change_the_order() {
+fn the_end_of_a_task_does_not_change_the_order() {
     let mut machine = one_slot();
     machine.receive(1, 50, 1.0, 5e6);
     machine.receive(2, 50, 1.0, 5e6);
@@ -501,10 +501,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn every_task_ends_once_whatever_happens(
+    fn every_task_ends_once_whatever_events_come(
         happenings in happenings(), slots in 1_u32..4, frozen_max in 0_u32..4, preemptive in any::<bool>(),
     ) {
-        // Nothing is handed back, however long the owner stays.
+        // The vacate time is so long that no task is handed back.
         let vacate_after = Duration::from_secs(86_400);
         let config = Config { slots, frozen_max, preemptive, vacate_after, ..Config::default() };
         let mut machine = Machine::new(config);

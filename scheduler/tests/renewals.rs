@@ -1,4 +1,4 @@
-//! What it costs a submitter that very many machines renew their leases: a tenth of its link at most (`docs/design/scheduler.md`).
+//! Renewals of very many machines take at most a tenth of their submitter's link (`docs/design/scheduler.md`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn contact(number: u64) -> Contact {
     Contact { peer: PeerId(peer), incarnation: 1_763_677_000_000 + number, address: address.into(), nonce: None }
 }
 
-/// A submitter whose bags have a task on each executor, and what goes over its link.
+/// A submitter whose bags have a task on each executor, and the bytes on its link.
 struct Submitter {
     peer: Peer,
     now: Time,
@@ -98,7 +98,7 @@ fn bytes_per_s(bags: u8) -> f64 {
     let mut submitter = Submitter::new(&bags);
     let executors: BTreeMap<PeerId, Contact> =
         (1..=EXECUTORS).map(contact).map(|contact| (contact.peer, contact)).collect();
-    // After its start it asks everybody, and everybody says what it has, once.
+    // After its start it asks all executors, and each sends one `Holding`.
     for (number, executor) in (0..).zip(executors.values()) {
         for &bag in &bags {
             let ranges = IntervalSet::from(number..number + 1);
@@ -113,7 +113,7 @@ fn bytes_per_s(bags: u8) -> f64 {
             submitter.hear(executor, holding);
         }
     }
-    // From then on they renew each after half of the term that they were told last.
+    // From then on each renews after half of its last term.
     let mut due: BTreeMap<Time, Vec<PeerId>> = BTreeMap::new();
     let mut shortest: BTreeMap<PeerId, Duration> = BTreeMap::new();
     for (to, message) in std::mem::take(&mut submitter.answers) {

@@ -47,7 +47,7 @@ fn result() -> TaskResult {
     }
 }
 
-/// Its output comes with it.
+/// A result with its output inside.
 fn with_output() -> TaskResult {
     TaskResult { attempt: 0, exit_code: Some(0), content: SmallOutput::new(b"an output"), ..result() }
 }
@@ -243,7 +243,7 @@ fn records_keep_their_bytes() {
     insta::assert_snapshot!(golden);
 }
 
-/// What was written before there were versions 2 to 6.
+/// Records of version 1.
 #[test]
 fn older_records_are_read_and_newer_ones_refused_by_their_version() {
     let mut bytes = records()[2].encode();
@@ -258,7 +258,7 @@ fn older_records_are_read_and_newer_ones_refused_by_their_version() {
 }
 
 #[test]
-fn what_was_stored_with_whole_names_is_read() {
+fn records_with_whole_field_names_are_read() {
     let stored = hex::decode(
         "01a1664f7574626f78a363626167a66269645820070707070707070707070707070707070707070707070707070707070707\
          0707697375626d6974746572a364706565725820010101010101010101010101010101010101010101010101010101010101\
@@ -275,7 +275,7 @@ fn what_was_stored_with_whole_names_is_read() {
 
 /// Version 4 wrote the attempt and the success of each result.
 #[test]
-fn what_was_stored_with_what_is_usual_is_read() {
+fn records_with_explicit_defaults_are_read() {
     let stored = hex::decode(
         "04a1664f7574626f78a363626167a6616958200707070707070707070707070707070707070707070707070707070707\
          0707076173a36470656572582001010101010101010101010101010101010101010101010101010101010101016b696e\

@@ -1,14 +1,15 @@
-//! Whether a bag may queue here: asked once, before anything of it is queued, and how much one submitter may have here.
+//! Admission: whether a bag may queue here, asked before any of its tasks queues, and how much one submitter may have here.
 //!
-//! The driver alone can read a manifest and its signature, and knows its owner's wishes. Until it has answered
-//! ([`Effect::Authorise`]) requests for the bag wait, in memory and few of them: whoever finds no room, or is forgotten by a
-//! restart, is issued again by its submitter. What is not to queue goes back with the reason. A submitter's own machine does
-//! not ask.
+//! The driver alone can read a manifest and its signature, and knows the owner's wishes. Until it has answered
+//! ([`Effect::Authorise`]), requests for the bag wait in memory, a bounded number; those dropped for lack of room or lost
+//! in a restart are issued again by the submitter. Tasks that may not queue go back in a `Decline` with the reason. For
+//! bags submitted here the driver is not asked.
 //!
-//! A request is not signed, and anybody can send one again when its bag is over. So the driver also tells how old the manifest
-//! is: that bounds how old requests can make the bag, and tasks of a bag begin without a word of its submitter only while it
-//! is fresh, and only where all that they need is here already: what they read is told to who holds them, and no router on a
-//! request's way. All others begin when the submitter has answered, which is asked at once, and go back if it does not.
+//! A request is not signed, and anybody can send one again when its bag is over. So the driver also gives the age of the
+//! manifest: it bounds the age that requests claim, and before the submitter has sent a `Lease`, tasks begin only while the
+//! bag is *fresh*, and only where all blobs that they need are here already: the bag's key comes with the `Lease`, and no
+//! router on a request's way learns it. All other tasks wait for the submitter, which is asked at once, and go back if it
+//! does not answer.
 //!
 //! Left out: shares of a machine for several submitters; the quota is there for floods and mistakes, not for fairness.
 
@@ -23,41 +24,42 @@ use crate::message::Message;
 use crate::peer::{Approval, Effect};
 use crate::ranges::IntervalSet;
 
-/// Bags that are asked about at the same time, and requests that wait for one of them. Our choice: the first bounds how many
-/// manifests of invented bags are looked for at once.
-const ASKED_MAX: usize = 64;
+/// Most bags about which the driver is asked at the same time. Our choice: it bounds how many manifests of invented bags
+/// are looked for at once.
+const BAGS_ASKED_MAX: usize = 64;
+/// Most requests that wait for one of them. Our choice.
 const REQUESTS_MAX: usize = 64;
-/// Of these bags, those that name one and the same submitter: anybody can invent bags.
-const ASKED_OF_ONE_MAX: usize = 16;
+/// Most of these bags that name the same submitter: anybody can invent bags in another's name. Our choice.
+const BAGS_OF_ONE_MAX: usize = 16;
 
-/// So young a manifest is fresh: its submitter has just signed it, and may not have heard yet what is here. As long as the
-/// machines may take to tell it, at the most.
+/// A bag is fresh while its manifest is younger than this: its submitter has just signed it, and may not have received this
+/// machine's `Holding` yet. It is the longest time that machines take to answer a submitter.
 const FRESH: Duration = ANSWER_WITHIN_MAX;
 
-/// Whether two requests speak of the same bag, as far as its manifest tells.
+/// Whether two requests with one bag id agree in what the bag's manifest fixes.
 fn agree(one: &Request, other: &Request) -> bool {
     (one.bag.submitter.peer, one.bag.tasks) == (other.bag.submitter.peer, other.bag.tasks)
 }
 
 /// Requests for bags that the driver has not authorised yet.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct Unauthorised {
     by_bag: BTreeMap<BagId, Vec<Request>>,
-    /// Requests, or parts of them, that did not queue here.
+    /// Requests, or parts of them, that were declined; a counter.
     declined: u64,
 }
 
-impl Asked {
+impl Unauthorised {
     pub(super) fn declined(&self) -> u64 {
         self.declined
     }
 
-    /// Keeps a request, if there is room and it is new. Whether the driver has to be asked about its bag.
+    /// Keeps a request, if there is room and it is new. Returns whether the driver is now to be asked about its bag.
     fn add(&mut self, request: Request) -> bool {
         let (id, submitter) = (request.bag.id, request.bag.submitter.peer);
         let of_one = self.by_bag.values().flat_map(|waiting| waiting.first());
         let of_one = of_one.filter(|request| request.bag.submitter.peer == submitter).count();
-        let has_room = self.by_bag.len() < ASKED_MAX && of_one < ASKED_OF_ONE_MAX;
+        let has_room = self.by_bag.len() < BAGS_ASKED_MAX && of_one < BAGS_OF_ONE_MAX;
         let waiting = match self.by_bag.get_mut(&id) {
             Some(waiting) => waiting,
             None if has_room => self.by_bag.entry(id).or_default(),
@@ -71,32 +73,32 @@ impl Asked {
         waiting.len() == 1
     }
 
-    /// The driver has answered about this bag: what waits for that.
+    /// The driver has answered about this bag: removes and returns its requests.
     fn take(&mut self, bag: BagId) -> Option<Vec<Request>> {
         self.by_bag.remove(&bag)
     }
 }
 
 impl Executor {
-    /// A request reached this leaf: it joins the queue, at once if something of its bag is here already, else when the driver
-    /// has authorised the bag.
+    /// A request reached this leaf: it queues at once if tasks of its bag are here already, else when the driver has authorised
+    /// the bag.
     pub(crate) fn accept(&mut self, request: Request, io: &mut Io, config: &Config) {
         let (id, submitter) = (request.bag.id, request.bag.submitter.peer);
         if submitter == io.me.peer {
             return self.queue(request, None, io, config);
         }
-        if let Some(held) = self.held.get(&id) {
+        if let Some(held) = self.bags.get(&id) {
             if held.agrees_with(&request.bag) {
                 let fresh_until = held.fresh_until;
                 return self.queue(request, fresh_until, io, config);
             }
-            if held.confirmed {
-                // Its submitter has said otherwise.
+            if held.spoken_for {
+                // The submitter has spoken for the bag that is here: this one is invented.
                 return;
             }
         }
         let bag = request.bag.clone();
-        if self.asked.add(request) {
+        if self.unauthorised.add(request) {
             io.effects.push(Effect::Authorise { bag });
         }
     }
@@ -109,7 +111,7 @@ impl Executor {
         io: &mut Io,
         config: &Config,
     ) {
-        let Some(waiting) = self.asked.take(bag) else {
+        let Some(waiting) = self.unauthorised.take(bag) else {
             if verdict.is_err() {
                 self.withdraw(bag, io, config);
             }
@@ -130,15 +132,16 @@ impl Executor {
             }
             Err(reason) => {
                 meant.into_iter().for_each(|request| self.decline(&request, request.ranges.clone(), reason, io));
-                // They may be the bag, and the first an invention.
+                // The first request may have been invented: ask about the next one.
                 others.into_iter().for_each(|request| self.accept(request, io, config));
             }
         }
     }
 
-    /// Nothing of a bag may be here any more, but for the results that its submitter has yet to take.
+    /// The driver has withdrawn its authorisation: the bag's unfinished tasks are stopped and go back; unacknowledged results
+    /// stay.
     fn withdraw(&mut self, bag: BagId, io: &mut Io, config: &Config) {
-        let Some(held) = self.held.get_mut(&bag) else { return };
+        let Some(held) = self.bags.get_mut(&bag) else { return };
         if held.bag.submitter.peer == io.me.peer || held.unfinished_is_empty() {
             return;
         }
@@ -153,11 +156,11 @@ impl Executor {
         self.changed = true;
     }
 
-    /// These tasks of a request do not queue here; their submitter is told.
+    /// Sends the submitter a `Decline` for these tasks of a request.
     fn decline(&mut self, request: &Request, mut ranges: IntervalSet, reason: DeclineReason, io: &mut Io) {
-        self.asked.declined += 1;
+        self.unauthorised.declined += 1;
         while !ranges.is_empty() {
-            // What is left of a request can be more scattered than it was.
+            // The declined part can have more intervals than the request had, and than one message may have.
             let part: IntervalSet = ranges.ranges().take(REQUEST_INTERVALS_MAX).collect();
             ranges.subtract(&part);
             let message = Message::Decline { bag: request.bag.id, ranges: part, reason };
@@ -165,7 +168,7 @@ impl Executor {
         }
     }
 
-    /// What of a request its submitter's quota leaves room for; the rest is declined.
+    /// The part of a request for which the submitter's quota has room; the rest is declined.
     pub(super) fn within_quota(&mut self, mut request: Request, io: &mut Io, config: &Config) -> Option<Request> {
         let (id, submitter) = (request.bag.id, request.bag.submitter.peer);
         if submitter == io.me.peer {
@@ -173,12 +176,12 @@ impl Executor {
         }
         let mut bags = 0;
         let mut work_mops = 0.0;
-        for held in self.held.values().filter(|held| held.bag.submitter.peer == submitter) {
+        for held in self.bags.values().filter(|held| held.bag.submitter.peer == submitter) {
             bags += u32::from(held.bag.id != id);
             work_mops += held.unfinished().len() as f64 * held.task_mops();
         }
         let room_mops = config.submitter_work_max.as_secs_f64() * self.speed_mops() - work_mops;
-        let known = self.held.get(&id).map(|held| held.ranges()).unwrap_or_default();
+        let known = self.bags.get(&id).map(|held| held.ranges()).unwrap_or_default();
         let mut new = request.ranges.difference(&known);
         let fit =
             if bags < config.submitter_bags_max { (room_mops / request.bag.task_mops).max(0.0) as u64 } else { 0 };

@@ -1,4 +1,4 @@
-//! What holds of an executor after each event. Checked in debug builds only, so in tests and simulations.
+//! Invariants of an executor, asserted after events in debug builds only, so in tests and simulations.
 
 use std::collections::BTreeSet;
 
@@ -9,48 +9,48 @@ use crate::bag::{BagId, TaskId};
 use crate::ranges::IntervalSet;
 
 impl Executor {
-    /// Panics where one of the rules is broken.
+    /// Panics where an invariant is broken.
     pub(crate) fn assert_consistent(&self, now: Time) {
-        for (bag, held) in self.held.iter() {
+        for (bag, held) in self.bags.iter() {
             held.assert_one_state();
             let running: IntervalSet =
                 self.places.of(*bag).map(|running| running.task.index..running.task.index + 1).collect();
-            debug_assert_eq!(held.running, running, "{bag:?}: what runs is what has a place");
+            debug_assert_eq!(held.running, running, "{bag:?}: running tasks and places disagree");
         }
         self.assert_places();
         self.assert_order();
-        debug_assert!(self.told_here.is_empty(), "{:?} may be stored nowhere", self.told_here);
-        debug_assert!(self.held.is_up_to_date(now), "a bag is due at another time than it says");
+        debug_assert!(self.own_results.is_empty(), "{:?} are neither stored nor taken by the ledger", self.own_results);
+        debug_assert!(self.bags.is_up_to_date(now), "the index of due bags is out of date");
     }
 
-    /// How many intervals the rules are about.
+    /// How many intervals [`Self::assert_consistent`] looks at.
     pub(crate) fn intervals(&self) -> usize {
-        let held = self.held.values().map(|held| held.unfinished().intervals() + held.outbox.len() + 1);
+        let held = self.bags.values().map(|held| held.unfinished().intervals() + held.outbox.len() + 1);
         held.sum::<usize>() + self.places.begun().count()
     }
 
-    /// A task has one place, no more tasks run than there are slots, and no more are frozen than may be.
+    /// Each task has one place, at most as many run as there are slots, and no more are preempted than allowed.
     fn assert_places(&self) {
         let mut tasks: BTreeSet<TaskId> = BTreeSet::new();
         for running in self.places.begun() {
             debug_assert!(tasks.insert(running.task), "{:?} has two places", running.task);
-            let is_known = running.stopping || self.held.contains_key(&running.task.bag);
-            debug_assert!(is_known, "{:?} runs, and nobody wants it", running.task);
+            let is_known = running.stopping || self.bags.contains_key(&running.task.bag);
+            debug_assert!(is_known, "{:?} runs, and its bag is not here", running.task);
         }
-        let frozen = self.places.begun().filter(|running| running.frozen).count();
-        debug_assert!(frozen <= self.places.frozen_max(), "{frozen} tasks are frozen");
-        debug_assert!(tasks.len() - frozen <= self.places.slots(), "{} tasks run", tasks.len() - frozen);
+        let preempted = self.places.begun().filter(|running| running.preempted).count();
+        debug_assert!(preempted <= self.places.frozen_max(), "{preempted} tasks are preempted");
+        debug_assert!(tasks.len() - preempted <= self.places.slots(), "{} tasks run", tasks.len() - preempted);
     }
 
-    /// The order, where it is not stale, has each bag of which there is something to do, once.
+    /// Unless it is stale, the order has each bag with unfinished tasks once.
     fn assert_order(&self) {
         if self.order_stale {
             return;
         }
         let ordered: BTreeSet<BagId> = self.order.iter().copied().collect();
         debug_assert_eq!(ordered.len(), self.order.len(), "a bag is in the order twice");
-        debug_assert!(ordered.iter().all(|bag| self.held.contains_key(bag)), "the order is of more than is held");
-        let left_out = self.held.iter().find(|(bag, held)| !held.unfinished_is_empty() && !ordered.contains(bag));
+        debug_assert!(ordered.iter().all(|bag| self.bags.contains_key(bag)), "the order has a bag that is not here");
+        let left_out = self.bags.iter().find(|(bag, held)| !held.unfinished_is_empty() && !ordered.contains(bag));
         debug_assert!(left_out.is_none(), "not in the order: {left_out:?}");
     }
 }

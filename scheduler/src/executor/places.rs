@@ -1,4 +1,5 @@
-//! Where tasks have begun: a place for each worker. Those that are not frozen for others are at most as many as there are slots.
+//! Places: one for each worker, each with at most one task that has begun. At most as many tasks as there are slots are not
+//! preempted.
 
 use std::time::Duration;
 
@@ -14,35 +15,35 @@ pub(super) struct Running {
     pub(super) task: TaskId,
     pub(super) attempt: u32,
     pub(super) began: Time,
-    /// Time it has run, without what is counted from `since`.
+    /// Time it had run at `since`.
     active: Duration,
-    /// When it last began to run; `None` while frozen, for others or by the owner.
+    /// When it last began to run or thawed; `None` while frozen, by preemption or by the owner.
     since: Option<Time>,
     /// Frozen for a bag that comes ahead.
-    pub(super) frozen: bool,
+    pub(super) preempted: bool,
     /// Its worker has been told to stop.
     pub(super) stopping: bool,
 }
 
 impl Running {
-    /// Time it has run.
+    /// Time it has run until now.
     pub(super) fn active(&self, now: Time) -> Duration {
         self.active + self.since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    /// Stops the clock.
+    /// Stops counting the time it runs.
     fn pause(&mut self, now: Time) {
         self.active = self.active(now);
         self.since = None;
     }
 
-    /// Whether it takes a slot and goes on to the end.
+    /// Whether it takes a slot and will run to its end.
     pub(super) fn runs(&self) -> bool {
-        !self.frozen && !self.stopping
+        !self.preempted && !self.stopping
     }
 
-    /// Whether it is frozen, for others or by the owner.
-    pub(super) fn stands_still(&self) -> bool {
+    /// Whether it is frozen, by preemption or by the owner.
+    pub(super) fn is_frozen(&self) -> bool {
         self.since.is_none()
     }
 }
@@ -52,7 +53,7 @@ impl Running {
 pub(super) struct Places {
     places: Vec<Option<Running>>,
     slots: usize,
-    /// Most tasks frozen for others; 0 without preemption.
+    /// Most preempted tasks; 0 without preemption.
     frozen_max: usize,
 }
 
@@ -69,17 +70,17 @@ impl Places {
         self.slots
     }
 
-    /// Most tasks frozen for others; 0 without preemption.
+    /// Most preempted tasks; 0 without preemption.
     pub(super) fn frozen_max(&self) -> usize {
         self.frozen_max
     }
 
-    /// All tasks that have begun, those whose workers are to stop, too.
+    /// All tasks that have begun, also those whose workers were told to stop.
     pub(super) fn begun(&self) -> impl Iterator<Item = &Running> {
         self.places.iter().flatten()
     }
 
-    /// Those of a bag that go on.
+    /// The begun tasks of a bag, without those whose workers were told to stop.
     pub(super) fn of(&self, bag: BagId) -> impl Iterator<Item = &Running> {
         self.begun().filter(move |running| running.task.bag == bag && !running.stopping)
     }
@@ -88,31 +89,31 @@ impl Places {
         self.places.get(place)?.as_ref()
     }
 
-    /// Slots at which nothing has begun.
+    /// Slots without a task.
     pub(super) fn idle_slots(&self) -> usize {
         self.slots.saturating_sub(self.begun().count())
     }
 
     /// Whether one more task may run.
     pub(super) fn has_slot(&self) -> bool {
-        self.begun().filter(|running| !running.frozen).count() < self.slots
+        self.begun().filter(|running| !running.preempted).count() < self.slots
     }
 
-    /// A place for a task that begins; none where that would freeze more tasks than may be.
+    /// A free place for a task to begin; none where that would preempt more tasks than allowed.
     pub(super) fn free(&self) -> Option<usize> {
-        let may_freeze = || self.begun().filter(|running| running.frozen).count() < self.frozen_max;
+        let may_freeze = || self.begun().filter(|running| running.preempted).count() < self.frozen_max;
         self.places.iter().position(Option::is_none).filter(|_| self.has_slot() || may_freeze())
     }
 
-    /// How many tasks run to their end.
+    /// Number of tasks that [run](Running::runs).
     pub(super) fn running(&self) -> usize {
         self.begun().filter(|running| running.runs()).count()
     }
 
-    /// Those that are frozen for others and go on some time, by place.
-    pub(super) fn frozen(&self) -> impl Iterator<Item = (usize, &Running)> {
+    /// Preempted tasks with their places, without those whose workers were told to stop.
+    pub(super) fn preempted(&self) -> impl Iterator<Item = (usize, &Running)> {
         let places = self.places.iter().enumerate().filter_map(|(place, running)| Some((place, running.as_ref()?)));
-        places.filter(|(_, running)| running.frozen && !running.stopping)
+        places.filter(|(_, running)| running.preempted && !running.stopping)
     }
 
     /// The last place of a running task of this bag.
@@ -124,26 +125,27 @@ impl Places {
     /// A task begins at a free place.
     pub(super) fn begin(&mut self, place: usize, task: TaskId, attempt: u32, now: Time) {
         let (active, since) = (Duration::ZERO, Some(now));
-        self.places[place] = Some(Running { task, attempt, began: now, active, since, frozen: false, stopping: false });
+        self.places[place] =
+            Some(Running { task, attempt, began: now, active, since, preempted: false, stopping: false });
     }
 
-    /// The task at this place gives way to one that comes ahead.
+    /// Preempts the task at this place.
     pub(super) fn freeze(&mut self, place: usize, now: Time) -> Option<TaskId> {
         let running = self.places[place].as_mut()?;
         running.pause(now);
-        running.frozen = true;
+        running.preempted = true;
         Some(running.task)
     }
 
     /// The task at this place goes on.
     pub(super) fn thaw(&mut self, place: usize, now: Time) -> Option<TaskId> {
         let running = self.places[place].as_mut()?;
-        running.frozen = false;
+        running.preempted = false;
         running.since = Some(now);
         Some(running.task)
     }
 
-    /// Has those stop that go on and are unwanted: where they are, and which.
+    /// Marks unwanted tasks as stopping; returns their places and ids, for [`crate::Effect::StopTask`].
     pub(super) fn stop(&mut self, is_unwanted: impl Fn(&Running) -> bool) -> Vec<(u32, TaskId)> {
         let mut stopped = Vec::new();
         for (place, running) in self.places.iter_mut().enumerate() {
@@ -155,25 +157,25 @@ impl Places {
         stopped
     }
 
-    /// The worker of a task is free again.
+    /// A task has ended: its place is free again.
     pub(super) fn end(&mut self, task: TaskId) -> Option<Running> {
         let is_it = |place: &&mut Option<Running>| place.as_ref().is_some_and(|running| running.task == task);
         self.places.iter_mut().find(is_it).and_then(Option::take)
     }
 
-    /// The owner is back: everything stands still.
-    pub(super) fn stand_still(&mut self, now: Time) {
+    /// The owner is back: all tasks are frozen.
+    pub(super) fn freeze_all(&mut self, now: Time) {
         self.places.iter_mut().flatten().for_each(|running| running.pause(now));
     }
 
-    /// What stands still goes on, but for what is frozen for others.
-    pub(super) fn go_on(&mut self, now: Time) {
-        for running in self.places.iter_mut().flatten().filter(|running| !running.frozen) {
+    /// All tasks go on, but for the preempted ones.
+    pub(super) fn thaw_all(&mut self, now: Time) {
+        for running in self.places.iter_mut().flatten().filter(|running| !running.preempted) {
             running.since = Some(now);
         }
     }
 
-    /// For those who ask.
+    /// The begun tasks, for the peer's view.
     pub(super) fn views(&self, now: Time) -> Vec<RunningTask> {
         let tasks = self.places.iter().enumerate().filter_map(|(place, running)| {
             let running = running.as_ref()?;
@@ -182,8 +184,8 @@ impl Places {
                 task: running.task,
                 attempt: running.attempt,
                 active: running.active(now),
-                frozen: running.stands_still(),
-                preempted: running.frozen,
+                frozen: running.is_frozen(),
+                preempted: running.preempted,
             })
         });
         tasks.collect()

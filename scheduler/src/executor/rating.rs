@@ -1,35 +1,35 @@
-//! Honesty about sizes: a bag whose tasks turn out far larger than its submitter declared is rated anew on this machine,
-//! with deadlines by what its tasks are, so that understating them buys no place ahead of others (ours; the paper
-//! takes sizes as given).
+//! Honesty about sizes: a bag whose tasks turn out far larger than its submitter declared gets deadlines on this machine by
+//! the measured size, so that understating it brings the bag no earlier turn (ours; the paper takes sizes as given).
 //!
-//! What counts is the mean of what has finished here and of what has already run for longer than declared. Below
-//! [`FAR_BEYOND`] times the declared work a bag keeps its word: honest bags have tasks of different sizes. The submitter sees
-//! what its tasks took in its own results ([`crate::BagView::measured_mops`]); what a single task may take is bounded by
-//! its time limit, which is the driver's.
+//! Measured is the mean over the tasks that finished here and those that have already run for longer than declared. Below
+//! [`FAR_BEYOND`] times the declared work the declaration stands: honest bags have tasks of different sizes. The submitter
+//! sees the measured work in its own results ([`crate::BagView::measured_mops`]). The driver enforces the time limit of
+//! single tasks.
 //!
-//! Left out: bags that overstate their size (they wait for longer than they need), and who splits one into many.
+//! Left out: bags that overstate their size (they only wait longer than they need to); bags split into many (`submitters`).
 
 use std::time::Duration;
 
 use idlewood_overlay::Time;
 
 use super::Executor;
-use super::held::Held;
+use super::held_bag::HeldBag;
 use super::places::Running;
 use crate::bag::BagId;
 
-/// How many times its declared work is far beyond. Our choice: tasks of one bag in a production grid (coefficient of
-/// variation 0.45, lognormal) are that far from their mean three times in a thousand.
+/// A task at this multiple of its declared work is far beyond it. Our choice: in a production grid (coefficient of
+/// variation 0.45, lognormal) three of a thousand tasks of a bag are that far from their mean.
 const FAR_BEYOND: f64 = 3.0;
-/// Later than the moment at which a task is looked at, so that rounding does not bring it there too early.
+/// Added to the moment at which a task is looked at, so that rounding does not wake the executor too early.
 const ROUNDING: Duration = Duration::from_millis(1);
 
-impl Held {
-    /// Rates the bag by what finished here and by these tasks that still run; whether that makes a difference.
+impl HeldBag {
+    /// Rates the bag by the tasks that finished here and these that still run; returns whether the rating changed.
     fn rate(&mut self, running_mops: impl Iterator<Item = f64>) -> bool {
         let declared = self.bag.task_mops;
         let beyond = running_mops.filter(|&mops| mops > declared);
-        let (count, sum) = beyond.fold(self.finished, |(count, sum), mops| (count + 1, sum + mops));
+        let (count, sum) =
+            beyond.fold((self.finished_tasks, self.finished_mops), |(count, sum), mops| (count + 1, sum + mops));
         let times = if count > 0 { sum / (count as f64 * declared) } else { 1.0 };
         let before = std::mem::replace(&mut self.times_declared, if times >= FAR_BEYOND { times } else { 1.0 });
         before != self.times_declared
@@ -37,28 +37,28 @@ impl Held {
 }
 
 impl Executor {
-    /// Looks at a bag whose task has ended, or runs far beyond what was declared.
+    /// Rates a bag whose task has ended, or runs far beyond its declared work.
     pub(super) fn rate(&mut self, bag: BagId, now: Time) {
         let speed_mops = self.speed_mops;
-        let Some(held) = self.held.get_mut(&bag).filter(|held| held.bag.declared) else { return };
+        let Some(held) = self.bags.get_mut(&bag).filter(|held| held.bag.declared) else { return };
         if held.rate(self.places.of(bag).map(|running| running.active(now).as_secs_f64() * speed_mops)) {
             self.order_stale = true;
             self.changed = true;
         }
     }
 
-    /// Looks at what runs far beyond what was declared.
+    /// Rates the bags of tasks that run far beyond their declared work.
     pub(super) fn rate_what_runs(&mut self, now: Time) {
         let far = self.places.begun().filter(|running| self.beyond(running, now) >= FAR_BEYOND);
         let bags: Vec<BagId> = far.map(|running| running.task.bag).collect();
         bags.into_iter().for_each(|bag| self.rate(bag, now));
     }
 
-    /// When a task that runs gets far beyond what was declared, or twice as far as the last time it was looked at.
+    /// When a running task next gets far beyond its declared work, or twice as far as it was.
     pub(super) fn rating_due(&self, now: Time) -> Option<Time> {
-        let running = self.places.begun().filter(|running| running.runs() && !running.stands_still());
+        let running = self.places.begun().filter(|running| running.runs() && !running.is_frozen());
         let due = running.filter_map(|running| {
-            let held = self.held.get(&running.task.bag).filter(|held| held.bag.declared)?;
+            let held = self.bags.get(&running.task.bag).filter(|held| held.bag.declared)?;
             let beyond = self.beyond(running, now);
             let steps = (beyond / FAR_BEYOND).max(0.5).log2().floor() + 1.0;
             let next_mops = held.bag.task_mops * FAR_BEYOND * steps.exp2();
@@ -68,9 +68,9 @@ impl Executor {
         due.min()
     }
 
-    /// How many times its declared work a task has run for.
+    /// The work a task has done as a multiple of its declared work.
     fn beyond(&self, running: &Running, now: Time) -> f64 {
-        let declared = self.held.get(&running.task.bag).filter(|held| held.bag.declared);
+        let declared = self.bags.get(&running.task.bag).filter(|held| held.bag.declared);
         declared.map_or(0.0, |held| running.active(now).as_secs_f64() * self.speed_mops / held.bag.task_mops)
     }
 }

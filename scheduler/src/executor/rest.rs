@@ -1,4 +1,4 @@
-//! A machine on which everything fails that succeeds elsewhere offers nothing for a while.
+//! Rest: a machine on which tasks fail that succeed elsewhere, or cannot start, offers nothing for a while.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use idlewood_overlay::Time;
 
 use crate::ledger::{AVOID_MAX, FAILED_IN_ROW};
 
-/// Whether this machine offers what it has.
+/// Whether, and until when, this machine rests.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     /// Tasks that failed here since the last one that did not.
     failed_in_row: u32,
-    /// It offers nothing until then.
+    /// The machine offers nothing before then.
     until: Option<Time>,
 }
 
@@ -25,7 +25,8 @@ impl Rest {
         self.failed_in_row = if success { 0 } else { self.failed_in_row.saturating_add(1) };
     }
 
-    /// A submitter says that all of its tasks fail here: believed where all others do. Whether that is so.
+    /// A submitter's `Lease` asks for a rest, since all of its tasks fail here: believed after [`FAILED_IN_ROW`] failures
+    /// in a row, for at most [`AVOID_MAX`]. Returns whether it is.
     pub(super) fn is_told_to(&mut self, rest: Duration, now: Time) -> bool {
         let is_believed = !rest.is_zero() && self.failed_in_row >= FAILED_IN_ROW;
         if is_believed {
@@ -34,12 +35,12 @@ impl Rest {
         is_believed
     }
 
-    /// Tasks cannot be started: nothing is offered until then at least.
+    /// Tasks cannot be started: the rest lasts until then at least.
     pub(super) fn at_least_until(&mut self, until: Time) {
         self.until = self.until.max(Some(until));
     }
 
-    /// Whether it has ended; that is told once.
+    /// Whether the rest has ended; true once.
     pub(super) fn ends(&mut self, now: Time) -> bool {
         let ends = self.until.is_some_and(|until| until <= now);
         if ends {

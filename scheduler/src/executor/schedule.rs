@@ -1,4 +1,5 @@
-//! Which task runs where: the order of the queue (paper §4), freezing for others, and what is left to newcomers.
+//! Which task runs at which place: the order of the queue (paper §4), preemption, and the load from which the leaf's summary
+//! follows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use idlewood_overlay::Time;
 
 use super::Executor;
-use super::held::Held;
+use super::held_bag::HeldBag;
 use super::places::Running;
 use crate::bag::{BagId, TaskId};
 use crate::io::Io;
@@ -15,29 +16,29 @@ use crate::queue::{Entry, Load, WORK_MOPS_MIN};
 use crate::stretch::max_stretch_exact;
 use crate::summary::{self, Summary};
 
-/// A task that ran longer than its declared work counts as this much still to do, as a share of its work: nobody
-/// knows how long it will go on, and zero would promise its slot to others.
+/// The work left in a task that has run for its declared work or longer, as a share of that work: nobody knows how long it
+/// will go on, and zero would promise its slot to others.
 const OVERRUN_REST: f64 = 0.1;
 
-/// What the order asks for next.
+/// One step of dispatching.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Step {
-    /// The place whose task is frozen first.
+    /// The place whose task is preempted first.
     freeze: Option<usize>,
     go: Go,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Go {
-    /// The frozen task at this place goes on.
+    /// The preempted task at this place goes on.
     Thaw(usize),
     /// A task begins at this place.
     Start(usize, TaskId),
 }
 
 impl Executor {
-    /// Fills free slots by earliest deadline, and freezes what runs for what comes ahead of it. While the owner is there nothing
-    /// begins.
+    /// Fills free slots by earliest deadline, and preempts running tasks for bags that come ahead of theirs. On a suspended
+    /// machine no task begins.
     pub(crate) fn dispatch(&mut self, io: &mut Io) {
         if self.is_suspended() {
             return self.vacate_in_time(io.now);
@@ -50,7 +51,7 @@ impl Executor {
         }
     }
 
-    /// The first in the order that neither runs nor has to wait, and whose slot it gets.
+    /// The next task in the order to begin or thaw, and the task that is preempted for it.
     fn next_step(&self, now: Time) -> Option<Step> {
         let (has_slot, free_place) = (self.places.has_slot(), self.places.free());
         // Tasks that run and belong to bags not yet looked at.
@@ -70,37 +71,37 @@ impl Executor {
         None
     }
 
-    /// What of a bag goes on next: what was begun comes first.
+    /// The next task of a bag: preempted ones come first.
     fn next_of(&self, bag: BagId, free_place: Option<usize>, now: Time) -> Option<Go> {
-        if let Some((place, _)) = self.places.frozen().find(|(_, running)| running.task.bag == bag) {
+        if let Some((place, _)) = self.places.preempted().find(|(_, running)| running.task.bag == bag) {
             return Some(Go::Thaw(place));
         }
-        let held = self.held.get(&bag).filter(|held| held.may_begin(now))?;
+        let held = self.bags.get(&bag).filter(|held| held.may_begin(now))?;
         let task = TaskId { bag, index: held.waiting.first()? };
-        // A worker that was told to stop may still have the very task that came back: its end would be taken for
-        // that of the new one.
+        // A worker that was told to stop may still have this very task, which came back meanwhile: its end would be taken for
+        // that of the new start.
         let is_stopping = self.places.begun().any(|running| running.stopping && running.task == task);
         free_place.filter(|_| !is_stopping).map(|place| Go::Start(place, task))
     }
 
-    /// Whether a task of this bag is to begin, rather than one that has begun to go on.
+    /// Whether the next task of this bag is one that has not begun.
     fn wants_place(&self, bag: BagId, now: Time) -> bool {
-        let has_frozen = self.places.of(bag).any(|running| running.frozen);
-        let waits = |held: &Held| held.may_begin(now) && !held.waiting.is_empty();
-        !has_frozen && self.held.get(&bag).is_some_and(waits)
+        let has_frozen = self.places.of(bag).any(|running| running.preempted);
+        let waits = |held: &HeldBag| held.may_begin(now) && !held.waiting.is_empty();
+        !has_frozen && self.bags.get(&bag).is_some_and(waits)
     }
 
-    /// As many tasks are frozen as may be, and one that comes ahead of these bags is to begin: a frozen task that needs
-    /// less than half of what the last of those that run still needs goes on in its stead, so that there is room soon.
+    /// A task that comes ahead of these bags is to begin, but no more tasks may be preempted. If some preempted task has
+    /// less than half the work left of the last running one, they change places, so that a place is free soon.
     fn free_a_place(&self, behind: &[BagId], now: Time) -> Option<Step> {
         let last = self.last_that_runs(behind)?;
         let rest = |place: usize| self.places.get(place).map_or(f64::INFINITY, |it| self.rest_mops(it, now));
-        let frozen = self.places.frozen().map(|(place, _)| place);
+        let frozen = self.places.preempted().map(|(place, _)| place);
         let first = frozen.min_by(|&one, &other| rest(one).total_cmp(&rest(other)))?;
         (2.0 * rest(first) < rest(last)).then_some(Step { freeze: Some(last), go: Go::Thaw(first) })
     }
 
-    /// The place of a running task of the last of these bags that has one.
+    /// The place of a running task of the last of these bags that has any.
     fn last_that_runs(&self, bags: &[BagId]) -> Option<usize> {
         bags.iter().rev().find_map(|&bag| self.places.last_that_runs(bag))
     }
@@ -115,7 +116,7 @@ impl Executor {
                 io.effects.push(Effect::ThawTask { place: place as u32, task });
             }
             Go::Start(place, task) => {
-                let Some(held) = self.held.get_mut(&task.bag) else { return };
+                let Some(held) = self.bags.get_mut(&task.bag) else { return };
                 held.waiting.remove_index(task.index);
                 held.running.insert_index(task.index);
                 let attempt = held.attempt_of(task.index);
@@ -134,33 +135,33 @@ impl Executor {
         self.order = order.into_iter().map(|position| bags[position]).filter(|&bag| seen.insert(bag)).collect();
     }
 
-    /// The queue in plain numbers, in the order of bag ids, and whose each entry is; bags with nothing left to do
-    /// included on demand. On several slots the tasks that are partly done stand behind, each as an entry of its own.
+    /// The queue in plain numbers, an entry for each included bag by id, and the bag of each entry. On several slots, begun
+    /// tasks follow as entries of their own.
     ///
-    /// Once a newcomer could no longer freeze everything that runs, what runs comes first here, as without preemption:
-    /// nothing is promised that the limit on frozen tasks would break.
-    pub(super) fn load(&self, now: Time, include: impl Fn(&Held) -> bool) -> (Load, Vec<BagId>) {
+    /// Once so many tasks have begun that a newcomer could no longer preempt all that run, running tasks come first, as without
+    /// preemption: the leaf promises nothing that the limit on preempted tasks would break.
+    pub(super) fn load(&self, now: Time, include: impl Fn(&HeldBag) -> bool) -> (Load, Vec<BagId>) {
         let begun = || self.places.begun().filter(|running| !running.stopping);
         let frozen_max = self.places.frozen_max();
         let preemptive = frozen_max > 0 && begun().count() <= frozen_max;
         let mut begun_mops: BTreeMap<BagId, f64> = BTreeMap::new();
         let mut parts = Vec::new();
-        for running in begun().filter(|running| preemptive || running.frozen) {
+        for running in begun().filter(|running| preemptive || running.preempted) {
             let rest_mops = self.rest_mops(running, now).max(WORK_MOPS_MIN);
-            match self.held.get(&running.task.bag) {
-                // Several tasks that are partly done: not one task and a fraction.
+            match self.bags.get(&running.task.bag) {
+                // Several begun tasks run in parallel: they are not one task and a fraction.
                 Some(held) if self.places.slots() > 1 => parts.push((held.entry(rest_mops, 1.0), held.bag.id)),
                 Some(_) => *begun_mops.entry(running.task.bag).or_default() += rest_mops,
                 None => {}
             }
         }
-        let bags = self.held.values().filter(|held| include(held)).map(|held| {
+        let bags = self.bags.values().filter(|held| include(held)).map(|held| {
             let begun_mops = begun_mops.get(&held.bag.id).copied().unwrap_or(0.0);
             let left = held.waiting.len() as f64 + begun_mops / held.task_mops();
             (held.entry(held.task_mops(), left), held.bag.id)
         });
         let (entries, bags) = bags.chain(parts).unzip();
-        let first = begun().filter(|running| !preemptive && !running.frozen);
+        let first = begun().filter(|running| !preemptive && !running.preempted);
         let load = Load {
             now_s: now.as_secs_f64(),
             speed_mops: self.speed_mops,
@@ -172,28 +173,28 @@ impl Executor {
         (load, bags)
     }
 
-    /// Work left in a task that has begun.
+    /// Work left in a begun task, in Mop.
     fn rest_mops(&self, running: &Running, now: Time) -> f64 {
-        let whole = self.held.get(&running.task.bag).map_or(0.0, |held| held.task_mops());
+        let whole = self.bags.get(&running.task.bag).map_or(0.0, |held| held.task_mops());
         (whole - running.active(now).as_secs_f64() * self.speed_mops).max(whole * OVERRUN_REST)
     }
 
-    /// Whether a task that ends now took about as long as the summary has it: then time alone changes what this leaf offers, but
-    /// for the number of its idle slots.
+    /// Whether a task that ends now took about as long as the last summary assumed: then its end changes nothing of what
+    /// this leaf offers but the number of idle slots.
     pub(super) fn ends_as_expected(&self, running: &Running, now: Time) -> bool {
-        let Some(held) = self.held.get(&running.task.bag) else { return false };
+        let Some(held) = self.bags.get(&running.task.bag) else { return false };
         let deviation = held.task_mops() - running.active(now).as_secs_f64() * self.speed_mops;
         held.bag.declared && deviation.abs() <= held.task_mops() * OVERRUN_REST
     }
 
-    /// How long it takes to do everything that is held.
+    /// How long this machine takes for all tasks in its queue.
     pub(crate) fn busy_for(&self, now: Time) -> Duration {
         let (load, _) = self.load(now, |_| true);
         let queued_mops: f64 = load.entries.iter().map(Entry::left_mops).chain(load.running_mops).sum();
         Duration::try_from_secs_f64(queued_mops / (load.speed_mops * f64::from(load.slots))).unwrap_or(Duration::MAX)
     }
 
-    /// What this leaf offers now.
+    /// The leaf's availability summary now.
     pub(crate) fn summary(&mut self, now: Time) -> Summary {
         let mut summary = if self.is_suspended() || self.rest.until().is_some() {
             Summary::unavailable()

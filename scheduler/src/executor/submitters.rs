@@ -1,67 +1,61 @@
-//! A stretch per submitter: what a bag's deadline is computed from on a machine that has other bags of its submitter (ours;
-//! the paper knows no submitters; docs/adr/0017).
+//! A submitter's bags on one machine are one application (ours; the paper knows no submitters; docs/adr/0017).
 //!
-//! A bag that is split into k pieces would have k deadlines, each as early as that of a bag of its own. So what a submitter
-//! has here at the same time is one application: a bag that comes while others of its submitter are here weighs what the
-//! submitter has here with it. With [`PerSubmitter::Line`] these stand in a line of their own, the smallest first, and each
-//! weighs as much as it and those before it do together: the last is due when the whole would be, and a small bag does not
-//! wait for a large one of the same user.
+//! Were each bag's deadline computed from its own size, a bag split into k pieces would have k early deadlines. So the bags
+//! of a submitter on this machine stand in a *line* ([`PerSubmitter::Line`]), the smallest first, and each bag's deadline
+//! is computed from its own size and those of the bags before it in the line: the last is due when the whole would be, and
+//! a small bag does not wait for a large one of the same user.
 //!
-//! Nobody here knows what the submitter has on other machines. But what is here tells: a bag of n tasks has one on each of N
-//! machines with probability n/N where it is small, and on all of them where it is not, so that the sum of the *effective*
-//! sizes a·max(n, N) of what is here is, in the mean over machines, the sum of all n·a. The bag itself, which is here for
+//! This machine does not know the submitter's bags on other machines, but its own bags estimate them: a bag of n tasks is on
+//! each of N machines with probability n/N where n < N, and on all of them else, so that the sum of the *effective* sizes
+//! a·max(n, N) of the bags here is, in the mean over machines, the sum of n·a over all bags. The bag itself, which is here for
 //! certain, counts with n·a, and never for less than its own effective size.
 //!
-//! What was counted stays counted when one of them ends: else the rest would be overdue. Of a bag that was here before counts
-//! the share that is not finished here, so that a user who submits one bag after the other loses nothing.
+//! When a bag of the line ends, the bags behind it keep its size: else they would be overdue. A bag that was here before
+//! a new one counts for the new one with the share that is not finished here, so that a user who submits one bag after the
+//! other loses nothing.
 //!
-//! Left out: asking the submitter, who could say anything; bags that ended between two lives of this machine; who submits
-//! under several names.
+//! Left out: asking the submitter, who could claim anything; bags that ended before a restart of this machine; users who submit
+//! under several identities.
 
 use super::Executor;
-use super::held::Held;
+use super::held_bag::HeldBag;
 use crate::bag::BagId;
 use crate::config::PerSubmitter;
 
-impl Held {
-    /// What decides the place in the line: size, then the first to come.
-    fn place(&self) -> (f64, i64, BagId) {
+impl HeldBag {
+    /// The sort key of the line: size, then release time.
+    fn line_key(&self) -> (f64, i64, BagId) {
         (self.bag.application_size_mops, self.released.as_micros(), self.bag.id)
     }
 
-    /// What of its size is still to be done, judged by its tasks here.
+    /// The unfinished share of its size, judged by its tasks here, in Mop.
     fn open_mops(&self) -> f64 {
         let open = self.unfinished().len() as f64;
-        let all = open + self.finished.0 as f64;
+        let all = open + self.finished_tasks as f64;
         if all > 0.0 { self.bag.application_size_mops * open / all } else { 0.0 }
     }
 }
 
 impl Executor {
-    /// A bag is new here: it and the others of its submitter weigh more from now on.
-    pub(super) fn weigh(&mut self, new: BagId) {
+    /// A bag is new here: it takes its place in its submitter's line.
+    pub(super) fn insert_in_line(&mut self, new: BagId) {
         let rule = self.per_submitter;
-        let Some((submitter, place, size_mops)) =
-            self.held.get(&new).map(|held| (held.bag.submitter.peer, held.place(), held.bag.application_size_mops))
+        let Some((submitter, key, size_mops)) =
+            self.bags.get(&new).map(|held| (held.bag.submitter.peer, held.line_key(), held.bag.application_size_mops))
         else {
             return;
         };
-        let mut with_mops = 0.0;
-        for held in self.held.values_mut().filter(|held| held.bag.id != new && held.bag.submitter.peer == submitter) {
-            let is_before = held.place() < place;
-            let (weighs_on_new, weighs_on_it) = match rule {
-                PerSubmitter::Off => (false, false),
-                PerSubmitter::Line => (is_before, !is_before),
-            };
-            if weighs_on_new {
-                with_mops += held.open_mops();
-            }
-            if weighs_on_it {
-                held.with_mops += size_mops;
+        let mut line_mops = 0.0;
+        for held in self.bags.values_mut().filter(|held| held.bag.id != new && held.bag.submitter.peer == submitter) {
+            let is_before = held.line_key() < key;
+            match rule {
+                PerSubmitter::Off => {}
+                PerSubmitter::Line if is_before => line_mops += held.open_mops(),
+                PerSubmitter::Line => held.line_mops += size_mops,
             }
         }
-        if let Some(held) = self.held.get_mut(&new) {
-            held.with_mops = with_mops;
+        if let Some(held) = self.bags.get_mut(&new) {
+            held.line_mops = line_mops;
         }
     }
 }

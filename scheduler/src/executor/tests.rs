@@ -1,9 +1,9 @@
-//! Tests of the executor: what its load says, and that what it promises is kept.
+//! Tests of the executor: its load, and that it keeps the promises of its summary.
 
 mod declared;
-mod giving;
+mod offering;
+mod sending;
 mod submitters;
-mod telling;
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ fn executor(config: &Config) -> (Executor, Io) {
 }
 
 #[test]
-fn with_preemption_what_was_begun_is_left_of_its_bag() {
+fn preemption_counts_begun_tasks_in_their_bags() {
     let (executor, io) = executor(&Config::default());
     let (load, _) = executor.load(io.now, |_| true);
     assert_eq!(load.validate(), Ok(()));
@@ -71,7 +71,7 @@ fn with_preemption_what_was_begun_is_left_of_its_bag() {
 }
 
 #[test]
-fn where_no_more_can_be_frozen_what_runs_comes_first() {
+fn running_tasks_come_first_at_the_limit_of_preemption() {
     let (executor, io) = executor(&Config { frozen_max: 1, ..Config::default() });
     let (load, _) = executor.load(io.now, |_| true);
     assert_eq!((load.validate(), load.preemptive), (Ok(()), false));
@@ -80,7 +80,7 @@ fn where_no_more_can_be_frozen_what_runs_comes_first() {
 }
 
 #[test]
-fn without_preemption_what_runs_comes_first() {
+fn running_tasks_come_first_without_preemption() {
     let (executor, io) = executor(&Config { preemptive: false, ..Config::default() });
     let (load, _) = executor.load(io.now, |_| true);
     assert_eq!((load.validate(), load.preemptive), (Ok(()), false));
@@ -89,7 +89,7 @@ fn without_preemption_what_runs_comes_first() {
 }
 
 #[test]
-fn on_several_slots_each_part_is_an_entry() {
+fn each_begun_task_is_an_entry_on_several_slots() {
     let (executor, io) = executor(&Config { slots: 2, ..Config::default() });
     let (load, bags) = executor.load(io.now, |_| true);
     assert_eq!(load.validate(), Ok(()));
@@ -128,7 +128,7 @@ fn empty(config: &Config) -> (Executor, Io) {
 }
 
 #[test]
-fn an_age_is_believed_up_to_its_bound() {
+fn ages_in_requests_are_bounded() {
     let (mut executor, mut io) = empty(&Config::default());
     for (number, age_s, believed_s) in [(1, 1000, 1000.0), (2, 90 * 86_400, 7_776_000.0), (3, 1 << 40, 7_776_000.0)] {
         give(&mut executor, &mut io, number, 1e5, 1e6, age_s);
@@ -139,7 +139,7 @@ fn an_age_is_believed_up_to_its_bound() {
 }
 
 #[test]
-fn a_task_that_runs_for_too_long_still_counts() {
+fn an_overrunning_task_counts_a_tenth_of_its_work() {
     for preemptive in [true, false] {
         let config = Config { preemptive, ..Config::default() };
         let (mut executor, mut io) = empty(&config);
@@ -154,9 +154,9 @@ fn a_task_that_runs_for_too_long_still_counts() {
 }
 
 #[test]
-fn a_hopeless_bag_decides_the_order_of_the_others() {
+fn the_bag_with_the_largest_stretch_decides_the_order() {
     let (mut executor, mut io) = empty(&Config { per_submitter: PerSubmitter::Off, ..Config::default() });
-    // At the stretch of the first the others stand by their sizes, at the least behind it by their ages.
+    // At the first bag's stretch the others are ordered by size, at the smallest stretch without it by age.
     give(&mut executor, &mut io, 1, 1e5, 2e5, 2000);
     give(&mut executor, &mut io, 2, 1e5, 1e6, 0);
     give(&mut executor, &mut io, 3, 1e5, 2e6, 1000);
@@ -165,7 +165,7 @@ fn a_hopeless_bag_decides_the_order_of_the_others() {
 }
 
 #[test]
-fn finished_tasks_correct_a_work_that_nobody_declared() {
+fn finished_tasks_correct_an_undeclared_task_size() {
     for (number, expected) in [(9, 2.9e5), (1, 1e5)] {
         let config = Config::default();
         let (mut executor, mut io) = empty(&config);
@@ -187,8 +187,8 @@ fn finished_tasks_correct_a_work_that_nobody_declared() {
     }
 }
 
-/// A machine whose tasks take as long as they say, and the stretch that each bag was promised: that at which it was
-/// taken, or a later and larger one, since whoever comes raises everybody's up to the stretch that is granted.
+/// A machine whose tasks take as long as declared, and the stretch that each bag was promised: that at which it was
+/// accepted, or a later and larger one, since accepting a bag at a stretch may raise all other bags' up to it.
 struct Machine {
     executor: Executor,
     io: Io,
@@ -242,12 +242,12 @@ impl Machine {
         self.executor.dispatch(&mut self.io);
     }
 
-    /// Until then; what runs ends when it has run for as long as it says.
+    /// Runs until `end`; tasks end after their declared time.
     fn run_until(&mut self, end: Time) {
         loop {
             let now = self.io.now;
             let next = self.executor.places.begun().filter(|running| running.runs()).map(|running| {
-                let mops = self.executor.held.get(&running.task.bag).unwrap().bag.task_mops;
+                let mops = self.executor.bags.get(&running.task.bag).unwrap().bag.task_mops;
                 let whole = Duration::from_secs_f64(mops / self.config.speed_mops);
                 (now + whole.saturating_sub(running.active(now)), running.task)
             });
@@ -281,7 +281,8 @@ impl Machine {
     }
 }
 
-fn kept(config: Config, bags: &[(f64, u64, f64, f64)]) -> f64 {
+/// Runs these bags; the largest stretch as a share of the promised one.
+fn worst_of_promised(config: Config, bags: &[(f64, u64, f64, f64)]) -> f64 {
     let mut machine = Machine::new(config);
     for (number, &(wait_s, tasks, task_s, size_mops)) in (1..).zip(bags) {
         machine.run_until(machine.io.now + Duration::from_secs_f64(wait_s));
@@ -293,10 +294,10 @@ fn kept(config: Config, bags: &[(f64, u64, f64, f64)]) -> f64 {
 }
 
 #[test]
-fn what_runs_and_can_no_longer_be_frozen_is_not_frozen_for_what_thaws() {
+fn a_thawing_task_preempts_no_task_beyond_the_limit() {
     // One task of the second bag is frozen when the only one of the third runs, which has nothing left to begin.
     let bags = [(0.0, 1, 185.0, 185e3), (0.0, 2, 126.0, 15e6), (257.0, 1, 57.0, 57e3), (0.0, 1, 1.0, 1.1e7)];
-    let worst = kept(Config { frozen_max: 1, ..Config::default() }, &bags);
+    let worst = worst_of_promised(Config { frozen_max: 1, ..Config::default() }, &bags);
     assert!(worst <= 1.0, "{worst} of what was promised");
 }
 
@@ -304,7 +305,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn what_the_summary_promises_the_executor_keeps(
+    fn the_executor_keeps_the_promises_of_its_summary(
         bags in prop::collection::vec((0.0..300.0_f64, 1_u64..8, 1.0..200.0_f64, 0.0..14.0_f64), 1..12),
         frozen_max in 0_u32..4, slots in prop_oneof![3 => Just(1_u32), 1 => 2_u32..4],
     ) {
@@ -312,7 +313,7 @@ proptest! {
             .into_iter()
             .map(|(wait_s, tasks, task_s, log)| (wait_s, tasks, task_s, tasks as f64 * task_s * 1000.0 * log.exp2()))
             .collect();
-        let worst = kept(Config { frozen_max, slots, ..Config::default() }, &bags);
+        let worst = worst_of_promised(Config { frozen_max, slots, ..Config::default() }, &bags);
         prop_assert!(worst <= 1.0 + 1e-9, "{} of what was promised", worst);
     }
 }
@@ -349,7 +350,7 @@ fn laden(config: &Config) -> (Executor, Io) {
             config,
         );
         all_durable(&mut io);
-        let version = executor.held.get(&id).unwrap().version;
+        let version = executor.bags.get(&id).unwrap().updates.version();
         let (submitter, term, drop) = (None, Duration::from_secs(60), IntervalSet::new());
         executor.lease(
             contact(1).peer,
@@ -364,14 +365,14 @@ fn laden(config: &Config) -> (Executor, Io) {
 }
 
 #[test]
-fn a_machine_rests_when_it_is_told_to_and_all_has_failed() {
+fn a_machine_rests_when_a_lease_asks_and_all_tasks_failed() {
     let config = Config::default();
     let (mut executor, mut io) = laden(&config);
     let (bag, drop, rest) = (BagId([1; 32]), IntervalSet::new(), Duration::from_secs(60));
-    let told = || Lease { bag, version: 0, submitter: None, term: rest, drop: drop.clone(), rest, key: None };
+    let asked_to_rest = || Lease { bag, version: 0, submitter: None, term: rest, drop: drop.clone(), rest, key: None };
     let is_offered = |executor: &mut Executor, io: &Io| executor.summary(io.now) != Summary::unavailable();
     for failures in 0..=FAILED_IN_ROW {
-        executor.lease(contact(1).peer, told(), &mut io, &config);
+        executor.lease(contact(1).peer, asked_to_rest(), &mut io, &config);
         assert_eq!(executor.resting_until().is_some(), failures == FAILED_IN_ROW, "after {failures} failures");
         executor.dispatch(&mut io);
         let task = executor.places.begun().find(|running| running.runs()).expect("one runs").task;
@@ -399,11 +400,11 @@ fn a_machine_rests_when_it_is_told_to_and_all_has_failed() {
 }
 
 #[test]
-fn a_machine_that_cannot_start_what_it_is_given_hands_it_back_and_rests() {
+fn a_machine_that_cannot_start_tasks_hands_them_back_and_rests() {
     let config = Config::default();
     let (mut executor, mut io) = laden(&config);
     let is_offered = |executor: &mut Executor, io: &Io| executor.summary(io.now) != Summary::unavailable();
-    for tries in 1..=NOT_STARTED_MAX {
+    for tries in 1..=FAILED_STARTS_MAX {
         assert!(executor.resting_until().is_none() && is_offered(&mut executor, &io), "before try {tries}");
         executor.dispatch(&mut io);
         let task = executor.places.begun().find(|running| running.runs()).expect("one runs").task;
@@ -418,9 +419,9 @@ fn a_machine_that_cannot_start_what_it_is_given_hands_it_back_and_rests() {
     assert!(executor.resting_until().is_none());
 }
 
-/// I7. What comes anew with a later attempt says nothing of the other tasks of its bag: each of them comes with its own.
+/// I7. A request with a later attempt does not change the attempts of the bag's other tasks.
 #[test]
-fn an_attempt_is_that_of_the_tasks_it_came_with() {
+fn each_task_keeps_the_attempt_it_came_with() {
     let config = Config::default();
     let (mut executor, mut io) = (Executor::new(&config), Io::new(Time::ZERO, WallTime(0), contact(2)));
     let bag = BagHeader {
@@ -479,7 +480,7 @@ fn an_attempt_is_that_of_the_tasks_it_came_with() {
 }
 
 #[test]
-fn what_is_declined_of_a_scattered_part_is_told_in_words_that_are_understood() {
+fn declines_of_scattered_tasks_fit_in_valid_messages() {
     let config = Config { submitter_work_max: Duration::from_secs(3600), ..Config::default() };
     let (mut executor, mut io) = (Executor::new(&config), Io::new(Time::ZERO, WallTime(0), contact(2)));
     let (id, submitter, tasks, declared) = (BagId([1; 32]), contact(1), 2000, true);

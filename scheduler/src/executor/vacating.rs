@@ -1,5 +1,6 @@
-//! The owner comes back: everything is frozen at once, and after the vacate time goes where it can go on. A machine that cannot
-//! take new tasks, since it has no room for results or is to finish, hands back likewise, but what has begun runs on to its end.
+//! The owner's return: all tasks are frozen at once. After the vacate time, unstarted tasks and those with a checkpoint
+//! that can travel go back to their submitters. A machine that can take no new tasks, since its disk is full or it
+//! finishes, hands back likewise, but its begun tasks run on to their end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use idlewood_overlay::Time;
 
 use super::Executor;
-use super::held::Held;
+use super::held_bag::HeldBag;
 use crate::bag::{BagId, Checkpoint, TaskId, TaskResult};
 use crate::config::Config;
 use crate::io::Io;
@@ -15,77 +16,77 @@ use crate::peer::Effect;
 use crate::ranges::IntervalSet;
 
 impl Executor {
-    /// The owner wants another vacate time, which also counts for the present stay.
+    /// Changes the vacate time, also the one that is running.
     pub(crate) fn vacates_after(&mut self, after: Duration) {
         self.suspension.vacates_after(after);
     }
 
-    /// The owner is back, or there is another reason to offer nothing: freeze where everything stands still.
-    pub(crate) fn suspend(&mut self, stands_still: bool, io: &mut Io) {
-        if !self.suspension.begin(stands_still, io.now) {
+    /// The owner is back, or there is another reason to begin no task. With `freezes`, begun tasks are frozen, too.
+    pub(crate) fn suspend(&mut self, freezes: bool, io: &mut Io) {
+        if !self.suspension.suspend(freezes, io.now) {
             return;
         }
         self.changed = true;
-        // This machine may be about to go.
+        // This machine may be about to leave.
         self.tell_all(io.now);
-        if !stands_still {
-            return self.go_on(io);
+        if !freezes {
+            return self.thaw(io);
         }
-        self.suspension.stand_still();
-        self.places.stand_still(io.now);
+        self.suspension.freeze();
+        self.places.freeze_all(io.now);
         io.effects.push(Effect::SuspendTasks);
     }
 
-    /// The owner is away: go on.
+    /// The owner is away: tasks go on.
     pub(crate) fn resume(&mut self, io: &mut Io) {
-        if !self.suspension.end() {
+        if !self.suspension.resume() {
             return;
         }
         self.changed = true;
-        self.go_on(io);
+        self.thaw(io);
     }
 
-    /// Whether no task went on since what is kept was asked for with this number.
+    /// Whether no task went on since [`Effect::KeepCheckpoints`] with this stop's number.
     pub(crate) fn is_stopped_since(&self, stop: u64) -> bool {
         self.suspension.is_stopped_since(stop)
     }
 
-    /// What stands still goes on, but for what is frozen for others.
-    fn go_on(&mut self, io: &mut Io) {
-        if !self.suspension.go_on() {
+    /// Frozen tasks go on, but for the preempted ones.
+    fn thaw(&mut self, io: &mut Io) {
+        if !self.suspension.thaw() {
             return;
         }
-        self.places.go_on(io.now);
+        self.places.thaw_all(io.now);
         io.effects.push(Effect::ResumeTasks);
     }
 
-    /// These tasks, which wait here, began in an earlier life of this machine, and left checkpoints.
+    /// These tasks began before this machine's restart and left checkpoints on its disk; counts for those that wait.
     pub(crate) fn found_checkpoints(&mut self, bag: BagId, tasks: &IntervalSet) {
-        if let Some(held) = self.held.get_mut(&bag) {
-            held.kept.extend_with(&tasks.intersection(&held.waiting));
+        if let Some(held) = self.bags.get_mut(&bag) {
+            held.local_checkpoints.extend_with(&tasks.intersection(&held.waiting));
         }
     }
 
-    /// The vacate time ends now, if this machine is suspended, also for tasks that are frozen for others: nobody lets them go on.
-    /// Tasks that come to wait later in the same stay, since they could not start or their output could not be kept, go back soon.
+    /// Ends the vacate time now, if this machine is suspended. Preempted tasks are stopped and wait with their checkpoints,
+    /// since nothing would thaw them. Tasks that come to wait later in this suspension go back soon.
     pub(crate) fn vacate(&mut self, io: &mut Io) {
         if !self.is_suspended() {
             return;
         }
         self.suspension.vacate(io.now);
-        for (place, task) in self.places.stop(|running| running.frozen) {
-            if let Some(held) = self.held.get_mut(&task.bag) {
+        for (place, task) in self.places.stop(|running| running.preempted) {
+            if let Some(held) = self.bags.get_mut(&task.bag) {
                 held.running.remove_index(task.index);
                 held.waiting.insert_index(task.index);
-                held.kept.insert_index(task.index);
+                held.local_checkpoints.insert_index(task.index);
                 io.effects.push(Effect::StopTask { place, task });
             }
         }
     }
 
-    /// What came of [`Effect::KeepCheckpoints`]: who has one that travels goes back with it, and who has one that does not
-    /// stays with it. Nothing if tasks went on meanwhile, also where they stand still again: what was packed is older than what
-    /// they have now, or half of each.
+    /// The driver's answer to [`Effect::KeepCheckpoints`]: tasks with a packed checkpoint go back with it, waiting tasks
+    /// whose checkpoint cannot travel stay, and all other unstarted tasks go back. Nothing happens if tasks went on since
+    /// that effect, even if they are frozen again: what was packed is older than their state, or a mixture.
     pub(crate) fn kept_checkpoints(
         &mut self,
         stop: u64,
@@ -97,7 +98,7 @@ impl Executor {
         if !self.is_stopped_since(stop) {
             return;
         }
-        let Some(held) = self.held.get_mut(&bag) else { return };
+        let Some(held) = self.bags.get_mut(&bag) else { return };
         for (&index, checkpoint) in checkpoints {
             let Some(checkpoint) = checkpoint else { continue };
             let task = TaskId { bag, index };
@@ -112,13 +113,13 @@ impl Executor {
                 io.effects.push(Effect::StopTask { place, task });
             }
             let result = TaskResult::unfinished(index, attempt, *checkpoint);
-            // As of a failure, only of what is placed here is it believed.
-            self.version += u64::from(!held.agreed);
-            let version = (!held.agreed).then_some(self.version);
-            held.finished(result, io.now, version, true, io, config);
+            // The submitter believes it only of a task that it knows to be placed here: a `Holding` goes first.
+            self.version += u64::from(!held.updates.is_answered());
+            let version = (!held.updates.is_answered()).then_some(self.version);
+            held.task_ended(result, io.now, version, true, io, config);
         }
-        let bound = held.bound();
-        let stays = |(index, kept): &(&u64, &Option<_>)| kept.is_none() && bound.contains(**index);
+        let unmovable = held.unmovable();
+        let stays = |(index, packed): &(&u64, &Option<_>)| packed.is_none() && unmovable.contains(**index);
         let stay: IntervalSet = checkpoints.iter().filter(stays).map(|(&index, _)| index..index + 1).collect();
         if held.waiting != stay || !held.offered.is_empty() {
             self.version += 1;
@@ -129,26 +130,27 @@ impl Executor {
         self.changed = true;
     }
 
-    /// Whatever is to begin while the owner is there has a vacate time that ends, also what comes when one has ended: new tasks,
-    /// those that could not be started, those that were stopped, those that were offered in vain.
+    /// Starts another vacate time where tasks wait on a suspended machine after one has ended: new tasks, and those whose start
+    /// failed, that were stopped, or whose offer was not taken.
     pub(super) fn vacate_in_time(&mut self, now: Time) {
-        if self.is_suspended() && self.suspension.vacate_at().is_none() && self.held.values().any(Held::has_unbound) {
+        if self.is_suspended() && self.suspension.vacate_at().is_none() && self.bags.values().any(HeldBag::has_movable)
+        {
             self.suspension.vacate_in_time(now);
         }
     }
 
-    /// After the vacate time unstarted tasks go back, and what has begun if it has a checkpoint that can go with it.
+    /// At the end of the vacate time unstarted tasks go back, and the driver is asked to pack the checkpoints of the others.
     pub(super) fn vacate_if_due(&mut self, io: &mut Io, config: &Config) {
         if !self.suspension.has_to_vacate(io.now) {
             return;
         }
-        for held in self.held.values_mut() {
-            let (bound, bag) = (held.bound(), held.bag.id);
-            let begun = self.places.of(bag).filter(|running| running.stands_still()).map(|running| running.task.index);
-            let tasks = bound.union(&begun.map(|index| index..index + 1).collect());
-            if held.has_unbound() {
+        for held in self.bags.values_mut() {
+            let (unmovable, bag) = (held.unmovable(), held.bag.id);
+            let begun = self.places.of(bag).filter(|running| running.is_frozen()).map(|running| running.task.index);
+            let tasks = unmovable.union(&begun.map(|index| index..index + 1).collect());
+            if held.has_movable() {
                 self.version += 1;
-                held.hand_back(bound, self.version, io, config);
+                held.hand_back(unmovable, self.version, io, config);
             }
             if !tasks.is_empty() {
                 io.effects.push(Effect::KeepCheckpoints { stop: self.suspension.stop(), bag, tasks });

@@ -1,6 +1,6 @@
-//! Machines on which all tasks of the bag fail, while elsewhere most of them succeed: they are left alone for a while.
+//! Avoided machines: those on which tasks of the bag fail in a row while most succeed elsewhere get none for a while.
 //!
-//! Left out: the memory of such machines ends with a restart.
+//! Left out: the ledger forgets them in a restart.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use super::failures::doubled;
 
 /// Failures in a row for which a machine is avoided.
 pub(crate) const FAILED_IN_ROW: u32 = 5;
-/// Tasks that must have succeeded elsewhere for each that failed there. With such odds five failures in a row are a
+/// So many tasks must have succeeded for each that failed elsewhere. With such odds five failures in a row are a
 /// coincidence once in a thousand.
 const ELSEWHERE_DONE: u64 = 3;
 /// How long a machine is avoided for the first time, and at most; it doubles in between.
 pub(super) const AVOID_FIRST: Duration = Duration::from_secs(60);
 pub(crate) const AVOID_MAX: Duration = Duration::from_secs(3600);
 
-/// Who failed of late.
+/// Machines on which the last task failed.
 #[derive(Debug, Default)]
 pub(super) struct Avoided {
     machines: BTreeMap<PeerId, Failing>,
-    /// Failed tries of all tasks, of this life only.
+    /// Failed tries of all tasks since the start of this peer.
     tries_failed: u64,
 }
 
@@ -37,7 +37,7 @@ struct Failing {
 }
 
 impl Avoided {
-    /// Keeps account of who fails. A result that is counted here is one of its own attempt.
+    /// Counts how a task ended on a machine. The caller passes each attempt once.
     pub(super) fn note_end(&mut self, executor: PeerId, success: bool) {
         if success {
             self.machines.remove(&executor);
@@ -49,12 +49,13 @@ impl Avoided {
         failing.failed += 1;
     }
 
-    /// For how long nothing is to be placed there.
+    /// For how much longer this machine is avoided.
     pub(super) fn avoided_for(&self, executor: PeerId, now: Time) -> Duration {
         self.machines.get(&executor).map_or(Duration::ZERO, |failing| failing.until.since(now))
     }
 
-    /// Avoids a machine from now on if all fails there and, of `done` tasks in all, enough succeeded elsewhere: for how long.
+    /// Avoids a machine from now on if tasks fail in a row there while enough succeed elsewhere, `done` in all; returns for how
+    /// long.
     pub(super) fn avoid_if_due(&mut self, executor: PeerId, done: u64, now: Time) -> Option<Duration> {
         let failing = self.machines.get_mut(&executor)?;
         let failed_elsewhere = self.tries_failed - failing.failed;
@@ -73,7 +74,7 @@ impl Avoided {
         self.machines.clear();
     }
 
-    /// What the machines that fail have failed of is among what failed in all.
+    /// Panics where machines have more failures than there were in all.
     #[cfg(debug_assertions)]
     pub(super) fn assert_consistent(&self) {
         let failed: u64 = self.machines.values().map(|failing| failing.failed).sum();

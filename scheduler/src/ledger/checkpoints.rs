@@ -1,4 +1,4 @@
-//! What tasks go on from that came back before their end.
+//! Checkpoints of tasks that came back before their end.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::bag::{BagId, CHECKPOINTS_MAX, Checkpoint};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, RecordKey};
 
-/// Checkpoints of tasks that are not over.
+/// Checkpoints of tasks that have not ended.
 #[derive(Debug, Default)]
 pub(super) struct Checkpoints {
     by_task: BTreeMap<u64, Checkpoint>,
@@ -17,7 +17,7 @@ impl Checkpoints {
         self.by_task.insert(index, checkpoint);
     }
 
-    /// A task begins anew, or needs no checkpoint any more. Returns what is to be stored of that.
+    /// A task begins anew, or has ended. Returns the change of the store.
     pub(super) fn forget(&mut self, index: u64, bag: BagId) -> Option<Change> {
         self.by_task.remove(&index).map(|_| Change::Delete(RecordKey::Checkpoint(bag, index)))
     }
@@ -27,7 +27,7 @@ impl Checkpoints {
         gone.into_keys().map(|index| Change::Delete(RecordKey::Checkpoint(bag, index))).collect()
     }
 
-    /// The first of these tasks, as many as one request has checkpoints for.
+    /// The first of these tasks, so many that their checkpoints fit in one request.
     pub(super) fn within_request(&self, ranges: IntervalSet) -> IntervalSet {
         let mut checkpoints = self.by_task.keys().filter(|index| ranges.contains(**index));
         match checkpoints.nth(CHECKPOINTS_MAX) {
@@ -36,7 +36,7 @@ impl Checkpoints {
         }
     }
 
-    /// Those of these tasks, at most as many as a request has.
+    /// The checkpoints of these tasks, at most as many as fit in one request.
     pub(super) fn of(&self, ranges: &IntervalSet) -> Box<[(u64, Checkpoint)]> {
         let checkpoints = self.by_task.iter().filter(|(index, _)| ranges.contains(**index)).take(CHECKPOINTS_MAX);
         checkpoints.map(|(index, checkpoint)| (*index, *checkpoint)).collect()

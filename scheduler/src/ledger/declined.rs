@@ -1,16 +1,16 @@
-//! Tasks that machines do not queue: their owners do not want them, or cannot tell whose they are.
+//! Declined tasks: machines that may not run them have sent them back with a `Decline`.
 //!
-//! They are issued again after a pause, which doubles while nobody takes any. A machine that declines stands idle, so that
-//! it looks like the best there is and would be given the same again: what has been declined twice goes straight to a
-//! machine that holds tasks of the bag and has fewest, or to this one, which takes its own always; where neither may have it,
-//! to the neighbour that was sent fewest. Who declined is not asked for a while, which doubles too while it takes nothing;
-//! a copy that it declined goes to another machine at once.
+//! The tasks are issued again after a pause, which doubles while no machine takes any. A machine that declines stays idle,
+//! so that routers would send it the same tasks again: tasks declined twice go straight to the machine that holds fewest
+//! tasks of the bag, or to this machine, which always takes its own; where neither may have them, to the neighbour that was
+//! sent fewest. A machine that declined is not asked for a while, which doubles while it takes no task; a copy that it
+//! declined goes to another machine at once.
 //!
-//! What the tree brings to a machine that may not have it, since it is distrusted, is left alone or has said already what came
-//! of it, goes the same way as if that machine had declined it.
+//! Tasks that the tree brings to a machine that may not have them, since it is distrusted, avoided or has voted on them,
+//! are handled as if that machine had declined them.
 //!
-//! Anybody who knows the bag can say that it declines what is on its way. That costs a pause, and is shown with the name of
-//! who said it.
+//! Any machine that knows the bag can send a `Decline` for tasks in a request. That costs a pause, and the user is shown the
+//! machine's id.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,36 +26,36 @@ use crate::ranges::IntervalSet;
 /// Longest pause. Our choice: an owner's wishes change, and quotas get room, within minutes.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Who declined for one reason.
+/// The `Decline`s with one reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Declines {
-    /// How many tasks, each as often as it was declined.
+    /// How many tasks were declined, each as often as it was.
     pub tasks: u64,
-    /// The last machine.
+    /// The machine that declined last.
     pub last: PeerId,
 }
 
-/// What was declined of one bag.
+/// The declined tasks of one bag.
 #[derive(Debug, Default)]
 pub(super) struct Declined {
     reasons: BTreeMap<DeclineReason, Declines>,
-    /// Tasks that one machine has declined, or more.
+    /// Tasks that were declined at least once.
     once: IntervalSet,
-    /// Tasks that two have.
+    /// Tasks that were declined at least twice.
     twice: IntervalSet,
-    /// Since tasks were placed last.
+    /// How often tasks were declined since a machine took any.
     in_row: u32,
-    /// How often each machine declined since it took something, and until when it is not asked.
+    /// How often each machine declined since it took a task, and until when it is not asked.
     declining: BTreeMap<PeerId, (u32, Time)>,
 }
 
 impl Declined {
-    /// Why machines did not queue tasks.
+    /// The `Decline`s by reason.
     pub(super) fn reasons(&self) -> &BTreeMap<DeclineReason, Declines> {
         &self.reasons
     }
 
-    /// A machine does not queue so many tasks: it is not asked for a while.
+    /// A machine has declined so many tasks: it is not asked for a while.
     fn note(&mut self, executor: PeerId, tasks: u64, reason: DeclineReason, now: Time) {
         let declines = self.reasons.entry(reason).or_insert(Declines { tasks: 0, last: executor });
         *declines = Declines { tasks: declines.tasks + tasks, last: executor };
@@ -64,7 +64,7 @@ impl Declined {
         *in_row = in_row.saturating_add(1);
     }
 
-    /// These tasks have to go elsewhere: until when they pause.
+    /// Counts that these tasks were declined; returns until when they pause.
     fn pause_of(&mut self, tasks: &IntervalSet, now: Time) -> Time {
         let again = tasks.intersection(&self.once);
         self.twice.extend_with(&again);
@@ -74,7 +74,7 @@ impl Declined {
         until
     }
 
-    /// Whether this machine has declined since it took something.
+    /// Whether this machine has declined since it took a task.
     #[cfg(test)]
     pub(super) fn has_declined(&self, executor: PeerId) -> bool {
         self.declining.contains_key(&executor)
@@ -85,7 +85,7 @@ impl Declined {
         self.once.union(&self.twice)
     }
 
-    /// Somebody takes these.
+    /// A machine takes these tasks.
     pub(super) fn taken(&mut self, executor: PeerId, ranges: &IntervalSet) {
         if !ranges.is_empty() {
             self.in_row = 0;
@@ -95,25 +95,25 @@ impl Declined {
         }
     }
 
-    /// Whether this machine declined so lately that it is not asked.
+    /// Whether this machine has declined so lately that it is not asked.
     pub(super) fn is_declining(&self, executor: PeerId, now: Time) -> bool {
         self.declining.get(&executor).is_some_and(|&(_, until)| until > now)
     }
 
-    /// This task is over.
+    /// This task has ended.
     pub(super) fn forget(&mut self, index: u64) {
         self.once.remove_index(index);
         self.twice.remove_index(index);
     }
 
-    /// Of these, those that the tree does not place.
+    /// Those of these tasks that go straight to a machine instead of through the tree.
     pub(super) fn direct(&self, ranges: &IntervalSet) -> IntervalSet {
         self.twice.intersection(ranges)
     }
 }
 
 impl Ledger {
-    /// A machine says that it does not queue these tasks, which are on their way.
+    /// A `Decline` arrived: counts for those of the tasks that are in a request that may have reached this machine.
     pub(crate) fn declined(&mut self, executor: PeerId, ranges: &IntervalSet, reason: DeclineReason, io: &mut Io) {
         if self.is_closed() {
             return;
@@ -126,8 +126,8 @@ impl Ledger {
         self.try_elsewhere(back, io);
     }
 
-    /// A machine accounts for tasks that it may not have, and is told to drop them. Those that were on their way to it are not
-    /// any more.
+    /// A machine accounts for tasks that it may not have, and is told to drop them: those that may have reached it with a
+    /// request go elsewhere.
     pub(super) fn turned_away(&mut self, executor: PeerId, ranges: &IntervalSet, io: &mut Io) {
         let may_have_none = self.is_shunned(executor, io) || !self.avoided.avoided_for(executor, io.now).is_zero();
         let back = if may_have_none { ranges.clone() } else { self.votes.of(executor, ranges) };
@@ -135,12 +135,12 @@ impl Ledger {
         self.try_elsewhere(back, io);
     }
 
-    /// These tasks are not on their way any more, and not where they were going.
+    /// Sends these tasks, whose request reached a machine that does not take them, to other machines after a pause.
     fn try_elsewhere(&mut self, back: IntervalSet, io: &mut Io) {
         if back.is_empty() {
             return;
         }
-        // Of what has another copy one more goes out.
+        // For tasks that have another copy, one more goes out.
         self.votes.look_for_copies();
         let back = self.without_copy(back);
         if back.is_empty() {
@@ -150,14 +150,15 @@ impl Ledger {
         self.pause(&back, until, io);
     }
 
-    /// Whether tasks that are not brought by the tree go to this machine now.
+    /// Whether this machine may be sent tasks directly now.
     pub(super) fn is_asked(&self, peer: PeerId, io: &Io) -> bool {
         !self.is_shunned(peer, io)
             && self.avoided.avoided_for(peer, io.now).is_zero()
             && !self.declined.is_declining(peer, io.now)
     }
 
-    /// Who takes some of these tasks, which others declined, and which; nobody where no machine that is known may have any.
+    /// A machine that may have some of these tasks, which others declined, and those that it may have; `None` where no
+    /// known machine may have any.
     pub(super) fn willing(
         &self,
         ranges: &IntervalSet,

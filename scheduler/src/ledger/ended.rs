@@ -1,8 +1,8 @@
-//! Tasks that are over.
+//! Tasks that have ended: done, or failed for good.
 
 use crate::ranges::{IntervalSet, IntervalTree};
 
-/// Tasks that succeeded, and those that failed for good.
+/// The ended tasks of a bag.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
     done: IntervalTree,
@@ -19,12 +19,12 @@ impl Ended {
         ended.insert(index..index + 1);
     }
 
-    /// How many succeeded.
+    /// Number of tasks that succeeded.
     pub(super) fn done(&self) -> u64 {
         self.done.len()
     }
 
-    /// How many failed.
+    /// Number of tasks that failed for good.
     pub(super) fn failed(&self) -> u64 {
         self.failed.len()
     }
@@ -33,12 +33,12 @@ impl Ended {
         self.done.len() + self.failed.len()
     }
 
-    /// Those that succeeded, and those that failed.
+    /// The tasks that succeeded, and those that failed.
     pub(super) fn sets(&self) -> (IntervalSet, IntervalSet) {
         (self.done.ranges().collect(), self.failed.ranges().collect())
     }
 
-    /// Those of these that are over are not any more. Returns which they were.
+    /// Makes these tasks not ended; returns those that were.
     pub(super) fn reopen(&mut self, tasks: &IntervalSet) -> IntervalSet {
         let again = self.failed.intersection(tasks).union(&self.done.intersection(tasks));
         self.failed.subtract(&again);
@@ -46,7 +46,7 @@ impl Ended {
         again
     }
 
-    /// Takes what is over out of `ranges`.
+    /// Takes ended tasks out of `ranges`.
     pub(super) fn subtract_from(&self, ranges: &mut IntervalSet) {
         ranges.subtract(&self.done.intersection(ranges));
         ranges.subtract(&self.failed.intersection(ranges));

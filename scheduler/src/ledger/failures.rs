@@ -1,19 +1,19 @@
-//! Failed tries: who gets another, when, and which machine is left alone.
+//! Failed tries: which task is tried again, when, and which machine is avoided.
 //!
-//! A task that fails is tried again, up to `retries_max` times, each time after twice the pause. One whose
-//! worker died under it may have been unlucky in its machine: that counts as a failure only where it happens again on the
-//! same machine, and after [`CRASHED_ON_MAX`] machines the task is to blame. What has been counted is durable before the
-//! executor may forget the result, so that a restart gives nobody more tries.
+//! A failed task is tried again, up to `retries_max` times, each time after twice the pause. If its worker died the machine
+//! may be to blame: that counts as a failure only where it happens again on the same machine; after [`CRASHED_ON_MAX`]
+//! machines the task is to blame. The count is durable before the executor may forget the result, so that a restart gives
+//! no task more tries.
 //!
-//! A machine on which tasks of the bag fail in a row, while elsewhere most of them succeed, is avoided for a while (`avoided`): it
-//! keeps none, and is told to offer nothing. It believes that only where all that it ran lately failed, whoever's it was.
-//! Where there is a quorum a failed vote counts here once others have shown that the task succeeds; it is one of the task's tries where
-//! its machine tries the task again (`quorum/stuck`).
+//! A machine on which tasks of the bag fail in a row, while most succeed elsewhere, is avoided for a while (`avoided`): it
+//! keeps none, and is told to rest, which it does only where tasks of all submitters have failed on it lately. In a bag
+//! with a quorum a failed vote counts against its machine once others have shown that the task succeeds; it counts as one
+//! of the task's tries where its machine tries the task again (`quorum/stuck`).
 //!
-//! A task that was over and is run again on demand has all its tries again, and no word of an earlier attempt counts.
+//! An ended task that is run again on demand has all its tries again, and no result of an earlier attempt counts.
 //!
-//! Left out: tries are not sent to another machine than the last on purpose (a request goes where there is room), the
-//! pauses end with a restart.
+//! Left out: sending a try to another machine than the last (a request goes where there is room); pauses that outlast a
+//! restart.
 
 #[cfg(test)]
 mod tests;
@@ -31,24 +31,25 @@ use crate::message::Message;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record, RecordKey};
 
-/// Machines whose worker a task may bring down. Three: the third time it is no coincidence (issue of HTCondor and BOINC
-/// users: one task that takes the whole grid along).
+/// A task on whose account workers of so many machines died has failed. Three: the third time is no coincidence (HTCondor
+/// and BOINC users report single tasks that take the whole grid down).
 pub(super) const CRASHED_ON_MAX: usize = 3;
 /// Pause before the first further try, and the longest; it doubles in between. Our choice.
 pub(super) const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// Pauses end at multiples of this, so that many tasks end theirs together.
 const PAUSE_STEP_MICROS: i64 = 250_000;
-/// Failed tries of one task that is not over, and since which attempt they count.
+
+/// The failed tries of a task that has not ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Failures {
-    /// Of those that count as its own.
+    /// How many count against its retries.
     pub(crate) count: u32,
-    /// Where its worker died.
+    /// Machines on which its worker died.
     pub(crate) crashed_on: Vec<PeerId>,
-    /// A failure of an earlier attempt was counted already.
+    /// Failures of attempts below this one are counted already.
     pub(crate) next_attempt: u32,
-    /// It was run again on demand: what any machine says of earlier attempts than this is of no account.
+    /// Results and failures of attempts below this one do not count, since the task was run again on demand.
     pub(crate) void_before: u32,
 }
 
@@ -58,9 +59,9 @@ impl Failures {
         self.count <= retries_max && self.crashed_on.len() < CRASHED_ON_MAX
     }
 
-    /// Whether a machine that speaks of this attempt may still list the task because it failed there, and was to be tried
-    /// again meanwhile: that is no new placement. Where there are copies only the machine that it crashed on does, but
-    /// for what was run again since, which nobody has from before.
+    /// Whether a machine that lists the task with this attempt in a `Holding` may do so only because the task failed there
+    /// and is to be tried again: that is no new placement. In a replicated bag only machines on which it crashed may, or
+    /// those whose attempt is from before the task was run again on demand.
     pub(super) fn is_stale(&self, executor: PeerId, attempt: u32, is_replicated: bool) -> bool {
         let may_have_ended_there = !is_replicated || self.crashed_on.contains(&executor);
         attempt < self.void_before || attempt < self.next_attempt && may_have_ended_there
@@ -72,10 +73,10 @@ impl Failures {
     }
 }
 
-/// Failed tries of the tasks of a bag that are not over.
+/// The failed tries of a bag's tasks that have not ended.
 #[derive(Debug)]
 pub(super) struct Tries {
-    /// Further tries that a task gets.
+    /// Failed tries after which a task is still tried again.
     retries_max: u32,
     by_task: BTreeMap<u64, Failures>,
 }
@@ -98,27 +99,27 @@ impl Tries {
         self.by_task.insert(index, failures);
     }
 
-    /// Whether anything failed of this task.
+    /// Whether this task has failed tries, or was run again on demand.
     pub(super) fn is_known(&self, index: u64) -> bool {
         self.by_task.contains_key(&index)
     }
 
-    /// What failed of these tasks.
+    /// The failed tries of these tasks.
     pub(super) fn among<'a>(&'a self, tasks: &'a IntervalSet) -> impl Iterator<Item = (u64, &'a Failures)> {
         tasks.ranges().flat_map(|range| self.by_task.range(range)).map(|(&index, failures)| (index, failures))
     }
 
-    /// From which attempt on a failure of this task was not counted yet.
+    /// The first attempt whose failure was not counted yet.
     pub(super) fn next_attempt(&self, index: u64) -> u32 {
         self.by_task.get(&index).map_or(0, |failures| failures.next_attempt)
     }
 
-    /// Whether this is how the task ended before it was run again on demand.
+    /// Whether this result is from before the task was run again on demand.
     pub(super) fn is_void(&self, result: &TaskResult) -> bool {
         self.by_task.get(&result.index).is_some_and(|failures| result.attempt < failures.void_before)
     }
 
-    /// What an executor says of an attempt before this one is of no account any more.
+    /// Failures of attempts before this one do not count.
     pub(super) fn not_before(&mut self, index: u64, attempt: u32) {
         self.by_task.entry(index).or_default().next_attempt = attempt;
     }
@@ -130,15 +131,15 @@ impl Tries {
         failures.leave_a_try(self.retries_max)
     }
 
-    /// Counts one failed try of a task that gets another, as that attempt or a later one.
+    /// Counts one failed try of a task that gets another, with attempt `next_attempt` or a later one.
     pub(super) fn count_retried(&mut self, index: u64, next_attempt: u32) {
         let failures = self.by_task.entry(index).or_default();
         failures.count += 1;
         failures.next_attempt = next_attempt;
     }
 
-    /// Counts one failed try: whether the task gets another, as that attempt or a later one. Nothing where it had its last: that
-    /// is said again until it is journalled, and counts once.
+    /// Counts one failed try; returns whether the task gets another, with attempt `next_attempt` or a later one. `None`
+    /// where its last try is counted already: its executor repeats that result until it is journalled.
     pub(super) fn count(&mut self, result: &TaskResult, executor: PeerId, next_attempt: u32) -> Option<bool> {
         let failures = self.by_task.entry(result.index).or_default();
         if !failures.leave_a_try(self.retries_max) {
@@ -156,23 +157,23 @@ impl Tries {
         Some(retries)
     }
 
-    /// A task is run again on demand: no attempt before this one counts.
+    /// A task is run again on demand: attempts below this one do not count.
     pub(super) fn begin_anew(&mut self, index: u64, void_before: u32) {
         self.by_task.insert(index, Failures { void_before, ..Failures::default() });
     }
 
-    /// A task is over.
+    /// A task has ended.
     pub(super) fn forget(&mut self, index: u64) {
         self.by_task.remove(&index);
     }
 
-    /// The bag is over. Returns what is to be stored of that.
+    /// The bag is closed. Returns the changes of the store.
     pub(super) fn forget_all(&mut self, bag: BagId) -> Vec<Change> {
         let gone = std::mem::take(&mut self.by_task);
         gone.into_keys().map(|index| Change::Delete(RecordKey::Failures(bag, index))).collect()
     }
 
-    /// What is to be durable of a task's failures before its executor forgets the last one.
+    /// The change that journals a task's failures; to be durable before the executor forgets the last one.
     pub(super) fn change(&self, index: u64, bag: BagId) -> Change {
         match self.by_task.get(&index) {
             None => Change::Delete(RecordKey::Failures(bag, index)),
@@ -184,13 +185,13 @@ impl Tries {
         self.by_task.iter().map(move |(&index, failures)| failures.record(bag, index))
     }
 
-    /// How long a task that has failed pauses now.
+    /// How long a failed task pauses now.
     fn pause(&self, index: u64) -> Duration {
         let tries = self.by_task.get(&index).map_or(0, |failures| failures.count + failures.crashed_on.len() as u32);
         doubled(PAUSE_FIRST, tries.saturating_sub(1), PAUSE_MAX)
     }
 
-    /// Tasks of which something failed.
+    /// The failed tries by task.
     #[cfg(any(test, debug_assertions))]
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Failures)> {
         self.by_task.iter().map(|(&index, failures)| (index, failures))
@@ -208,9 +209,9 @@ impl Ledger {
         }
     }
 
-    /// Whether a failure was not counted yet: only the executor that has the task can fail it, and each attempt once.
+    /// Whether a failure counts: only the executor that holds the task can fail it, and each attempt once.
     pub(super) fn is_news(&self, executor: &Contact, result: &TaskResult) -> bool {
-        // What failed elsewhere says nothing of a copy; what failed here before it was tried again does.
+        // With copies, attempts are counted for each machine: a failure on one says nothing of the others.
         let counts_from = if self.votes.is_quorum() {
             self.votes.counts_from(executor.peer, result.index)
         } else {
@@ -219,24 +220,24 @@ impl Ledger {
         self.placed.holds(executor.peer, result.index) && result.attempt >= counts_from
     }
 
-    /// Counts one failed try, and where it was; whether the task gets another.
+    /// Counts one failed try for the task and its machine; returns whether the task gets another.
     pub(super) fn counts_and_retries(&mut self, result: &TaskResult, executor: PeerId) -> bool {
         let Some(retries) = self.tries.count(result, executor, self.attempt + 1) else { return false };
         self.avoided.note_end(executor, false);
         retries
     }
 
-    /// Failed tries, and what was run again, of tasks that are not over.
+    /// The records of failed tries and reruns of tasks that have not ended.
     pub(crate) fn failures(&self) -> impl Iterator<Item = Record> + '_ {
         self.tries.records(self.bag.id)
     }
 
-    /// When a task that has failed is issued again.
+    /// When a failed task is issued again.
     pub(super) fn next_try(&self, index: u64, io: &Io) -> Time {
         pause_end(io.now + self.tries.pause(index))
     }
 
-    /// These tasks, of which there is no copy, are issued again then.
+    /// Has these tasks, which have no copy, issued again at `until`, with the next attempt.
     pub(super) fn pause(&mut self, ranges: &IntervalSet, until: Time, io: &mut Io) {
         self.attempt += 1;
         self.waiting.pause(ranges, until);
@@ -244,7 +245,7 @@ impl Ledger {
         io.persist(vec![Change::Put(self.record(io))], Vec::new());
     }
 
-    /// Takes everything from a machine on which all fails that succeeds elsewhere.
+    /// Takes all tasks from a machine if it is to be avoided.
     pub(super) fn avoid_if_due(&mut self, executor: &Contact, io: &mut Io, config: &Config) {
         let Some(rest) = self.avoided.avoid_if_due(executor.peer, self.ended.done(), io.now) else { return };
         let (bag, term) = (self.bag.id, self.term(io, config));
@@ -257,13 +258,13 @@ impl Ledger {
         let again = self.without_copy(placement.ranges);
         if !again.is_empty() {
             self.counts.reissued += again.len();
-            // By then the others know that it offers nothing.
+            // By then routers know that it offers nothing.
             self.pause(&again, pause_end(io.now + PAUSE_FIRST), io);
         }
     }
 
-    /// Runs those of these tasks again that are over, as if for the first time: nothing that any machine has said of them so
-    /// far counts any more. How many. Opens a bag that was over; one that was cancelled stays so.
+    /// Has the ended ones of these tasks run again as if for the first time: earlier results of them do not count. Returns
+    /// how many. Reopens a completed bag; a cancelled one stays closed.
     pub(crate) fn rerun(&mut self, tasks: &IntervalSet, io: &mut Io) -> u64 {
         if matches!(self.closed, Some((Closing::Cancelled, _))) {
             return 0;
@@ -277,11 +278,11 @@ impl Ledger {
         self.attempt += 1;
         self.waiting.add(&again);
         let bag: BagId = self.bag.id;
-        // What the journal says of placements may be older than the results that it is about to lack.
+        // Recorded placements may still list these tasks, whose results are about to be deleted.
         self.placed.iter().for_each(|placement| io.persist(vec![placement.change(bag)], Vec::new()));
         let mut changes = vec![Change::Put(self.record(io))];
         for index in again.indices() {
-            // Messages are late and come twice, also while this machine restarts.
+            // Durable, since late messages may arrive after a restart, too.
             self.tries.begin_anew(index, self.attempt);
             changes.extend([Change::Delete(RecordKey::Done(bag, index)), self.tries.change(index, bag)]);
         }

@@ -1,4 +1,4 @@
-//! What machines accounted for once: they may yet have results of it, which are taken from them.
+//! Former placements: tasks for which a machine accounted once. It may still have results of them, which the ledger takes.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::bag::{BagId, HELD_INTERVALS_MAX};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 
-/// By machine, tasks that are not with it any more.
+/// Former placements of one bag.
 #[derive(Debug, Default)]
 pub(super) struct Former {
     by_executor: BTreeMap<PeerId, IntervalSet>,
@@ -28,7 +28,7 @@ impl Former {
         self.by_executor.get(&executor)
     }
 
-    /// An executor does not account for these any more. Returns what is to be stored of that.
+    /// An executor does not account for these tasks any more. Returns the change of the store.
     pub(super) fn add(&mut self, executor: PeerId, ranges: &IntervalSet, ended: &Ended, bag: BagId) -> Change {
         let mut all = self.by_executor.remove(&executor).unwrap_or_default();
         all.extend_with(ranges);
@@ -40,7 +40,7 @@ impl Former {
         Change::Put(Record::Former { bag, executor, ranges: all })
     }
 
-    /// Nobody's results are wanted any more.
+    /// The bag is closed: no results are wanted. Returns the changes of the store.
     pub(super) fn forget_all(&mut self, bag: BagId) -> Vec<Change> {
         let gone = std::mem::take(&mut self.by_executor);
         gone.into_keys().map(|peer| Change::Delete(RecordKey::Former(bag, peer))).collect()

@@ -1,10 +1,10 @@
-//! What holds of a ledger after each event. Checked in debug builds only, so in tests and simulations.
+//! Invariants of a ledger, asserted after events in debug builds only, so in tests and simulations.
 
 use super::Ledger;
 use crate::ranges::IntervalSet;
 
 impl Ledger {
-    /// Panics where one of the rules is broken. Costs about as many steps as [`Self::intervals`] says.
+    /// Panics where an invariant is broken. Takes about [`Self::intervals`] steps.
     pub(crate) fn assert_consistent(&self) {
         self.placed.assert_consistent();
         self.avoided.assert_consistent();
@@ -14,7 +14,7 @@ impl Ledger {
         self.assert_no_end_is_missed();
     }
 
-    /// How many intervals the rules are about.
+    /// How many intervals [`Self::assert_consistent`] looks at.
     pub(crate) fn intervals(&self) -> usize {
         let (done, failed) = self.ended.sets();
         let waiting = self.waiting.pausing().chain([self.waiting.unissued(), &done, &failed]);
@@ -36,7 +36,7 @@ impl Ledger {
         add("done", &done);
         add("failed", &failed);
         if self.is_closed() {
-            // Nothing is wanted of the rest.
+            // The other tasks are not wanted any more.
             return;
         }
         add("unissued", self.waiting.unissued());
@@ -47,7 +47,7 @@ impl Ledger {
         debug_assert_eq!(all, IntervalSet::from(0..self.bag.tasks), "{bag:?}: all tasks");
     }
 
-    /// No task has more copies than replicas, but where the votes on it disagree; and no two requests are for the same task.
+    /// No task has more copies than replicas, unless there are votes on it; and no two requests are for the same task.
     fn assert_copies(&self) {
         let (bag, replicas) = (self.bag.id, self.votes.replicas());
         let mut issued = IntervalSet::new();
@@ -65,16 +65,16 @@ impl Ledger {
         debug_assert!(too_many.is_empty(), "{bag:?}: more than {replicas} copies of {too_many:?}");
     }
 
-    /// Nothing is remembered of tasks that are over.
+    /// The parts have forgotten ended tasks.
     fn assert_ended_is_forgotten(&self) {
         let (done, failed) = self.ended.sets();
         let ended = done.union(&failed);
         let declined = self.declined.tasks().intersection(&ended);
-        debug_assert!(declined.is_empty(), "{:?}: {declined:?} declined and over", self.bag.id);
+        debug_assert!(declined.is_empty(), "{:?}: {declined:?} declined and ended", self.bag.id);
         let tried = self.tries.iter().map(|(index, _)| index);
         let checkpoints = self.checkpoints.iter().map(|(index, _)| index);
         for index in tried.chain(checkpoints).chain(self.outputs.unfetched()).chain(self.votes.tasks()) {
-            debug_assert!(!ended.contains(index), "{:?}: something is kept of {index}, which is over", self.bag.id);
+            debug_assert!(!ended.contains(index), "{:?}: a part remembers {index}, which has ended", self.bag.id);
         }
     }
 

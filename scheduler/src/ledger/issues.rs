@@ -1,53 +1,54 @@
-//! Requests of a bag that are on their way, until machines account for their tasks or the time for that is over.
+//! Issues: the requests of a bag that are on their way, until machines account for their tasks or time out.
 
 use idlewood_overlay::{PeerId, Time};
 
 use crate::io::Io;
 use crate::ranges::IntervalSet;
 
-/// What left this machine by one first hop.
+/// The tasks of a request that left this machine by one first hop.
 #[derive(Clone, Debug)]
 pub(crate) struct Hop {
     pub(crate) router: PeerId,
     pub(crate) ranges: IntervalSet,
-    /// Whether this router alone has to pass it on: it does not climb any further.
+    /// Whether this router alone has to pass the request on: it does not climb any further.
     pub(crate) is_duty: bool,
 }
 
-/// Tasks on their way.
+/// A request on its way.
 #[derive(Debug)]
 pub(super) struct Issue {
-    /// Of the request.
+    /// The request's number.
     pub(super) number: u64,
+    /// Tasks for which no machine accounts yet.
     pub(super) ranges: IntervalSet,
-    /// The only machine that may have them; none: whoever they reach.
+    /// The only machine that may have them; `None` for a request through the tree.
     pub(super) to: Option<PeerId>,
-    /// When they were sent.
+    /// When the request was sent.
     pub(super) at: Time,
-    /// Issued again when nobody accounts for them by then.
+    /// Tasks for which no machine accounts by then are issued again.
     pub(super) until: Time,
-    /// Issued again when nobody has accounted for any of them by then, while nobody has: who gets the first of them answers
-    /// at once, so that they were lost on their way, all together.
+    /// As long as no machine has accounted for any of the tasks, this earlier moment counts: the machine that gets the
+    /// first of them answers at once, so that by then the whole request is lost.
     pub(super) unheard_until: Option<Time>,
-    /// By which first hops they went, but for those that have passed them on.
+    /// The first hops of the request, without those that are known to have passed it on.
     pub(super) hops: Vec<Hop>,
 }
 
 impl Issue {
-    /// When it is given up.
+    /// When it times out.
     fn end(&self) -> Time {
         self.unheard_until.map_or(self.until, |unheard| unheard.min(self.until))
     }
 
-    /// Whether this machine may be the one that has them.
+    /// Whether the request may reach this machine.
     fn may_reach(&self, executor: PeerId) -> bool {
         self.to.is_none_or(|to| to == executor)
     }
 
-    /// A machine accounts for these: the routers that were sent them have passed them on.
+    /// A machine accounts for these tasks: the first hops to which they were sent have passed them on.
     fn credit(&mut self, arrived: &IntervalSet, executor: PeerId, io: &mut Io) {
         self.hops.retain(|hop| {
-            // Its own word would prove nothing.
+            // What the router says of itself would prove nothing.
             let has_passed = hop.router != executor && !hop.ranges.intersection(arrived).is_empty();
             if has_passed && hop.is_duty {
                 io.watch.passed(hop.router);
@@ -59,23 +60,23 @@ impl Issue {
     }
 }
 
-/// Requests on their way.
+/// The requests of a bag that are on their way.
 #[derive(Debug)]
 pub(super) struct Issues {
     issued: Vec<Issue>,
-    /// Of the last request.
+    /// The last request's number.
     number: u64,
-    /// Whether there was any, in this life or an earlier: before that nobody can hold tasks of the bag.
+    /// Whether there ever was a request, also before a restart: without one no machine can hold tasks of the bag.
     has_begun: bool,
 }
 
 impl Issues {
-    /// `number` is above that of each request of an earlier life of this machine.
+    /// `number` is above that of each request before a restart.
     pub(super) fn new(number: u64) -> Self {
         Self { issued: Vec::new(), number, has_begun: false }
     }
 
-    /// There may have been requests in an earlier life.
+    /// There may have been requests before a restart.
     pub(super) fn restore(&mut self) {
         self.has_begun = true;
     }
@@ -84,8 +85,7 @@ impl Issues {
         self.has_begun
     }
 
-    /// Sends a request for these tasks, which nobody has to have heard of before `unheard_until`. Returns its number, and when it
-    /// is given up.
+    /// Adds a request for these tasks. Returns its number, and when it times out.
     pub(super) fn send(
         &mut self,
         ranges: IntervalSet,
@@ -103,7 +103,7 @@ impl Issues {
         (number, end)
     }
 
-    /// By which first hops a request has just left.
+    /// Notes first hops of a request that has just been sent.
     pub(super) fn note_hops(&mut self, number: u64, hops: Vec<Hop>) {
         if let Some(issue) = self.issued.iter_mut().find(|issue| issue.number == number) {
             issue.hops.extend(hops);
@@ -114,7 +114,7 @@ impl Issues {
         self.issued.iter()
     }
 
-    /// Those of these tasks that are on their way, perhaps to this machine.
+    /// Those of these tasks that are in a request that may reach this machine.
     pub(super) fn reaching(&self, executor: PeerId, ranges: &IntervalSet) -> IntervalSet {
         let mut reaching = IntervalSet::new();
         for issue in self.issued.iter().filter(|issue| issue.may_reach(executor)) {
@@ -123,13 +123,13 @@ impl Issues {
         reaching
     }
 
-    /// When the first of these tasks were sent.
+    /// When the first request for any of these tasks was sent.
     pub(super) fn sent_since(&self, ranges: &IntervalSet) -> Option<Time> {
         let is_among = |issue: &&Issue| !issue.ranges.intersection(ranges).is_empty();
         self.issued.iter().filter(is_among).map(|issue| issue.at).min()
     }
 
-    /// These tasks have found an executor.
+    /// An executor accounts for these tasks.
     pub(super) fn arrived(&mut self, ranges: &IntervalSet, executor: PeerId, io: &mut Io) {
         for issue in &mut self.issued {
             let before = issue.ranges.len();
@@ -142,7 +142,7 @@ impl Issues {
         self.forget_empty();
     }
 
-    /// Takes those of these tasks that are on their way, perhaps to this machine, off it. Returns which they were.
+    /// Takes these tasks out of requests that may reach this machine. Returns those that were in one.
     pub(super) fn take_off(&mut self, executor: PeerId, ranges: &IntervalSet) -> IntervalSet {
         let mut back = IntervalSet::new();
         if ranges.is_empty() {
@@ -160,7 +160,7 @@ impl Issues {
         back
     }
 
-    /// A task is over.
+    /// A task has ended.
     pub(super) fn remove(&mut self, index: u64) {
         for issue in &mut self.issued {
             issue.ranges.remove_index(index);
@@ -172,7 +172,7 @@ impl Issues {
         self.issued.retain(|issue| !issue.ranges.is_empty());
     }
 
-    /// All get until then, whether anybody was heard of or not.
+    /// All requests time out then, answered or not.
     pub(super) fn renew(&mut self, until: Time) {
         for issue in &mut self.issued {
             issue.until = until;
@@ -180,30 +180,30 @@ impl Issues {
         }
     }
 
-    /// Takes out those whose time is over.
+    /// Removes and returns the requests that have timed out.
     pub(super) fn take_late(&mut self, now: Time) -> Vec<Issue> {
         let (late, issued) = std::mem::take(&mut self.issued).into_iter().partition(|issue| issue.end() <= now);
         self.issued = issued;
         late
     }
 
-    /// Nothing is wanted any more.
+    /// The bag is closed.
     pub(super) fn clear(&mut self) {
         self.issued.clear();
     }
 
-    /// As if they went through the tree, whomever they were for.
+    /// Makes all requests go through the tree.
     #[cfg(test)]
     pub(super) fn send_to_anybody(&mut self) {
         self.issued.iter_mut().for_each(|issue| issue.to = None);
     }
 
-    /// When the first is given up.
+    /// When the first request times out.
     pub(super) fn first_end(&self) -> Option<Time> {
         self.issued.iter().map(Issue::end).min()
     }
 
-    /// Takes what is on its way out of `ranges`.
+    /// Takes the tasks of requests out of `ranges`.
     pub(super) fn subtract_from(&self, ranges: &mut IntervalSet) {
         for issue in &self.issued {
             ranges.subtract(&issue.ranges.intersection(ranges));

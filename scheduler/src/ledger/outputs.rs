@@ -1,4 +1,4 @@
-//! Outputs of results: those on their way here, and those that did not arrive.
+//! Outputs of results that are being fetched, and failed fetches.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,15 @@ use idlewood_overlay::Contact;
 
 use crate::bag::TaskResult;
 
-/// Times that the output of a task may fail to arrive before the task is run again elsewhere. Our choice.
+/// After so many failed fetches of its output a task is run again elsewhere. Our choice.
 pub(super) const UNFETCHED_MAX: u32 = 5;
 
-/// Outputs of tasks that are not over.
+/// Outputs of tasks that have not ended.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
-    /// Results whose output is on its way here, and from whom.
+    /// Results whose output is being fetched, and the machine it comes from.
     fetching: BTreeMap<u64, (TaskResult, Contact)>,
-    /// How often the output of a task did not arrive.
+    /// Failed fetches by task.
     unfetched: BTreeMap<u64, u32>,
 }
 
@@ -27,12 +27,12 @@ impl Outputs {
         self.fetching.insert(result.index, (result, from));
     }
 
-    /// The output of a task is here, or could not be had.
+    /// The fetch of an output has ended, well or not: removes and returns its result.
     pub(super) fn fetched(&mut self, index: u64) -> Option<(TaskResult, Contact)> {
         self.fetching.remove(&index)
     }
 
-    /// It could not be had: whether that was so too often. Else its executor offers it again.
+    /// A fetch failed; returns whether it was one too many. Else the executor sends its result again.
     pub(super) fn gives_up(&mut self, index: u64) -> bool {
         let unfetched = self.unfetched.entry(index).or_insert(0);
         *unfetched += 1;
@@ -43,17 +43,17 @@ impl Outputs {
         gives_up
     }
 
-    /// A task is over.
+    /// A task has ended.
     pub(super) fn forget(&mut self, index: u64) {
         self.unfetched.remove(&index);
     }
 
-    /// The bag is over: what is on its way is not wanted.
+    /// The bag is closed: no output is waited for.
     pub(super) fn stop(&mut self) {
         self.fetching.clear();
     }
 
-    /// Tasks of which something is remembered here that should be forgotten once they are over.
+    /// Tasks with failed fetches.
     #[cfg(debug_assertions)]
     pub(super) fn unfetched(&self) -> impl Iterator<Item = u64> + '_ {
         self.unfetched.keys().copied()

@@ -1,4 +1,4 @@
-//! Who holds which tasks of a bag now, under which lease, and how many copies of each task that makes.
+//! Placements: the tasks of a bag that each executor holds under a lease, and the number of copies of each task.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::bag::BagId;
 use crate::ranges::{IntervalSet, IntervalTree};
 use crate::record::{Change, Record};
 
-/// Tasks on an executor.
+/// The tasks on one executor.
 #[derive(Debug)]
 pub(super) struct Placement {
     pub(super) executor: Contact,
@@ -17,34 +17,35 @@ pub(super) struct Placement {
     pub(super) since: Time,
     /// End of the lease.
     pub(super) until: Time,
-    /// Of the last `Holding` heard.
+    /// Version of its last `Holding`.
     pub(super) version: u64,
-    /// Whether tasks were withdrawn of which the executor does not know: it has to say what it holds, to hear of them.
+    /// Whether tasks were withdrawn without the executor's knowledge: a `Renewal` is refused, and the answer to its next
+    /// `Holding` has them dropped.
     pub(super) withdrawn: bool,
 }
 
 impl Placement {
-    /// What is journalled of it.
+    /// The change that journals it.
     pub(super) fn change(&self, bag: BagId) -> Change {
         Change::Put(Record::Placed { bag, executor: self.executor.clone(), ranges: self.ranges.clone() })
     }
 }
 
-/// Placements by executor. What comes with each result or renewal costs no scan of them: the copies of each index are counted.
+/// Placements by executor. Results and renewals need no scan of them, since the copies of each task are counted.
 #[derive(Debug, Default)]
 pub(super) struct Placed {
     by_executor: BTreeMap<PeerId, Placement>,
-    /// At j: the indices that more than j executors hold.
+    /// At position j the tasks that more than j executors hold.
     copies: Vec<IntervalTree>,
 }
 
 impl Placed {
-    /// How many machines hold tasks, or held them when they spoke last.
+    /// Number of machines that hold tasks.
     pub(super) fn executors(&self) -> u64 {
         self.by_executor.len() as u64
     }
 
-    /// How many tasks there are of which a machine holds a copy.
+    /// Number of tasks that at least one machine holds.
     pub(super) fn tasks(&self) -> u64 {
         self.copies.first().map_or(0, IntervalTree::len)
     }
@@ -77,33 +78,33 @@ impl Placed {
         self.copies.iter().take_while(|level| level.contains(index)).count()
     }
 
-    /// Takes what is held out of `ranges`.
+    /// Takes placed tasks out of `ranges`.
     pub(super) fn subtract_from(&self, ranges: &mut IntervalSet) {
         ranges.subtract(&self.held_by_more_than(0, ranges));
     }
 
-    /// An executor holds what the placement says, instead of what it held before: `lost` of that not any more, `gained` besides.
+    /// Replaces an executor's placement: without the tasks `lost`, and with the tasks `gained` besides.
     pub(super) fn replace(&mut self, placement: Placement, lost: &IntervalSet, gained: IntervalSet) {
         self.lose(lost);
         self.gain(gained);
         self.by_executor.insert(placement.executor.peer, placement);
     }
 
-    /// An executor holds nothing any more. Returns what it held.
+    /// Removes and returns an executor's placement.
     pub(super) fn remove(&mut self, executor: PeerId) -> Option<Placement> {
         let placement = self.by_executor.remove(&executor)?;
         self.lose(&placement.ranges);
         Some(placement)
     }
 
-    /// All of them; none is left.
+    /// Removes and returns all placements.
     pub(super) fn remove_all(&mut self) -> BTreeMap<PeerId, Placement> {
         self.copies.clear();
         std::mem::take(&mut self.by_executor)
     }
 
-    /// Takes those of these tasks from a machine that it holds. Returns which they were, and what is to be stored; nothing where
-    /// nothing is placed there.
+    /// Takes these tasks from a machine. Returns those that it held, and the change of the store; `None` for a machine
+    /// without a placement.
     pub(super) fn take(&mut self, executor: PeerId, ranges: &IntervalSet, bag: BagId) -> Option<(IntervalSet, Change)> {
         let placement = self.by_executor.get_mut(&executor)?;
         let taken = placement.ranges.intersection(ranges);
@@ -113,8 +114,8 @@ impl Placed {
         Some((taken, change))
     }
 
-    /// A task is not to be run anywhere any more. `executor` and then `voters` are who probably have it, so that all others are
-    /// asked only where it has more copies.
+    /// A task has ended: takes it from all machines. `executor` and then `voters` probably hold it; the other placements are
+    /// searched only where it has more copies.
     pub(super) fn withdraw(&mut self, index: u64, executor: Option<PeerId>, voters: Vec<PeerId>) {
         let mut copies = self.copies_of(index);
         for level in &mut self.copies[..copies] {
@@ -142,22 +143,22 @@ impl Placed {
         self.by_executor.values_mut().all(take);
     }
 
-    /// This machine has to say what it holds: a renewal of what it said before is not enough.
+    /// Has this machine send a `Holding`: its next `Renewal` is refused.
     pub(super) fn has_to_say(&mut self, executor: PeerId) {
         if let Some(placement) = self.by_executor.get_mut(&executor) {
             placement.withdrawn = true;
         }
     }
 
-    /// A machine goes on with what it said last, in this life of its and with this version. False where that is not what is
-    /// known here.
+    /// A `Renewal` of the `Holding` with this incarnation and version extends the lease. False where that is not the last
+    /// one that came, or tasks were withdrawn since.
     pub(super) fn renew(&mut self, executor: &Contact, version: u64, until: Time) -> bool {
-        let said = (executor.incarnation, version);
+        let renewed = (executor.incarnation, version);
         let is_known = |placement: &&mut Placement| {
-            !placement.withdrawn && (placement.executor.incarnation, placement.version) == said
+            !placement.withdrawn && (placement.executor.incarnation, placement.version) == renewed
         };
         let known = self.by_executor.get_mut(&executor.peer).filter(is_known);
-        // The submitter's patience may have become shorter since; what it has promised holds.
+        // The term may have become shorter, but a promised lease holds.
         known.map(|placement| placement.until = placement.until.max(until)).is_some()
     }
 
@@ -166,18 +167,18 @@ impl Placed {
         self.by_executor.values_mut().for_each(|placement| placement.until = until);
     }
 
-    /// Whose lease is over.
+    /// Machines whose lease has ended.
     pub(super) fn ended(&self, now: Time) -> Vec<PeerId> {
         let ended = self.by_executor.iter().filter(|(_, placement)| placement.until <= now);
         ended.map(|(&peer, _)| peer).collect()
     }
 
-    /// When the first lease ends; asks all.
+    /// When the first lease ends; looks at all of them.
     pub(super) fn first_end(&self) -> Option<Time> {
         self.by_executor.values().map(|placement| placement.until).min()
     }
 
-    /// An executor holds these now, and did not before.
+    /// Counts one more copy of these tasks.
     fn gain(&mut self, ranges: IntervalSet) {
         let mut rest = ranges;
         for level in 0.. {
@@ -193,7 +194,7 @@ impl Placed {
         }
     }
 
-    /// An executor held these, and does not any more.
+    /// Counts one copy less of these tasks.
     fn lose(&mut self, ranges: &IntervalSet) {
         let mut rest = ranges.clone();
         for level in self.copies.iter_mut().rev() {
@@ -204,19 +205,19 @@ impl Placed {
         while self.copies.pop_if(|level| level.is_empty()).is_some() {}
     }
 
-    /// The copies are those of the placements.
+    /// Panics where the counted copies are not those of the placements.
     #[cfg(debug_assertions)]
     pub(super) fn assert_consistent(&self) {
         let mut counted = Self::default();
         self.by_executor.values().for_each(|placement| counted.gain(placement.ranges.clone()));
-        // Levels that are empty since their tasks are over stay until something is lost.
+        // `withdraw` leaves empty levels, which stay until `lose` removes them.
         let levels = |copies: &[IntervalTree]| -> Vec<IntervalTree> {
             copies.iter().filter(|level| !level.is_empty()).cloned().collect()
         };
         debug_assert_eq!(levels(&self.copies), levels(&counted.copies), "copies are not those of the placements");
     }
 
-    /// For tests that make placements by hand, whose copies nobody counts.
+    /// Inserts a placement without counting copies, for tests.
     #[cfg(test)]
     pub(super) fn insert_uncounted(&mut self, placement: Placement) {
         self.by_executor.insert(placement.executor.peer, placement);

@@ -1,14 +1,14 @@
-//! Who holds which tasks of a bag, under which lease: what executors say, what they may keep and for how long, and what
-//! is issued again when a copy is gone.
+//! Handling of `Holding`, `Renewal` and `Offer`: which tasks an executor may keep and for how long, and which are issued
+//! again when a copy is lost.
 //!
-//! A task is ended only by who has it, had it, or may be the one whom it reaches. What is placed stays with whom it is
-//! placed, whatever others claim, as long as that one renews its lease.
+//! A task's result is taken only from a machine that holds the task, held it, or may have got it with a request. A placed
+//! task stays with its executor as long as that renews its lease, whatever other machines claim.
 //!
-//! Left out: proof that who says that it holds tasks was asked to. Any member that knows the bag may claim what is on its
-//! way, and whoever was asked is then told to drop it. A secret in the request, narrowed at each split so that a leaf could
-//! prove its own part, would shut out the leaves, but not the routers, which are members too and see all that passes them;
-//! who does not know the bag's id, a hash of what is signed, cannot claim anything anyhow. Whether a result is true is a
-//! question for replicas.
+//! Left out: proof that a machine which claims tasks was sent them. Any member that knows the bag may claim tasks of a
+//! request on its way, and the machine that the request reaches is then told to drop them. A secret in the request,
+//! narrowed at each split so that a leaf could prove its part, would exclude leaves, but not routers, which are members too
+//! and see all that passes them. A machine that does not know the bag's id, a hash of its signed envelope, can claim
+//! nothing. Whether a result is true is a question for replicas.
 
 use std::time::Duration;
 
@@ -23,28 +23,28 @@ use crate::message::Message;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 
-/// A lease lasts this share of its bag's age: a crash that is noticed later then delays the bag by no more than that.
+/// A lease lasts this share of its bag's age: noticing a crash delays the bag by no more than that.
 const LEASE_AGE_SHARE: u32 = 8;
-/// At most so long. Our choice.
+/// The longest lease by age. Our choice.
 const LEASE_MAX: Duration = Duration::from_secs(600);
-/// Bytes of a renewal with its answer, for the bound on the submitter's link. Measured on encoded messages.
+/// Bytes of a `Renewal` with its answer, measured on encoded messages.
 const RENEWAL_BYTES: u64 = 200;
-/// Link of the submitter in bytes/s (the paper's 1 Mb/s) and the share of it that renewals may take (`docs/design/scheduler.md`).
+/// What renewals may take of the submitter's link in bytes/s: a tenth of the paper's 1 Mb/s (`docs/design/scheduler.md`).
 const RENEWAL_BYTES_S: u64 = 125_000 / 10;
 
-/// What an executor says.
+/// The fields of [`crate::Message::Holding`].
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub(crate) executor: Contact,
     pub(crate) version: u64,
     pub(crate) attempt: u32,
     pub(crate) ranges: IntervalSet,
-    /// Of which results are to come.
+    /// Those of them that have succeeded, and whose results follow.
     pub(crate) finished: IntervalSet,
 }
 
 impl Ledger {
-    /// What was placed gets a full new term: a submitter that was away must not issue everything again.
+    /// Restores a placement from its record, with a full new term: a submitter that was away must not issue all tasks again.
     pub(crate) fn restore_placed(&mut self, executor: Contact, ranges: &IntervalSet, io: &mut Io, config: &Config) {
         let mut known = ranges.intersection(self.waiting.unissued());
         let mut copies = self.placed.held_by_more_than(0, ranges);
@@ -52,7 +52,7 @@ impl Ledger {
         known.extend_with(&copies);
         let ranges = known;
         if ranges.is_empty() {
-            // All of it is over, which is journalled elsewhere.
+            // All of them have ended, by their own records.
             io.persist(vec![Change::Delete(RecordKey::Placed(self.bag.id, executor.peer))], Vec::new());
             return;
         }
@@ -64,12 +64,12 @@ impl Ledger {
         self.placed.replace(placement, &IntervalSet::new(), gained);
     }
 
-    /// What those read the bag's blobs with who hold tasks of it.
+    /// The key with which the bag's executors read its blobs.
     pub(crate) fn key(&self, io: &Io) -> BagKey {
         BagKey::of(&io.bag_secret, self.bag.id)
     }
 
-    /// Tells those that hold tasks where this machine is now, and that they may keep them.
+    /// After a restart: sends each executor a `Lease` with this machine's address.
     pub(crate) fn greet(&self, io: &mut Io, config: &Config) {
         if self.is_closed() {
             return;
@@ -83,7 +83,8 @@ impl Ledger {
         }
     }
 
-    /// After a sleep or a jump of the clock: nobody could have renewed anything meanwhile.
+    /// After a sleep or a jump of the clock: gives all leases and requests their full time, since no executor could renew
+    /// meanwhile.
     pub(crate) fn renew_all(&mut self, io: &Io, config: &Config) {
         self.placed.renew_all(io.now + self.term(io, config));
         self.issues.renew(io.now + config.placement_timeout);
@@ -95,12 +96,12 @@ impl Ledger {
         self.placed.iter().map(|placement| (&placement.executor, &placement.ranges))
     }
 
-    /// On how many machines the bag is.
+    /// Number of machines that hold tasks of the bag.
     pub(crate) fn executors(&self) -> u64 {
         self.placed.executors()
     }
 
-    /// How long a lease lasts: the longer the older the bag is, and long enough that all renewals, of other bags too, each
+    /// How long a lease lasts: longer for an older bag, and so long that the renewals of all bags submitted here, each
     /// after half of it, stay within a tenth of the submitter's link.
     pub(super) fn term(&self, io: &Io, config: &Config) -> Duration {
         let executors = io.placements.max(self.executors());
@@ -108,8 +109,8 @@ impl Ledger {
         config.lease.max(by_age).max(Duration::from_secs(2 * executors * RENEWAL_BYTES / RENEWAL_BYTES_S))
     }
 
-    /// An executor renews what it said with this version: for how long. Nothing where that is not what is known here; then
-    /// it is told to say what it holds, or to forget it all.
+    /// A `Renewal` of the `Holding` with this version: returns the term by which the lease is extended. `None` where that
+    /// is not the last `Holding` that came: the executor is then asked for another one, or told to drop all tasks.
     pub(crate) fn renew(&mut self, executor: &Contact, version: u64, io: &mut Io, config: &Config) -> Option<Duration> {
         let term = self.term(io, config);
         if self.placed.renew(executor, version, io.now + term) {
@@ -123,14 +124,14 @@ impl Ledger {
         None
     }
 
-    /// A task is no longer to be run anywhere. `executor` is who probably holds it, so that nobody else is asked.
+    /// A task has ended: takes it from all machines and requests. `executor` probably holds it, so that others need no search.
     pub(super) fn withdraw(&mut self, index: u64, executor: Option<PeerId>) {
         self.waiting.remove(index);
         self.issues.remove(index);
         self.placed.withdraw(index, executor, self.votes.voters(index));
     }
 
-    /// Issued tasks have found an executor.
+    /// An executor accounts for issued tasks.
     fn arrived(&mut self, ranges: &IntervalSet, executor: PeerId, io: &mut Io) {
         if ranges.is_empty() {
             return;
@@ -142,7 +143,7 @@ impl Ledger {
         self.issues.arrived(ranges, executor, io);
     }
 
-    /// Those of these indices of which there is no copy anywhere.
+    /// Those of these tasks that are neither waiting, nor in a request, nor placed.
     pub(super) fn without_copy(&self, mut ranges: IntervalSet) -> IntervalSet {
         self.waiting.subtract_from(&mut ranges);
         self.placed.subtract_from(&mut ranges);
@@ -150,19 +151,19 @@ impl Ledger {
         ranges
     }
 
-    /// A lease or a wait ends then.
+    /// A lease, request or pause ends then.
     pub(super) fn ends_at(&mut self, until: Time) {
         self.next_end = Some(self.next_end.map_or(until, |known| known.min(until)));
     }
 
-    /// The first moment at which a lease or a wait ends; asks all.
+    /// When the first lease, request or pause ends; looks at all of them.
     pub(super) fn first_end(&self) -> Option<Time> {
         let parts =
             [self.issues.first_end(), self.placed.first_end(), self.waiting.first_end(), self.votes.look_again_at()];
         parts.into_iter().flatten().min()
     }
 
-    /// Of these indices a copy is gone: those without any other return to be issued again.
+    /// A copy of these tasks is lost: those without another one are issued again.
     pub(super) fn reissue(&mut self, ranges: IntervalSet, io: &mut Io) {
         let ranges = self.without_copy(ranges);
         if ranges.is_empty() {
@@ -172,8 +173,7 @@ impl Ledger {
         self.next_attempt(&ranges, io);
     }
 
-    /// Takes a task from the executor that had it, to be issued again if that was the last copy, not before `until`; what
-    /// is journalled of its placement follows.
+    /// Takes a task from its executor, and has it issued again if that was the last copy, not before `until`.
     pub(super) fn take_back(&mut self, index: u64, executor: &Contact, until: Option<Time>, io: &mut Io) {
         let again = IntervalSet::from(index..index + 1);
         if let Some((taken, change)) = self.placed.take(executor.peer, &again, self.bag.id) {
@@ -184,8 +184,7 @@ impl Ledger {
         }
         let again = self.without_copy(again);
         match until {
-            // The machine may have a copy again, as another attempt: what came of this one is not to be taken for what comes
-            // of that one.
+            // The machine may get another copy, as another attempt, so that results of both are told apart.
             _ if again.is_empty() && self.votes.is_quorum() => self.next_attempt(&again, io),
             _ if again.is_empty() => {}
             Some(until) => self.pause(&again, until, io),
@@ -193,7 +192,7 @@ impl Ledger {
         }
     }
 
-    /// Whether a result of this task is taken from there: it is with that machine, or was, or may just have reached it.
+    /// Whether a result of this task is taken from this machine: it holds the task, held it, or may have got it with a request.
     pub(super) fn may_end(&self, index: u64, executor: PeerId, io: &Io) -> bool {
         self.placed.holds(executor, index)
             || self.former.of(executor).is_some_and(|ranges| ranges.contains(index))
@@ -208,13 +207,13 @@ impl Ledger {
         }
     }
 
-    /// What machines accounted for once.
+    /// The records of former placements.
     pub(crate) fn former(&self) -> impl Iterator<Item = Record> + '_ {
         self.former.records(self.bag.id)
     }
 
-    /// Those of these finished tasks whose results are taken from this machine, which had them once, whoever has them now. None of
-    /// a bag with replicas: what one machine says there is one of several votes, which it may have given already.
+    /// Those of these finished tasks whose results are taken from this machine because it held them once. None in a bag with
+    /// replicas: a result there is one of several votes, which the machine may have given already.
     fn awaited(&self, executor: PeerId, finished: &IntervalSet) -> IntervalSet {
         if self.votes.is_quorum() {
             return IntervalSet::new();
@@ -225,15 +224,16 @@ impl Ledger {
         awaited
     }
 
-    /// An executor does not account for these any more, and may yet have results of them.
+    /// An executor does not account for these tasks any more, and may still have results of them.
     pub(super) fn note_former(&mut self, executor: PeerId, ranges: &IntervalSet) -> Change {
         self.former.add(executor, ranges, &self.ended, self.bag.id)
     }
 
-    /// What this executor, which holds `mine`, newly takes on with these ranges: of what is on its way or to be issued.
+    /// Those of `ranges`, for which this executor accounts, that are newly placed with it: they are unissued or in a
+    /// request that may have reached it, and not among `mine`, which it holds already.
     fn gained(&self, executor: PeerId, ranges: &IntervalSet, mine: &IntervalSet, attempt: u32, io: &Io) -> IntervalSet {
         let is_shunned = self.is_shunned(executor, io);
-        // Nothing of a bag is issued before it is measured, whatever life of this machine that was.
+        // No task of a bag is issued before it is measured, also before a restart.
         let is_issued = self.issues.has_begun() && self.is_measured();
         if !is_issued || is_shunned || !self.avoided.avoided_for(executor, io.now).is_zero() {
             return IntervalSet::new();
@@ -253,13 +253,14 @@ impl Ledger {
         gained
     }
 
-    /// When the first of what this executor has, or newly takes on, was sent.
+    /// When the first of the tasks of this executor, those `gained` included, was sent to it.
     fn sent_since(&self, executor: PeerId, gained: &IntervalSet) -> Time {
         let known = self.placed.of(executor).map(|placement| placement.since);
         known.into_iter().chain(self.issues.sent_since(gained)).min().unwrap_or(self.released)
     }
 
-    /// An executor says what it accounts for. Answers with what it may keep, and for how long.
+    /// A `Holding` arrived: places its tasks, and answers with a `Lease` that says which to drop, and how long the others
+    /// are its.
     pub(crate) fn holding(&mut self, holding: Holding, io: &mut Io, config: &Config) {
         let Holding { executor, version, attempt, ranges, finished } = holding;
         let (term, submitter) = (self.term(io, config), Some((&io.me).into()));
@@ -282,11 +283,11 @@ impl Ledger {
         let back = ranges.difference(&keep);
         let awaited = self.awaited(executor.peer, &finished);
         let dropped = back.difference(&awaited);
-        // Results are signed with what the manifest says.
+        // An executor with results needs the key, too: it signs them with what the manifest says.
         let reads = !keep.is_empty() || !awaited.is_empty();
         let message = lease(io.recorded(executor.peer, bag, dropped.clone()), reads.then(|| self.key(io)));
         let changed = !lost.is_empty() || !gained.is_empty();
-        // What it tries again it may list from before it heard that it is to forget what came of it.
+        // A task that it is to try again may be listed from before it was told to forget its result.
         let withdrawn = self.votes.is_retried(executor.peer, &keep);
         self.waiting.take(&gained);
         self.arrived(&gained, executor.peer, io);
@@ -322,9 +323,8 @@ impl Ledger {
         }
     }
 
-    /// An executor offers tasks that have not begun for a machine that has nothing to do. They are issued to that one,
-    /// as durable as any other placement, and dropped by the one that had them; nothing happens to what it does not
-    /// have, but it is to drop that, too.
+    /// An `Offer` arrived: issues the offered tasks to the asking machine, durably, and has the executor drop them. Tasks
+    /// that are not placed with the executor are not issued, but dropped all the same.
     pub(crate) fn offer(&mut self, executor: Contact, ranges: &IntervalSet, to: Contact, io: &mut Io, config: &Config) {
         let term = self.term(io, config);
         let mut kept = IntervalSet::new();
@@ -333,7 +333,7 @@ impl Ledger {
         if let Some((given, placed)) = taken {
             self.votes.look_for_copies();
             let former = self.note_former(executor.peer, &given);
-            // Of what has another copy, none is needed. What is in more pieces than a request takes goes to anybody.
+            // Tasks with another copy need no request. Intervals beyond those of one request are issued through the tree.
             let mut given = self.without_copy(given);
             let rest: IntervalSet = given.ranges().skip(REQUEST_INTERVALS_MAX).collect();
             given.subtract(&rest);
@@ -341,7 +341,7 @@ impl Ledger {
             if given.is_empty() {
                 io.persist(vec![placed, former], Vec::new());
             } else {
-                // That machine may have had them before, and dropped them for this one.
+                // The asking machine may have had these tasks before, and dropped them for the executor.
                 self.attempt += 1;
                 let request = self.request(given, Some(to.peer), io, config);
                 let request = Message::Request { request, node: Node::Leaf, climbing: false };
@@ -349,7 +349,7 @@ impl Ledger {
                 io.persist(changes, vec![Then::Send(to, request)]);
             }
         } else if is_open {
-            // It has to say first what it holds.
+            // Nothing is placed with it: it has to send a `Holding` first.
             kept = ranges.clone();
         }
         let (drop, submitter) = (ranges.difference(&kept), Some((&io.me).into()));
@@ -357,7 +357,7 @@ impl Ledger {
         io.send(executor, Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None });
     }
 
-    /// Takes back what nobody accounted for in time, and what is under no lease any more.
+    /// Has tasks issued again whose request timed out or whose lease ended.
     pub(crate) fn expire(&mut self, io: &mut Io) {
         if self.is_closed() || self.next_end.is_none_or(|next| next > io.now) {
             return;
@@ -380,7 +380,7 @@ impl Ledger {
     }
 }
 
-/// Answers an executor about a bag that this machine does not know: it may forget it.
+/// Answers an executor about a bag that is unknown here: it is to drop these tasks.
 pub(crate) fn refuse(bag: BagId, executor: Contact, version: u64, ranges: IntervalSet, io: &mut Io) {
     let (term, rest) = (Duration::ZERO, Duration::ZERO);
     io.send(executor, Message::Lease { bag, version, submitter: None, term, drop: ranges, rest, key: None });

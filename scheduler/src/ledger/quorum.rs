@@ -1,15 +1,16 @@
-//! Replicas: the same task on several machines, whose results are votes (docs/adr/0015).
+//! Replicas: copies of a task on several machines, whose results are votes (docs/adr/0015).
 //!
-//! A result of a bag with a quorum waits with its executor, which goes on accounting for it, until as many machines have said
-//! the same; then the output is fetched from one of them. Copies beyond the first go straight to machines that are known,
-//! none of which has the task or has voted on it, those in the other half of the line first. Where there is none, `stuck` says what happens.
+//! In a bag with a quorum an executor keeps its result, and accounts for it, until as many machines as the quorum have sent
+//! the same; then the output is fetched from one of them. The first copy of a task goes through the tree, further ones
+//! straight to known machines that neither hold the task nor have voted on it, those in the other half of the line first.
+//! Where there is no such machine, `stuck` decides.
 //!
-//! Looking for copies takes n log n of all intervals that are placed, and happens when some machine takes or loses tasks, not with
-//! each vote, which asks about its own task only. A decided task is taken from those who have voted on it; only where more copies
-//! are out than votes came are the others asked, one after the other.
+//! Looking for missing copies takes n log n steps for n placed intervals, and happens when a machine takes or loses tasks;
+//! a vote looks at its own task only. A decided task is taken from its voters; only where there are more copies than votes
+//! are other placements searched.
 //!
-//! Left out: votes on disk (they come again), checkpoints of bags with a quorum (who hands one back could have made it
-//! up), and copies by who has room.
+//! Left out: votes on disk (executors repeat them); checkpoints of bags with a quorum (a machine could have made one up);
+//! choosing machines for copies by their room.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -32,17 +33,17 @@ mod tests;
 
 /// Most replicas of a task.
 pub const REPLICAS_MAX: u32 = 8;
-/// Votes on one task after which nobody is asked any more. Our choice.
+/// Most votes on one task: without a quorum among them it has failed. Our choice.
 const VOTES_MAX: usize = 16;
 
-/// How many machines run each task of a bag, and how many have to say the same.
+/// How many machines run each task of a bag, and how many results have to be alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replication {
     /// k: copies of each task, 1 to [`REPLICAS_MAX`].
     pub replicas: u32,
-    /// q: results alike that decide, 2 to k, and 1 where k is 1.
+    /// q: so many results alike decide, 2 to k, and 1 where k is 1.
     pub quorum: u32,
-    /// Of a machine that always agreed, one task in so many is checked all the same; 0: every one.
+    /// Of a machine with a clean reputation one task in so many is checked with copies; 0: every one.
     pub recheck: u32,
 }
 
@@ -53,7 +54,7 @@ impl Default for Replication {
 }
 
 impl Replication {
-    /// Whether these numbers make sense. A quorum of one asks for no copies, so that it is no quorum of several.
+    /// Whether these numbers make sense: a quorum of one needs no copies, so it goes with one replica only.
     pub fn is_valid(self) -> bool {
         let is_alone = (self.replicas, self.quorum) == (1, 1);
         is_alone || self.replicas <= REPLICAS_MAX && (2..=self.replicas).contains(&self.quorum)
@@ -68,11 +69,11 @@ impl Replication {
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     pub(crate) contact: Contact,
-    /// In which half of the line.
+    /// Whether its position key is in the upper half of the line.
     pub(crate) right: bool,
 }
 
-/// What a machine says came of a task.
+/// A machine's result of a task.
 #[derive(Clone, Debug)]
 pub(super) struct Vote {
     executor: Contact,
@@ -80,8 +81,9 @@ pub(super) struct Vote {
 }
 
 impl Vote {
-    /// Whether this is the same. What a task had written when it was stopped differs by how fast its machine is.
-    fn says(&self, result: &TaskResult) -> bool {
+    /// Whether a result agrees with this vote. The outputs of crashed tasks may differ, since they depend on the machine's
+    /// speed.
+    fn agrees_with(&self, result: &TaskResult) -> bool {
         self.result.success == result.success
             && (self.result.output == result.output || self.result.crashed && result.crashed)
     }
@@ -91,29 +93,29 @@ impl Vote {
 #[derive(Debug)]
 pub(super) struct Votes {
     replication: Replication,
-    /// Most copies of one task, but where votes disagree.
+    /// Most copies of one task, unless votes disagree.
     replicas: usize,
     by_task: BTreeMap<u64, Vec<Vote>>,
-    /// Of machines that are believed alone, and not picked for a check: no copies of these.
+    /// Tasks that need no copies: they are on machines that are believed alone, and not picked for a check.
     exempt: IntervalSet,
-    /// Tasks that each machine was sent, not through the tree.
+    /// How many tasks were sent straight to each machine.
     sent: BTreeMap<PeerId, u64>,
-    /// Some task may have fewer copies than it should.
+    /// Whether copies are to be looked for: some task may have too few.
     lacking: bool,
-    /// When to look at that again, where nobody could have one.
+    /// When to look for copies again, after no machine could have one.
     again_at: Option<Time>,
-    /// Tasks that lack a vote which nobody could give when copies were looked for last.
+    /// Tasks without a quorum on which no known machine could vote when copies were last looked for.
     stuck: BTreeMap<u64, Stuck>,
-    /// From which attempt on the words of machines count that try a task again, by task.
+    /// The first attempt whose result counts, by task, for machines that try a task again.
     counts_from: BTreeMap<u64, BTreeMap<PeerId, u32>>,
-    /// Decided tasks on which not all said the same.
+    /// Decided tasks whose votes were not all alike.
     disputed: u64,
 }
 
-/// The votes on a task that is decided.
+/// The votes on a decided task.
 struct Decided {
     votes: Vec<Vote>,
-    /// Whether the winner has a quorum, or nobody contradicts it: else nobody is right, not even who spoke last.
+    /// Whether the winner has a quorum, or no vote contradicts it; else no vote is right, and the last one merely ended it.
     has_quorum: bool,
 }
 
@@ -133,7 +135,7 @@ impl Votes {
         }
     }
 
-    /// The bag is over.
+    /// The bag is closed.
     pub(super) fn close(&mut self) {
         *self = Self { disputed: self.disputed, replicas: self.replicas, ..Self::new(self.replication) };
     }
@@ -142,46 +144,46 @@ impl Votes {
         self.replication
     }
 
-    /// Most copies of one task, but where votes disagree.
+    /// Most copies of one task, unless votes disagree.
     pub(super) fn replicas(&self) -> usize {
         self.replicas
     }
 
-    /// Whether several machines have to say the same.
+    /// Whether several results have to be alike.
     pub(super) fn is_quorum(&self) -> bool {
         self.replication.quorum > 1
     }
 
-    /// Decided tasks on which not all said the same.
+    /// Decided tasks whose votes were not all alike.
     pub(super) fn disputed(&self) -> u64 {
         self.disputed
     }
 
-    /// Tasks that lack a vote which nobody could give when copies were looked for last.
+    /// Tasks without a quorum on which no known machine could vote when copies were last looked for.
     pub(super) fn undecided(&self) -> u64 {
         self.stuck.len() as u64
     }
 
-    /// Some task may have fewer copies now than it should.
+    /// Some task may have too few copies now.
     pub(super) fn look_for_copies(&mut self) {
         self.lacking = true;
     }
 
-    /// When to look for copies again, where nobody could have one.
+    /// When to look for copies again, after no machine could have one.
     pub(super) fn look_again_at(&self) -> Option<Time> {
         self.again_at
     }
 
-    /// It is that late.
+    /// Ends that wait, if it is over.
     pub(super) fn end_wait(&mut self, now: Time) {
         self.again_at = self.again_at.filter(|&at| at > now);
     }
 
-    /// A machine says what came of a task: its first word counts. Returns what to fetch and from whom, once enough have said the
-    /// same; one word is enough of a machine that `is_believed`.
+    /// Counts a machine's first result of a task as its vote. Returns the winning result and the machine to fetch its
+    /// output from, once enough votes are alike; a vote of a machine that `is_believed` is enough alone.
     fn vote(&mut self, executor: &Contact, result: TaskResult, is_believed: bool) -> Option<(TaskResult, Contact)> {
         let (index, mut result) = (result.index, result);
-        // Votes may wait for long, and there may be many: the word that decides brings the output once more.
+        // Votes may be many and wait for long, so they are kept without outputs: the deciding one brings the output again.
         let content = result.content.take();
         let (output, output_bytes) = (result.output, result.output_bytes);
         let with_content = |mut result: TaskResult| {
@@ -198,13 +200,13 @@ impl Votes {
         }
         let votes = &*votes;
         let own = votes.iter().position(|vote| vote.executor.peer == executor.peer)?;
-        let alike = |vote: &Vote| votes.iter().filter(|other| other.says(&vote.result)).count();
-        // Who says that a task failed is not believed alone: elsewhere it may succeed, and nothing would show that. Nor is
-        // anybody where it has failed, though that is tried again.
+        let alike = |vote: &Vote| votes.iter().filter(|other| other.agrees_with(&vote.result)).count();
+        // A failure is not believed alone: the task may succeed elsewhere, and nothing would show that. Nor is a success where
+        // another machine has failed the task and tries it again.
         let is_uncontested = alike(&votes[own]) == votes.len() && !self.counts_from.contains_key(&index);
         let is_alone = is_believed && votes[own].result.success && is_uncontested;
         let enough = if is_alone { 1 } else { self.replication.quorum as usize };
-        // The machine that speaks is there to be asked for the output.
+        // Prefer the machine whose vote came just now: its output can be fetched.
         let winner = std::iter::once(&votes[own]).chain(votes.iter()).find(|vote| alike(vote) >= enough);
         if let Some(Vote { executor, result }) = winner {
             return Some((with_content(result.clone()), executor.clone()));
@@ -213,24 +215,24 @@ impl Votes {
         if votes.len() < VOTES_MAX {
             return None;
         }
-        // Nobody can tell what is right.
+        // Too many votes without a quorum: the task has failed.
         let Vote { executor, result } = votes[own].clone();
-        // It says something else than its machine has signed.
+        // Without the receipt, since this is not the result that the machine signed.
         Some((with_content(TaskResult { success: false, exit_code: None, receipt: None, ..result }), executor))
     }
 
-    /// Whether what this machine says of a task is among the votes.
+    /// Whether this machine has voted on a task.
     fn has_voted(&self, executor: PeerId, index: u64) -> bool {
         self.by_task.get(&index).is_some_and(|votes| votes.iter().any(|vote| vote.executor.peer == executor))
     }
 
-    /// A task is decided: its votes are counted no more.
+    /// A task is decided: removes and returns its votes.
     fn decide(&mut self, winner: &TaskResult) -> Decided {
         let votes = self.by_task.remove(&winner.index).unwrap_or_default();
         self.exempt.remove_index(winner.index);
         self.stuck.remove(&winner.index);
         self.counts_from.remove(&winner.index);
-        let alike = votes.iter().filter(|vote| vote.says(winner)).count();
+        let alike = votes.iter().filter(|vote| vote.agrees_with(winner)).count();
         self.disputed += u64::from(alike < votes.len());
         let has_quorum = alike == votes.len() || alike >= self.replication.quorum as usize;
         Decided { votes, has_quorum }
@@ -252,22 +254,22 @@ impl Votes {
         self.by_task.get(&index).map_or(0, Vec::len)
     }
 
-    /// Who has voted on a task.
+    /// The machines that have voted on a task.
     pub(super) fn voters(&self, index: u64) -> Vec<PeerId> {
         self.by_task.get(&index).into_iter().flatten().map(|vote| vote.executor.peer).collect()
     }
 
-    /// Tasks that went straight to this machine.
+    /// How many tasks were sent straight to this machine.
     pub(super) fn sent_to(&self, peer: PeerId) -> u64 {
         self.sent.get(&peer).copied().unwrap_or(0)
     }
 
-    /// More tasks go straight to this machine.
+    /// Counts tasks that are sent straight to this machine.
     pub(super) fn send_to(&mut self, peer: PeerId, tasks: u64) {
         *self.sent.entry(peer).or_insert(0) += tasks;
     }
 
-    /// What a machine said of a task is no vote any more: it may have another try.
+    /// Removes a machine's vote on a task, since it may try the task again.
     pub(super) fn withdraw(&mut self, executor: PeerId, index: u64) -> Option<Vote> {
         let votes = self.by_task.get_mut(&index)?;
         let place = votes.iter().position(|vote| vote.executor.peer == executor)?;
@@ -278,12 +280,12 @@ impl Votes {
         Some(vote)
     }
 
-    /// Who can be asked is to be seen anew.
+    /// Forgets which tasks are stuck, so that machines are looked for anew.
     pub(super) fn forget_stuck(&mut self) {
         self.stuck.clear();
     }
 
-    /// From which attempt on the words of this machine on a task count.
+    /// The first attempt of this machine at a task whose result counts.
     pub(super) fn counts_from(&self, executor: PeerId, index: u64) -> u32 {
         self.counts_from.get(&index).and_then(|from| from.get(&executor)).copied().unwrap_or(0)
     }
@@ -304,7 +306,7 @@ impl Votes {
 }
 
 impl Ledger {
-    /// Whether a machine that is believed alone is checked on this task all the same.
+    /// Whether this task is checked with copies even on a machine that is believed alone.
     fn is_picked(&self, index: u64, io: &Io) -> bool {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&io.secret.to_le_bytes()).update(&self.bag.id.0).update(&index.to_le_bytes());
@@ -313,12 +315,12 @@ impl Ledger {
         u64::from_le_bytes(first).is_multiple_of(self.votes.replication.recheck.max(1).into())
     }
 
-    /// Whether one word of this machine on this task is enough.
+    /// Whether this machine's vote on this task is enough alone.
     fn is_believed(&self, executor: PeerId, index: u64, io: &Io) -> bool {
         self.votes.replication.recheck > 0 && io.reputation(executor).is_clean() && !self.is_picked(index, io)
     }
 
-    /// These tasks are newly on a machine.
+    /// These tasks are newly placed with a machine: exempts them from copies if it is believed alone.
     pub(super) fn exempt(&mut self, executor: PeerId, gained: &IntervalSet, io: &Io) {
         if self.votes.replication.recheck == 0 || !io.reputation(executor).is_clean() {
             return;
@@ -328,7 +330,7 @@ impl Ledger {
         self.votes.exempt.extend_with(&exempt);
     }
 
-    /// A machine says what came of a task: what to fetch, and from whom, once enough have said the same.
+    /// A machine's result of a task: counts it as a vote, as [`Votes::vote`].
     pub(super) fn vote(&mut self, executor: &Contact, result: TaskResult, io: &Io) -> Option<(TaskResult, Contact)> {
         let index = result.index;
         let is_believed = self.is_believed(executor.peer, index, io);
@@ -339,21 +341,22 @@ impl Ledger {
         decided
     }
 
-    /// A task is decided: who agreed and who dissented; what is to be written, and whom to tell that it is over.
+    /// A task is decided: counts agreement and dissent for the voters' reputations. Returns the changes to write, and the
+    /// acknowledgements to send to all voters but `decider` once they are durable.
     pub(super) fn judge(&mut self, winner: &TaskResult, decider: PeerId, io: &mut Io) -> (Vec<Change>, Vec<Then>) {
         let Decided { votes, has_quorum } = self.votes.decide(winner);
         let (mut changes, mut then) = (Vec::new(), Vec::new());
         for vote in &votes {
             let (voter, succeeds) = (vote.executor.peer, vote.result.success);
-            // Of two outputs one is false; a failure that others do not have may be chance, and so may be a success.
-            let is_telling = has_quorum && votes.len() > 1 && winner.success;
-            if is_telling && succeeds {
-                let (reputation, gone) = io.reputations.note(voter, vote.says(winner), io.wall(io.now));
+            // Of two different outputs one is false; a failure or success that others do not have may be chance.
+            let votes_count = has_quorum && votes.len() > 1 && winner.success;
+            if votes_count && succeeds {
+                let (reputation, gone) = io.reputations.note(voter, vote.agrees_with(winner), io.wall(io.now));
                 changes.push(Change::Put(Record::Reputation { executor: voter, reputation }));
                 changes.extend(gone.map(|peer| Change::Delete(RecordKey::Reputation(peer))));
             }
-            // A crash counts when it comes, and a false output says nothing of whether tasks run there.
-            if is_telling && !vote.result.crashed && (!succeeds || vote.says(winner)) {
+            // Crashes were counted when they came, and a false output says nothing about whether tasks run on a machine.
+            if votes_count && !vote.result.crashed && (!succeeds || vote.agrees_with(winner)) {
                 self.avoided.note_end(voter, succeeds);
             }
             if voter != decider {
@@ -363,7 +366,7 @@ impl Ledger {
         (changes, then)
     }
 
-    /// Tasks of which one more copy is to go out.
+    /// Tasks that need one more copy.
     fn lacking(&self) -> IntervalSet {
         if self.placed.tasks() == 0 {
             return IntervalSet::new();
@@ -380,29 +383,29 @@ impl Ledger {
         lacking
     }
 
-    /// Whether the votes on a task and those who have yet to vote cannot come to a quorum.
+    /// Whether a task cannot reach a quorum with its votes and those of the machines that have yet to vote.
     fn lacks_copy(&self, index: u64) -> bool {
         let is_over = self.ended.contains(index);
         let Some(votes) = self.votes.by_task.get(&index).filter(|_| !is_over) else { return false };
         if self.outputs.is_fetching(index) || self.waiting.unissued().contains(index) {
             return false;
         }
-        let most = votes.iter().map(|vote| votes.iter().filter(|other| other.says(&vote.result)).count()).max();
-        most.unwrap_or(0) + self.silent(index, votes) < self.votes.replication.quorum as usize
+        let most = votes.iter().map(|vote| votes.iter().filter(|other| other.agrees_with(&vote.result)).count()).max();
+        most.unwrap_or(0) + self.yet_to_vote(index, votes) < self.votes.replication.quorum as usize
     }
 
-    /// How many machines hold a task on which these are the votes, and have yet to vote.
-    fn silent(&self, index: u64, votes: &[Vote]) -> usize {
+    /// How many machines hold a task, on which these are the votes, and have yet to vote.
+    fn yet_to_vote(&self, index: u64, votes: &[Vote]) -> usize {
         let holds = |vote: &&Vote| self.placed.holds(vote.executor.peer, index);
         self.placed.copies_of(index).saturating_sub(votes.iter().filter(holds).count())
     }
 
-    /// Whether this machine gets nothing of the bag, since it is distrusted.
+    /// Whether this machine gets no tasks of the bag, since it is distrusted.
     pub(super) fn is_shunned(&self, executor: PeerId, io: &Io) -> bool {
         self.votes.is_quorum() && io.reputation(executor).is_distrusted()
     }
 
-    /// The copies that are to go out now, and to whom: to machines that do not have the task.
+    /// The requests for missing copies, each with the machine it is for, none of which has the tasks.
     pub(crate) fn copies_due(
         &mut self,
         known: impl FnOnce() -> Vec<Known>,
@@ -430,7 +433,7 @@ impl Ledger {
                 machines.insert(peer, machine);
             }
         }
-        // In both halves, by what they were sent.
+        // The machines of each half of the line, by the number of tasks they were sent.
         let mut halves = [BTreeSet::new(), BTreeSet::new()];
         for (&peer, machine) in &machines {
             halves[usize::from(machine.right)].insert((self.votes.sent_to(peer), peer));
@@ -448,8 +451,8 @@ impl Ledger {
                     can.map(|&(sent, peer)| (has_part.contains(&half), sent, peer, half))
                 };
                 let Some((_, sent, peer, half)) = [false, true].into_iter().filter_map(first_of).min() else {
-                    // Other machines may be known later.
-                    self.ask_again(io.now, config);
+                    // Other machines may become known later.
+                    self.look_again_later(io.now, config);
                     self.note_stuck(part, &stuck_before, &machines, io, config);
                     continue;
                 };
@@ -472,17 +475,17 @@ impl Ledger {
         requests
     }
 
-    /// Copies are looked at again after a while.
-    fn ask_again(&mut self, now: Time, config: &Config) {
+    /// Has copies looked for again after [`Config::placement_timeout`].
+    fn look_again_later(&mut self, now: Time, config: &Config) {
         let at = now + config.placement_timeout;
         self.votes.again_at = Some(self.votes.again_at.map_or(at, |known| known.min(at)));
         self.ends_at(at);
     }
 
-    /// These tasks in runs, each with those who have it or have voted on it. Takes n log n of all intervals that are placed, and
-    /// of all votes.
+    /// These tasks in runs, each with the machines that hold it or have voted on it. Takes n log n steps for n placed
+    /// intervals and votes.
     fn holders(&self, ranges: &IntervalSet) -> Vec<(Range<u64>, Vec<PeerId>)> {
-        // Who comes, and who goes, at which index; the wanted tasks as those of nobody.
+        // At each index, which machine's interval begins or ends there; the wanted tasks as those of `None`.
         let mut marks: Vec<(u64, bool, Option<PeerId>)> = Vec::new();
         let mut mark = |range: Range<u64>, who| marks.extend([(range.start, true, who), (range.end, false, who)]);
         for placement in self.placed.iter() {

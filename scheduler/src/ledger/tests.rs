@@ -1,4 +1,4 @@
-//! Tests of the ledger: where every task is, whatever executors say and whenever leases end.
+//! Tests of the ledger: every task has its place, whatever executors send and whenever leases end.
 
 mod checkpoints;
 mod declined;
@@ -61,7 +61,7 @@ pub(super) fn result(index: u64, success: bool) -> TaskResult {
 }
 
 impl Ledger {
-    /// What is issued now.
+    /// The requests issued now.
     pub(super) fn requests(&mut self, io: &Io, config: &Config) -> Vec<Request> {
         self.issue(Vec::new, io, config).into_iter().map(|(_, request)| request).collect()
     }
@@ -94,7 +94,7 @@ pub(super) fn persist_all(io: &mut Io) {
     assert!(tickets.into_iter().all(|ticket| io.persisted(ticket).opened.is_none()), "no submission is among them");
 }
 
-/// Where every index is, gathered without the ledger's own arithmetic.
+/// The places of every index, gathered without the ledger's own arithmetic.
 fn places(ledger: &Ledger) -> Vec<u64> {
     let mut all: Vec<u64> = ledger.waiting.unissued().indices().collect();
     all.extend(ledger.waiting.pausing().flat_map(IntervalSet::indices));
@@ -137,24 +137,24 @@ pub(super) fn assert_accounted(ledger: &Ledger) {
 }
 
 #[test]
-fn nobody_holds_what_was_never_issued() {
+fn a_holding_of_unissued_tasks_places_none() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 1);
     ledger.holding(said(1, 1, IntervalSet::from(0..10)), &mut io, &config);
     assert_eq!(ledger.view().placed, 0);
-    // Once it was, whoever comes first with a word is believed, and nobody takes from another.
+    // Once it was issued, the first machine to claim a task gets it, and no other takes it away.
     assert_eq!(ledger.requests(&io, &config).len(), 1);
     ledger.holding(said(2, 1, IntervalSet::from(0..10)), &mut io, &config);
     ledger.holding(said(1, 2, IntervalSet::from(0..30)), &mut io, &config);
     let placed: Vec<_> = ledger.placements().map(|(executor, ranges)| (executor.peer.0[0], ranges.len())).collect();
     assert_eq!(placed, [(1, 20), (2, 10)]);
-    // In a later life nobody knows what was issued.
+    // After a restart it is unknown which tasks were issued.
     let mut ledger = self::ledger(&io, 1);
     ledger.restore_attempt(0);
     ledger.holding(said(1, 1, IntervalSet::from(0..10)), &mut io, &config);
     assert_eq!(ledger.view().placed, 10);
-    // Nor was anything issued of a bag that is not measured.
+    // No task of an unmeasured bag was issued.
     let mut ledger = self::ledger(&io, 1);
     ledger.bag.task_mops = 0.0;
     ledger.restore_attempt(2);
@@ -163,7 +163,7 @@ fn nobody_holds_what_was_never_issued() {
 }
 
 #[test]
-fn what_nobody_answers_to_is_issued_again_long_before_all_must_have_answered() {
+fn an_unanswered_request_is_issued_again_early() {
     type Answer = fn(&mut Ledger, &mut Io);
     let config = Config::default();
     let holding: Answer = |ledger, io| ledger.holding(said(1, 1, IntervalSet::from(0..1)), io, &Config::default());
@@ -253,7 +253,7 @@ proptest! {
                     let ranges = IntervalSet::from(start..start + length);
                     ledger.offer(contact(executor), &ranges, contact(to), &mut io, &config);
                 }
-                // At a restart nothing is on its way, and each executor is known once.
+                // After a restart no request is on its way, and each executor is known once.
                 Step::Restore { executor, .. }
                     if ledger.issues.iter().next().is_some() || ledger.placed.of(contact(executor).peer).is_some() => {}
                 Step::Restore { executor, start, length } => {
@@ -286,7 +286,7 @@ proptest! {
                 places.sort_unstable();
                 prop_assert_eq!(places, (0..TASKS).collect::<Vec<_>>());
             }
-            // What is over stays over.
+            // Ended tasks stay ended.
             let after: BTreeSet<u64> = over(&ledger).collect();
             prop_assert!(before.is_subset(&after));
         }
@@ -294,7 +294,7 @@ proptest! {
 }
 
 #[test]
-fn the_last_copy_that_is_lost_is_issued_again_and_the_first_result_ends_all() {
+fn a_lost_last_copy_is_issued_again_and_the_first_result_ends_all() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 0);
@@ -304,14 +304,14 @@ fn the_last_copy_that_is_lost_is_issued_again_and_the_first_result_ends_all() {
     let more = ledger.replicate(&IntervalSet::from(30..50), &io, &config);
     assert_eq!(more.len(), 1);
     assert_eq!(more[0].ranges, IntervalSet::from(30..TASKS));
-    // Nobody gets a second copy of what it has, and no third one is made.
+    // No machine gets a second copy of a task, and there is no third copy.
     ledger.holding(said(1, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
     assert!(ledger.replicate(&IntervalSet::from(30..TASKS), &io, &config).is_empty());
     ledger.holding(said(2, 1, IntervalSet::from(20..TASKS)), &mut io, &config);
     assert_eq!(ledger.placed.of(contact(2).peer).unwrap().ranges, IntervalSet::from(30..TASKS));
     assert!(ledger.replicate(&IntervalSet::from(30..TASKS), &io, &config).is_empty());
     assert_eq!((ledger.view().placed, ledger.view().unplaced), (TASKS, 0));
-    // The first executor drops all: only what nobody else has is issued again.
+    // The first executor drops all: only tasks without another copy are issued again.
     ledger.holding(said(1, 3, IntervalSet::new()), &mut io, &config);
     assert_eq!((ledger.view().placed, ledger.view().reissued), (10, 30));
     ledger.results(&contact(2), vec![result(30, true)], &mut io, &config);
@@ -319,9 +319,9 @@ fn the_last_copy_that_is_lost_is_issued_again_and_the_first_result_ends_all() {
     assert_eq!((ledger.view().placed, ledger.view().done), (9, 1));
 }
 
-/// What is to go to a machine that asked may be in more pieces than a request takes, since others have done what was between.
+/// Offered tasks may have more intervals than a request, since other machines have ended the tasks between them.
 #[test]
-fn an_offer_in_too_many_pieces_goes_where_a_request_goes() {
+fn an_offer_with_too_many_intervals_is_issued_through_the_tree() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 0);
@@ -395,7 +395,7 @@ fn ten_million_tasks_on_ten_thousand_executors_take_a_few_megabytes() {
     }
     assert_eq!((ledger.view().placed, ledger.view().executors), (EXECUTORS * SHARE, EXECUTORS));
     let placed_bytes = bytes(&ledger);
-    // Everybody has begun at the start of its share, and now and then on a second slot further on.
+    // Each machine has begun at the start of its share, and some on a second slot further on.
     let mut most_bytes = 0;
     for round in 0..100_u64 {
         for number in 0..EXECUTORS {
@@ -431,8 +431,8 @@ fn a_bag_closes_when_every_result_is_journalled() {
     assert_eq!(view.closed.map(|(closing, _)| closing), Some(Closing::Completed));
 }
 
-/// What was last sent to this executor.
-fn told(io: &Io, executor: u8) -> Option<Message> {
+/// The last message to this executor.
+fn last_message(io: &Io, executor: u8) -> Option<Message> {
     io.effects.iter().rev().find_map(|effect| match effect {
         Effect::Send { to, message } if to.peer == contact(executor).peer => Some(message.clone()),
         _ => None,
@@ -440,7 +440,7 @@ fn told(io: &Io, executor: u8) -> Option<Message> {
 }
 
 #[test]
-fn a_lease_is_renewed_for_what_the_submitter_has_heard_and_nothing_else() {
+fn a_renewal_extends_only_the_last_holding() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 0);
@@ -456,28 +456,28 @@ fn a_lease_is_renewed_for_what_the_submitter_has_heard_and_nothing_else() {
     for (executor, version) in [(contact(1), 2), (contact(1), 4), (another_life, 3), (contact(2), 3)] {
         io.effects.clear();
         assert_eq!(ledger.renew(&executor, version, &mut io, &config), None);
-        let answer = told(&io, executor.peer.0[0]);
+        let answer = last_message(&io, executor.peer.0[0]);
         assert!(matches!(&answer, Some(Message::Lease { version: 0, drop, .. }) if drop.is_empty()), "{answer:?}");
     }
     assert_eq!(ledger.placed.of(contact(1).peer).unwrap().until, end, "none of them renewed anything");
-    // Another has done one of its tasks: it has to hear of that.
+    // Another machine has done one of its tasks: the executor must drop it.
     ledger.replicate(&IntervalSet::from(7..8), &io, &config);
     ledger.holding(said(2, 1, IntervalSet::from(7..8)), &mut io, &config);
     ledger.record_result(result(7, true), contact(2), &mut io);
     assert_eq!(ledger.renew(&contact(1), 3, &mut io, &config), None);
     ledger.holding(said(1, 4, IntervalSet::from(0..TASKS)), &mut io, &config);
-    let answer = told(&io, 1);
+    let answer = last_message(&io, 1);
     assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == IntervalSet::from(7..8)), "{answer:?}");
     assert!(ledger.renew(&contact(1), 4, &mut io, &config).is_some());
     ledger.close(Closing::Cancelled, &mut io);
     assert_eq!(ledger.renew(&contact(1), 4, &mut io, &config), None);
-    let answer = told(&io, 1);
+    let answer = last_message(&io, 1);
     let all = IntervalSet::from(0..TASKS);
     assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == all), "{answer:?}");
 }
 
 #[test]
-fn what_is_offered_goes_to_the_other_machine_or_is_issued_again() {
+fn offered_tasks_go_to_the_asker_or_are_issued_again() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 0);
@@ -485,25 +485,25 @@ fn what_is_offered_goes_to_the_other_machine_or_is_issued_again() {
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     let offered = IntervalSet::from(30..TASKS);
     for _ in 0..2 {
-        // The second time nothing more happens.
+        // The second `Offer` changes nothing.
         ledger.offer(contact(1), &offered, contact(2), &mut io, &config);
         assert_eq!((ledger.view().placed, ledger.view().unplaced, ledger.issues.iter().count()), (30, 10, 1));
-        let answer = told(&io, 1);
+        let answer = last_message(&io, 1);
         assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == offered), "{answer:?}");
     }
-    assert!(told(&io, 2).is_none(), "not before that is durable");
+    assert!(last_message(&io, 2).is_none(), "not before that is durable");
     persist_all(&mut io);
-    let sent = told(&io, 2);
+    let sent = last_message(&io, 2);
     let Some(Message::Request { request, node: Node::Leaf, climbing: false }) = sent else { panic!("{sent:?}") };
     assert_eq!(request.ranges, offered);
     assert!(request.attempt > first.attempt, "who had and dropped them knows that these are not the same again");
-    // Who had them keeps nothing of them; who gets them places them.
+    // The offering machine loses the tasks; the asker's `Holding` places them.
     ledger.holding(said(1, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
     assert_eq!((ledger.view().placed, ledger.view().unplaced), (30, 10), "they are another's");
     ledger.holding(said(2, 1, offered.clone()), &mut io, &config);
     assert_eq!(ledger.placed.of(contact(2).peer).unwrap().ranges, offered);
     assert_eq!((ledger.view().placed, ledger.view().reissued), (TASKS, 0));
-    // Nobody gives what another has, and what does not arrive is issued again.
+    // A machine cannot offer another's tasks; tasks that do not arrive are issued again.
     ledger.offer(contact(1), &offered, contact(3), &mut io, &config);
     assert_eq!(ledger.placed.of(contact(2).peer).unwrap().ranges, offered);
     ledger.offer(contact(2), &offered, contact(3), &mut io, &config);
@@ -513,7 +513,7 @@ fn what_is_offered_goes_to_the_other_machine_or_is_issued_again() {
 }
 
 #[test]
-fn a_failure_told_twice_counts_once() {
+fn a_repeated_failure_counts_once() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 1);
@@ -522,7 +522,7 @@ fn a_failure_told_twice_counts_once() {
     ledger.results(&contact(1), vec![result(5, false)], &mut io, &config);
     ledger.results(&contact(1), vec![result(5, false)], &mut io, &config);
     assert_eq!((ledger.tries.iter().next().unwrap().1.count, ledger.view().unplaced), (1, 1));
-    // It still lists the task, since the acknowledgement is on its way: that places nothing.
+    // The executor still lists the task, since the acknowledgement is on its way: that places nothing.
     ledger.holding(said(1, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
     assert_eq!((ledger.view().placed, ledger.view().unplaced), (TASKS - 1, 1));
     // The second attempt may be the last.
@@ -538,7 +538,7 @@ fn a_failure_told_twice_counts_once() {
 }
 
 #[test]
-fn what_an_executor_no_longer_lists_is_issued_again() {
+fn tasks_that_a_holding_no_longer_lists_are_issued_again() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 0);
@@ -546,7 +546,7 @@ fn what_an_executor_no_longer_lists_is_issued_again() {
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     ledger.holding(said(1, 2, IntervalSet::from(0..10)), &mut io, &config);
     assert_eq!(ledger.view().reissued, TASKS - 10);
-    // An older word changes nothing.
+    // An older `Holding` changes nothing.
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     assert_eq!(ledger.view().placed, 10);
     let again = ledger.requests(&io, &config);
@@ -556,7 +556,7 @@ fn what_an_executor_no_longer_lists_is_issued_again() {
 }
 
 #[test]
-fn a_restart_gives_every_lease_a_full_new_term() {
+fn every_lease_gets_a_full_term_after_a_restart() {
     let config = Config::default();
     let mut io = io();
     io.now = Time::ZERO + Duration::from_secs(1000);
@@ -564,7 +564,7 @@ fn a_restart_gives_every_lease_a_full_new_term() {
     ledger.restore_done(contact(1).peer, &result(0, true), io.now, &io);
     ledger.restore_placed(contact(1), &IntervalSet::from(0..20), &mut io, &config);
     assert_eq!((ledger.view().done, ledger.view().placed), (1, 19));
-    // What is all over is nobody's any more, on disk neither.
+    // A placement whose tasks have all ended is removed, also on disk.
     ledger.restore_placed(contact(2), &IntervalSet::from(0..1), &mut io, &config);
     let gone = Change::Delete(RecordKey::Placed(ledger.bag.id, contact(2).peer));
     assert!(matches!(&io.effects[..], [Effect::Persist { changes, .. }] if *changes == [gone]), "{:?}", io.effects);
@@ -580,7 +580,7 @@ fn a_restart_gives_every_lease_a_full_new_term() {
 }
 
 #[test]
-fn results_that_nobody_wants_are_acknowledged_and_those_on_their_way_are_not() {
+fn unwanted_results_are_acknowledged_and_those_being_fetched_are_not() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 0);
@@ -598,20 +598,20 @@ fn results_that_nobody_wants_are_acknowledged_and_those_on_their_way_are_not() {
     ledger.fetched(5, true, None, &mut io);
     ledger.results(&contact(1), vec![result(5, true)], &mut io, &config);
     assert_eq!((acks(&io), ledger.view().duplicates), (0, 0), "not before the journal is durable");
-    // Nor is it told to forget the task.
+    // The executor is not told to drop the task either.
     ledger.holding(said(1, 1, IntervalSet::from(5..6)), &mut io, &config);
-    let answer = told(&io, 1);
+    let answer = last_message(&io, 1);
     assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if drop.is_empty()), "{answer:?}");
     persist_all(&mut io);
     assert_eq!(acks(&io), 1, "the one whose word counted");
     ledger.holding(said(1, 2, IntervalSet::from(5..6)), &mut io, &config);
-    let answer = told(&io, 1);
+    let answer = last_message(&io, 1);
     assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if drop.contains(5)), "{answer:?}");
     ledger.results(&contact(2), vec![result(5, true)], &mut io, &config);
     assert_eq!((acks(&io), ledger.view().duplicates), (2, 1));
 }
 
-/// Results sent from here as if they were that machine's.
+/// The results of a machine reach the ledger.
 fn ends(ledger: &mut Ledger, executor: u8, index: u64, io: &mut Io) -> (bool, u64) {
     let (before, config) = (ledger.counts.unasked, Config::default());
     io.effects.clear();
@@ -622,25 +622,25 @@ fn ends(ledger: &mut Ledger, executor: u8, index: u64, io: &mut Io) -> (bool, u6
 }
 
 #[test]
-fn only_who_has_or_had_a_task_ends_it() {
+fn only_present_and_former_holders_end_a_task() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 3);
     assert_eq!(ends(&mut ledger, 9, 0, &mut io), (false, 1), "nothing was issued");
     ledger.requests(&io, &config);
     ledger.holding(said(1, 1, IntervalSet::from(0..30)), &mut io, &config);
-    // Whoever says so now may be the one whom the rest has reached.
+    // Any machine may be the one that the request has reached.
     assert_eq!(ends(&mut ledger, 2, 35, &mut io), (true, 0));
     assert_eq!(ends(&mut ledger, 9, 5, &mut io), (false, 1), "another machine has it");
-    assert!(matches!(told(&io, 9), Some(Message::Lease { version: 0, drop, .. }) if drop.is_empty()));
+    assert!(matches!(last_message(&io, 9), Some(Message::Lease { version: 0, drop, .. }) if drop.is_empty()));
     assert_eq!(ledger.view().done, 1);
-    // Nor does a claim help while its machine renews its lease.
+    // A claim does not help while the task's executor renews its lease.
     ledger.holding(said(9, 1, IntervalSet::from(0..30)), &mut io, &config);
-    assert!(matches!(told(&io, 9), Some(Message::Lease { drop, .. }) if drop == IntervalSet::from(0..30)));
+    assert!(matches!(last_message(&io, 9), Some(Message::Lease { drop, .. }) if drop == IntervalSet::from(0..30)));
     assert_eq!(ends(&mut ledger, 9, 5, &mut io), (false, 1));
     assert_eq!(ledger.placed.of(contact(1).peer).unwrap().ranges, IntervalSet::from(0..30));
     assert_eq!(ends(&mut ledger, 1, 5, &mut io), (true, 0));
-    // What it gave away, and what another has since its lease ended, it may have ended all the same.
+    // A former executor may have ended the tasks that it gave away or lost with its lease.
     ledger.offer(contact(1), &IntervalSet::from(6..8), contact(3), &mut io, &config);
     ledger.holding(said(3, 1, IntervalSet::from(6..8)), &mut io, &config);
     assert_eq!(ends(&mut ledger, 1, 6, &mut io), (true, 0));
@@ -650,14 +650,14 @@ fn only_who_has_or_had_a_task_ends_it() {
     ledger.holding(said(2, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
     assert_eq!(ends(&mut ledger, 1, 10, &mut io), (true, 0));
     assert_eq!(ends(&mut ledger, 9, 11, &mut io), (false, 1));
-    // So it keeps what it has finished of that until its results are here, whoever has it now; not what is over, or was never there.
+    // So it keeps those that it finished until its results are here, but not tasks that have ended or that it never held.
     ledger.record_result(result(14, true), contact(1), &mut io);
     persist_all(&mut io);
     let some: IntervalSet = [14..15, 17..18].into_iter().collect();
     for (executor, forgotten) in [(1, some), (9, IntervalSet::from(14..18))] {
         let claim = said(executor, 9, IntervalSet::from(14..18));
         ledger.holding(Holding { finished: IntervalSet::from(14..17), ..claim }, &mut io, &config);
-        let answer = told(&io, executor);
+        let answer = last_message(&io, executor);
         assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == forgotten), "{answer:?}");
     }
     assert_eq!(
@@ -665,7 +665,7 @@ fn only_who_has_or_had_a_task_ends_it() {
         ledger.view().placed,
         "what is placed stays where it is"
     );
-    // Also in a later life of this machine.
+    // The same after a restart of the submitter.
     let former: Vec<Record> = ledger.former().collect();
     let mut later = self::ledger(&io, 3);
     later.restore_attempt(1);
@@ -682,14 +682,14 @@ fn only_who_has_or_had_a_task_ends_it() {
 }
 
 #[test]
-fn what_machines_had_is_remembered_within_bounds() {
+fn former_placements_are_bounded() {
     let mut io = io();
     let mut ledger = ledger(&io, 0);
     ledger.bag.tasks = 100_000;
     let scattered: IntervalSet = (0..50_000).map(|at| 2 * at..2 * at + 1).collect();
     ledger.note_former(contact(1).peer, &scattered);
     assert_eq!(ledger.former.of(contact(1).peer).unwrap().intervals(), HELD_INTERVALS_MAX);
-    // What is over needs no memory.
+    // Ended tasks are forgotten.
     ledger.record_result(result(0, true), contact(1), &mut io);
     ledger.note_former(contact(1).peer, &IntervalSet::from(0..1));
     assert!(!ledger.former.of(contact(1).peer).unwrap().contains(0));

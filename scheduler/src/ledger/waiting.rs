@@ -1,4 +1,4 @@
-//! Tasks that are on no machine, nor on their way to one: to be issued now, or after a pause.
+//! Tasks that are neither on a machine nor in a request: unissued ones, and those that pause.
 
 use std::collections::BTreeMap;
 
@@ -10,22 +10,22 @@ use crate::ranges::IntervalSet;
 #[derive(Debug)]
 pub(super) struct Waiting {
     unissued: IntervalSet,
-    /// To be issued then.
+    /// By the end of the pause.
     pausing: BTreeMap<Time, IntervalSet>,
 }
 
 impl Waiting {
-    /// All tasks of a bag of so many.
+    /// All tasks of a bag are unissued.
     pub(super) fn new(tasks: u64) -> Self {
         Self { unissued: IntervalSet::from(0..tasks), pausing: BTreeMap::new() }
     }
 
-    /// Those to be issued now.
+    /// Tasks to be issued now.
     pub(super) fn unissued(&self) -> &IntervalSet {
         &self.unissued
     }
 
-    /// Those whose pause has not ended, by its end.
+    /// Tasks whose pause has not ended, by its end.
     pub(super) fn pausing(&self) -> impl Iterator<Item = &IntervalSet> {
         self.pausing.values()
     }
@@ -34,22 +34,22 @@ impl Waiting {
         self.unissued.len() + self.pausing.values().map(IntervalSet::len).sum::<u64>()
     }
 
-    /// These are to be issued now.
+    /// These tasks are unissued from now on.
     pub(super) fn add(&mut self, ranges: &IntervalSet) {
         self.unissued.extend_with(ranges);
     }
 
-    /// Those of these that were to be issued are, or are on a machine without that.
+    /// These tasks are issued, or were found on a machine: they are not unissued any more.
     pub(super) fn take(&mut self, ranges: &IntervalSet) {
         self.unissued.subtract(ranges);
     }
 
-    /// These are to be issued then.
+    /// These tasks pause until then.
     pub(super) fn pause(&mut self, ranges: &IntervalSet, until: Time) {
         self.pausing.entry(until).or_default().extend_with(ranges);
     }
 
-    /// Those whose pause is over are to be issued.
+    /// Tasks whose pause has ended are unissued from now on.
     pub(super) fn end_pauses(&mut self, now: Time) {
         while let Some(first) = self.pausing.first_entry()
             && *first.key() <= now
@@ -58,7 +58,7 @@ impl Waiting {
         }
     }
 
-    /// A task is over: it waits for nothing.
+    /// Forgets a task, since it has ended.
     pub(super) fn remove(&mut self, index: u64) {
         self.unissued.remove_index(index);
         self.pausing.retain(|_, ranges| {
@@ -67,7 +67,7 @@ impl Waiting {
         });
     }
 
-    /// Nothing is tried again.
+    /// Forgets all pausing tasks, since the bag is closed.
     pub(super) fn end_all_pauses(&mut self) {
         self.pausing.clear();
     }
@@ -77,13 +77,13 @@ impl Waiting {
         self.pausing.first_key_value().map(|(&until, _)| until)
     }
 
-    /// Takes those that wait out of `ranges`.
+    /// Takes unissued and pausing tasks out of `ranges`.
     pub(super) fn subtract_from(&self, ranges: &mut IntervalSet) {
         ranges.subtract(&self.unissued.intersection(ranges));
         self.subtract_pausing_from(ranges);
     }
 
-    /// Takes those that pause out of `ranges`.
+    /// Takes pausing tasks out of `ranges`.
     pub(super) fn subtract_pausing_from(&self, ranges: &mut IntervalSet) {
         for pausing in self.pausing.values() {
             ranges.subtract(&pausing.intersection(ranges));

@@ -1,11 +1,11 @@
-//! How much work a task of the bag is, by what machines say of the tasks that they ran.
+//! The work of a task of the bag, as the executors' results report it.
 //!
-//! Where the user declared no a, what machines say becomes the a of what is issued again, and other machines count that
-//! against the submitter's quota. So one machine must not be able to set it: each has one voice, the mean of what it said, and
-//! the median of the voices counts. Between two middle voices the submitter's own measurement decides. A machine that says
-//! more than it can have done since it was sent the task says nothing.
+//! Where the user declared no task size, tasks are issued again with the reported one, and executors count that against the
+//! submitter's quota. So no single machine may set it: each has one voice, the mean over its results, and the median of the
+//! voices counts. Between two middle voices the submitter's own measurement decides. A result with more work than its
+//! machine can have done since it was sent the task does not count.
 //!
-//! Left out: what a bag takes of each kind of task (they are one kind), and machines beyond the first [`VOICES_MAX`].
+//! Left out: different kinds of tasks in one bag; machines beyond the first [`VOICES_MAX`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use idlewood_overlay::PeerId;
 
 use crate::bag::TaskResult;
 
-/// Machines that are asked; a median of more says the same. Our choice.
+/// Most machines with a voice; the median of more is the same. Our choice.
 const VOICES_MAX: usize = 256;
-/// How many times as fast as this machine's slot another machine can run one task. Our choice: desktops that one meets are
-/// within ten times of each other.
+/// Another machine runs a task at most so many times as fast as a slot of this one. Our choice: common desktops are within
+/// ten times of each other.
 const TIMES_AS_FAST_MAX: f64 = 64.0;
-/// What clocks and rounding may add to the time that a task took.
+/// Added to the time that a task may have taken, for clocks and rounding.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// What machines said.
+/// The work of a task, by machine.
 #[derive(Debug)]
 pub(super) struct Work {
-    /// Of one task, as it was measured or declared here before; 0 while it is not.
+    /// As this machine measured it or the user declared it, in Mop; 0 before.
     here_mops: f64,
-    /// Of each machine: how many tasks, and their summed work in Mop.
+    /// For each machine the number of its tasks, and their summed work in Mop.
     voices: BTreeMap<PeerId, (u64, f64)>,
-    /// Results that said more than their machine can have done.
+    /// Results with more work than their machine can have done.
     overstated: u64,
 }
 
@@ -38,17 +38,18 @@ impl Work {
         Self { here_mops, voices: BTreeMap::new(), overstated: 0 }
     }
 
-    /// The first task has shown its work.
+    /// This machine has measured a task.
     pub(super) fn measured(&mut self, here_mops: f64) {
         self.here_mops = here_mops;
     }
 
-    /// Results that said more than their machine can have done.
+    /// Results with more work than their machine can have done.
     pub(super) fn overstated(&self) -> u64 {
         self.overstated
     }
 
-    /// A machine that got this task at most `within` ago says how much work it was; `speed_mops` is that of a slot here.
+    /// Counts the work in a result from a machine that was sent the task at most `within` ago; `speed_mops` is the speed of
+    /// a slot of this machine.
     pub(super) fn note(&mut self, executor: PeerId, result: &TaskResult, within: Duration, speed_mops: f64) {
         if !result.success {
             return;
@@ -62,7 +63,7 @@ impl Work {
         }
     }
 
-    /// Work of one task in Mop; nothing before a machine has said anything.
+    /// Work of one task in Mop; `None` before the first result.
     pub(super) fn of_task(&self) -> Option<f64> {
         let mut voices: Vec<f64> = self.voices.values().map(|&(tasks, sum)| sum / tasks as f64).collect();
         voices.sort_by(f64::total_cmp);

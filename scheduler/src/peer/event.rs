@@ -1,4 +1,4 @@
-//! What a driver tells a peer, and what a peer orders its driver to do.
+//! Events, with which a driver tells a peer what happened, and effects, with which a peer orders its driver what to do.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,25 +32,24 @@ pub struct Submission {
     pub replication: Replication,
 }
 
-/// That tasks of a bag may queue on a machine, and what their driver knows of the bag.
+/// The driver's permission that tasks of a bag queue on its machine, and what the driver knows of the bag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Approval {
-    /// How long ago its submitter signed it by the clock of this machine ([`crate::manifest_age`]); the longest duration where
-    /// nobody knows.
+    /// The age of the bag's manifest by this machine's clock ([`crate::manifest_age`]); [`Duration::MAX`] where it is unknown.
     pub signed_ago: Duration,
-    /// Whether this machine has what the bag's tasks need. Where it has not, they begin when their submitter has answered, which
-    /// alone gives the key to read it with.
+    /// Whether this machine has all blobs that the bag's tasks need. Where it has not, tasks begin when the submitter has
+    /// answered, which alone gives the key to read the blobs with.
     pub at_hand: bool,
 }
 
 /// How a started task ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TaskOutcome {
-    /// It ran, well or not.
+    /// It ran to its end, successfully or not.
     Finished(Finished),
-    /// Its program or input could not be had; the bag is left alone for a while.
+    /// Its program or input could not be fetched.
     NotStarted {
-        /// How long.
+        /// No task of the bag is started for so long.
         retry_after: Duration,
     },
     /// The driver stopped it, as told or not.
@@ -62,19 +61,19 @@ pub enum TaskOutcome {
 pub enum Event {
     /// A first contact answered: join through it.
     Bootstrap(Contact),
-    /// What the transport has seen in a peer's certificate, before the peer's first message and again whenever it may have
-    /// been forgotten: the nonce of its place on the line. Without it that is taken as empty.
+    /// The transport has seen a peer's certificate: sent before the peer's first message, and again whenever the nonce may have
+    /// been forgotten. Without this event the nonce counts as empty.
     Certified {
-        /// Whose.
+        /// The certified peer.
         peer: PeerId,
-        /// The nonce.
+        /// The nonce from which the peer's position key is made.
         nonce: Nonce,
     },
     /// A message arrived; `from` is authenticated by the transport.
     Received {
-        /// Who sent it.
+        /// The sender.
         from: PeerId,
-        /// What was sent.
+        /// The message.
         message: Message,
     },
     /// The transport could not deliver to this peer, or lost its connection.
@@ -83,91 +82,90 @@ pub enum Event {
     Persisted(Ticket),
     /// The user submits a bag.
     Submitted(Submission),
-    /// The first task of a bag was run to see how long it takes.
+    /// The answer to [`Effect::MeasureTask`].
     Measured {
-        /// Which bag.
+        /// The bag.
         bag: BagId,
         /// Work of one task, in Mop.
         task_mops: f64,
-        /// Its result where it ran to the end.
+        /// The result of the measured task, if it ran to its end.
         result: Option<TaskResult>,
     },
     /// The user gives up a bag.
     Cancelled(BagId),
-    /// The user wants tasks of a bag that are over to be run again.
+    /// The user wants ended tasks of a bag to be run again.
     Rerun {
-        /// Which bag.
+        /// The bag.
         bag: BagId,
-        /// Which tasks; those that are not over do not matter.
+        /// The tasks; those that have not ended are ignored.
         tasks: IntervalSet,
     },
-    /// The user needs nothing of a bag any more; ignored unless it is over, or was not written yet.
+    /// The user removes a bag; ignored unless it is closed, or its submission is not durable yet.
     Removed(BagId),
-    /// The answer to [`Effect::Authorise`]: tasks of the bag may queue here, or why not. Unasked, of a bag that is here: it may
-    /// not be any more; what runs of it stops, and all that is not over goes back.
+    /// The answer to [`Effect::Authorise`]. A refusal without that effect, of a bag that is here, withdraws the permission:
+    /// its running tasks are stopped, and its unfinished tasks go back.
     Authorised {
-        /// Which bag.
+        /// The bag.
         bag: BagId,
-        /// Whether they may.
+        /// Whether its tasks may queue here, or why not.
         verdict: Result<Approval, DeclineReason>,
     },
-    /// A worker is free again.
+    /// A task has ended, and its worker is free again.
     TaskEnded {
-        /// Which task it had.
+        /// The task.
         task: TaskId,
-        /// How that ended.
+        /// How it ended.
         outcome: TaskOutcome,
     },
-    /// These tasks, which began here in an earlier life, left checkpoints.
+    /// After a restart: these tasks began on this machine before, and left checkpoints on its disk.
     CheckpointsFound {
-        /// Of which bag.
+        /// Their bag.
         bag: BagId,
-        /// Which tasks.
+        /// The tasks.
         tasks: IntervalSet,
     },
-    /// The answer to [`Effect::KeepCheckpoints`]; those that have none are not named. Ignored if tasks went on meanwhile.
+    /// The answer to [`Effect::KeepCheckpoints`]. Ignored if tasks went on meanwhile.
     CheckpointsKept {
-        /// As the effect says it.
+        /// The effect's `stop`.
         stop: u64,
-        /// Of which bag.
+        /// The effect's `bag`.
         bag: BagId,
-        /// What is durable on this machine for each task; `None`: it has a checkpoint that cannot travel.
+        /// The durable checkpoint of each task that has one; `None` where it cannot travel.
         checkpoints: BTreeMap<u64, Option<Checkpoint>>,
     },
-    /// The output of a result is here, durable, or could not be had.
+    /// The answer to [`Effect::FetchOutput`].
     Fetched {
-        /// Whose output.
+        /// The task.
         task: TaskId,
-        /// Whether it is here.
+        /// Whether its output is durable on this machine.
         here: bool,
-        /// Of a task that came back before its end: what requests name for the next machine to go on from, where that is
-        /// not the output itself.
+        /// For a task that came back before its end: the checkpoint to name in requests, where it is not the output itself.
         checkpoint: Option<Checkpoint>,
     },
-    /// No task begins from now on: the owner of the machine is back, there is no room for results, or it is to finish. Said
-    /// again where only the other changes.
+    /// No task begins from now on: the machine's owner is back, its disk is full, or it finishes. Repeated where
+    /// `stands_still` changes.
     OwnerReturned {
-        /// Whether what has begun stands still, too, and does not go on to its end.
+        /// Whether begun tasks are frozen, too, instead of running to their end.
         stands_still: bool,
     },
     /// The owner of the machine is away: tasks begin, and go on.
     OwnerLeft,
-    /// The disk has no room for what would have to be written down of others' work, or has room again.
+    /// Whether the disk has no room to journal results of other machines.
     DiskFull(bool),
-    /// What has not begun, or is frozen for others, goes back at once, if no task begins here, and not after the vacate time.
+    /// Ends the vacate time now: unstarted and preempted tasks go back, if no task begins here.
     Vacate,
-    /// From now on that is so long after the owner's return.
+    /// Changes the vacate time, also the one that is running.
     VacatesAfter(Duration),
     /// Leave the grid in good order. Bags and tasks stay.
     Leave,
-    /// Back after a leave, in a newer life with the same bags and tasks. Ignored unless it left.
+    /// Join again after [`Event::Leave`], as a new incarnation with the same bags and tasks. Ignored unless this peer left.
     Return,
-    /// There is no room for this message, and [`Event::Room`] follows once there is. Of the tree's own traffic nobody is told:
-    /// it is lost.
+    /// The driver has no room for this message; [`Event::Room`] follows once it has. The driver drops messages of the overlay
+    /// without this event.
     Unsent {
-        /// To whom.
+        /// The receiver.
         to: Member,
-        /// What.
+        /// The message.
         message: Message,
     },
     /// There is room again for messages to this peer.
@@ -181,102 +179,102 @@ pub enum Event {
 pub enum Effect {
     /// Send a message. It may be lost, or come back with [`Event::Unsent`].
     Send {
-        /// To whom.
+        /// The receiver.
         to: Member,
-        /// What.
+        /// The message.
         message: Message,
     },
-    /// Write all of this or nothing, durably, then say so with [`Event::Persisted`].
+    /// Write all changes or none, durably; [`Event::Persisted`] follows.
     Persist {
         /// Names the write.
         ticket: Ticket,
-        /// What changes.
+        /// The changes.
         changes: Vec<Change>,
     },
-    /// Look whether a bag may queue here: whether its manifest is signed by a submitter of the grid, says what this header
-    /// says, and is what the owner lets run. [`Event::Authorised`] follows; nothing of it queues before.
+    /// Check whether a bag may queue here: its manifest is signed by a submitter of the grid, agrees with this header, and
+    /// is one that the owner lets run. [`Event::Authorised`] follows; no task of the bag queues before.
     Authorise {
-        /// The bag as a request describes it, which anybody may have written.
+        /// The bag as a request describes it; anybody may have written that.
         bag: BagHeader,
     },
     /// Run a task; [`Event::TaskEnded`] follows.
     StartTask {
-        /// On which worker, below [`crate::Config::places`]; it has no task.
+        /// The number of an idle worker, below [`crate::Config::places`].
         place: u32,
-        /// Which task.
+        /// The task.
         task: TaskId,
         /// 0 for the first try.
         attempt: u32,
         /// Its bag, whose submitter has the manifest.
         bag: BagHeader,
-        /// What it goes on from, unless it has been at work here since; the submitter has it.
+        /// The checkpoint to go on from, unless this machine has a newer one of the task; the submitter has the blob.
         checkpoint: Option<Checkpoint>,
     },
     /// Stop a task, frozen or not; [`Event::TaskEnded`] follows.
     StopTask {
-        /// On which worker.
+        /// The number of its worker.
         place: u32,
-        /// Which task.
+        /// The task.
         task: TaskId,
     },
-    /// Freeze a task: its worker keeps it, and others run meanwhile. It may end all the same, if it just did.
+    /// Freeze a task in its worker: it is preempted. [`Event::TaskEnded`] may follow all the same, if the task has just ended.
     FreezeTask {
-        /// On which worker.
+        /// The number of its worker.
         place: u32,
-        /// Which task.
+        /// The task.
         task: TaskId,
     },
     /// Let a task that [`Effect::FreezeTask`] froze go on where it stopped.
     ThawTask {
-        /// On which worker.
+        /// The number of its worker.
         place: u32,
-        /// Which task.
+        /// The task.
         task: TaskId,
     },
-    /// Keep, durably, what these tasks go on from, none of which runs; [`Event::CheckpointsKept`] follows unless there is
-    /// nothing to tell.
+    /// Pack the checkpoints of these tasks, none of which runs, and keep them durably; [`Event::CheckpointsKept`] follows,
+    /// unless the driver has nothing to say.
     KeepCheckpoints {
-        /// Which stop of this machine it is: what tasks keep after they went on is not what was asked for.
+        /// The number of the present stop: a checkpoint written after tasks went on is not the one asked for.
         stop: u64,
-        /// Of which bag.
+        /// The bag.
         bag: BagId,
-        /// Which tasks: they have begun, and are on no machine but this.
+        /// The tasks: they have begun here, and are on no other machine.
         tasks: IntervalSet,
     },
-    /// Freeze all tasks at once: the owner is back. Nothing is started or thawed until [`Effect::ResumeTasks`].
+    /// Freeze all tasks at once: the owner is back. No task is started or thawed until [`Effect::ResumeTasks`].
     SuspendTasks,
-    /// Let them go on, whether others begin or not, but for those that [`Effect::FreezeTask`] froze.
+    /// Thaw all tasks but those that [`Effect::FreezeTask`] froze. New tasks may still be held back.
     ResumeTasks,
-    /// Run the first task of a bag for a while to see how long it takes; [`Event::Measured`] follows.
+    /// Run the first task of a bag for a while to measure its work; [`Event::Measured`] follows.
     MeasureTask {
-        /// Which bag.
+        /// The bag.
         bag: BagId,
     },
-    /// Get the output of a task and keep it durably; [`Event::Fetched`] follows.
+    /// Fetch the output of a task and keep it durably; [`Event::Fetched`] follows.
     FetchOutput {
-        /// Whose output.
+        /// The task.
         task: TaskId,
-        /// Its content address.
+        /// The output's content address.
         output: BlobId,
-        /// Its size.
+        /// The output's size.
         output_bytes: u64,
         /// Whether it is the checkpoint of a task that came back before its end.
         unfinished: bool,
-        /// Who has it.
+        /// The machine that has the output.
         from: Contact,
     },
-    /// News.
+    /// Tell the driver's user.
     Notify(Notice),
 }
 
-/// What a driver's user may want to know.
+/// A notice for the driver's user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A submission is durable.
     BagAccepted(BagId),
-    /// Every task of a bag is over, or it was cancelled; durable.
+    /// Every task of a bag is done or failed, or the bag was cancelled; this is durable.
     BagClosed(BagId),
-    /// That a bag is to go is durable.
+    /// The removal of a bag is durable.
     BagRemoved(BagId),
     /// This peer is a member of the grid.
     Joined,

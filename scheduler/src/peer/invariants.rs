@@ -1,13 +1,13 @@
-//! What holds of a peer after each event. Checked in debug builds only, so in tests and simulations.
+//! Invariants of a peer, asserted after events in debug builds only, so in tests and simulations.
 
 use super::Peer;
 
-/// A check is followed by so many events without one as it goes through this many intervals: what tests take grows with the number
-/// of events alone, however much a peer holds.
+/// A check of n intervals is followed by n / 8 events without one: the time that checks take grows with the number of
+/// events only, however much a peer holds.
 const INTERVALS_PER_EVENT: usize = 8;
 
 impl Peer {
-    /// Panics where one of the rules is broken.
+    /// Panics where an invariant is broken, if a check is due.
     pub(super) fn check_invariants(&mut self) {
         if let Some(unchecked) = self.unchecked.checked_sub(1) {
             self.unchecked = unchecked;
@@ -25,8 +25,8 @@ impl Peer {
         self.io.assert_consistent();
         let placements: u64 = self.ledgers.values().map(|ledger| ledger.executors()).sum();
         debug_assert_eq!(self.io.placements, placements, "executors of all bags");
-        debug_assert!(self.io.local.is_empty(), "messages to this machine itself wait");
+        debug_assert!(self.io.local.is_empty(), "messages from this machine to itself wait");
         let gone = self.removals.keys().find(|bag| self.ledgers.contains_key(bag));
-        debug_assert!(gone.is_none(), "{gone:?} is to go, and is here");
+        debug_assert!(gone.is_none(), "{gone:?} is being removed, and is here");
     }
 }

@@ -1,13 +1,13 @@
-//! Redistribution: machines that could do more for the grid's largest stretch get work that waits elsewhere (ours; the
-//! paper places a task once).
+//! Redistribution: machines that could lower the grid's largest stretch ask for tasks that wait on others (ours; the paper
+//! places a task once).
 //!
-//! A machine that runs *dry* asks while the root says that tasks wait somewhere. So does one that has work, while the
-//! root says that somebody's stretch is clearly larger than its own: after a crash that cost its queue, a machine goes
-//! on with late deadlines while others still hold many early ones, though nobody is dry (*levelling*). It asks its leaf's
-//! parent, once, and again after a growing time; a grid that is idle, or level, is quiet. A router hands the question
-//! down to the child whose leaves have the longest wait, or the largest stretch, and up where that is far below the
-//! most there is, at most one in a second. A child that was asked is not asked again before it reports anew. The leaf at
-//! the end offers a share of what has not begun to the submitters ([`crate::executor`]), which issue it to the asker.
+//! A *dry* machine asks while the root reports that tasks wait somewhere. A machine that has work asks while the root
+//! reports a stretch clearly larger than its own (*levelling*): after a crash that cost its queue, a machine goes on with
+//! late deadlines while others still hold many early ones, though no machine is dry. The `Ask` goes to the leaf's parent,
+//! and again after a growing time; an idle or level grid sends none. A router passes an `Ask` down to the child whose
+//! leaves have the longest wait, or the largest stretch. Where that is far below the grid's most, the router passes it up,
+//! at most one a second. A child is not asked again before its next report. The leaf at the end offers a share of its
+//! unstarted tasks to their submitters (`executor`), which issue them to the asker.
 
 use std::time::Duration;
 
@@ -18,44 +18,44 @@ use crate::message::{Asker, Message};
 use crate::pace::Pace;
 use crate::router::CLIMBED_MAX;
 
-/// A shorter wait is not worth the messages, in seconds. Our choice: several times what a task takes to change hands.
+/// A shorter wait is not worth the messages, in seconds. Our choice: several times as long as it takes to move a task.
 const WAIT_S_MIN: u64 = 5;
-/// First and longest time between two questions of a machine that stays dry. Our choice.
+/// First and longest time between two `Ask`s of a machine that stays dry. Our choice.
 const ASK_AFTER_MIN: Duration = Duration::from_secs(2);
 const ASK_AFTER_MAX: Duration = Duration::from_secs(60);
-/// The first questions of machines that have work come spread out over so much time for each machine of the grid, and at most over
-/// so much. Our choice: each costs a submitter some 600 bytes.
+/// The first `Ask`s of machines that have work are spread over this time for each machine of the grid, and at most over the
+/// second. Our choice: each costs a submitter some 600 bytes.
 const ASK_SPREAD: Duration = Duration::from_millis(40);
 const ASK_SPREAD_MAX: Duration = Duration::from_secs(30);
-/// Least time between two questions that a router lets climb.
+/// Least time between two `Ask`s that a router passes up.
 const CLIMB_AFTER: Duration = Duration::from_secs(1);
 
-/// A machine asks where somebody's stretch is so many times its own. Our choice: without failures all are within that of
-/// each other.
+/// A machine asks where the largest stretch is this multiple of its own. Our choice: without failures all stretches are
+/// within that of each other.
 const UNEQUAL: f64 = 1.1;
-/// Such a question climbs on unless the subtree has a leaf whose stretch is this share of the largest. Our choice.
+/// Such an `Ask` climbs unless the subtree has a leaf whose stretch is this share of the largest. Our choice.
 const NEARLY: f64 = 0.95;
 
-/// When questions for work may be asked.
+/// When this peer may send an `Ask`, its own or another machine's.
 #[derive(Debug)]
 pub(super) struct Asking {
-    /// The longest wait of any leaf of the grid, by the root.
+    /// The longest wait of any leaf of the grid, as the root reports it.
     longest_wait_s: u64,
-    /// Whether there is nothing to do, found anew when something may have changed for the executor.
+    /// Whether a slot of this machine is idle, as of the executor's last dispatch.
     pub(super) is_dry: bool,
-    /// None while there is no reason to.
+    /// The next `Ask` of this machine; `None` while it has no reason to ask.
     next: Option<Question>,
-    /// When the own router may let one climb again.
+    /// When this machine's router may pass the next one up.
     climbs_after: Time,
 }
 
-/// The next question.
+/// The next `Ask` of this machine.
 #[derive(Clone, Copy, Debug)]
 struct Question {
-    /// Whether the reason is that there is nothing to do.
+    /// Whether the machine is dry.
     is_dry: bool,
     at: Time,
-    /// From then to the one after it.
+    /// From then to the `Ask` after it.
     pause: Duration,
 }
 
@@ -66,7 +66,7 @@ impl Asking {
 }
 
 impl Peer {
-    /// The root has news.
+    /// Takes over the root's latest report.
     pub(super) fn note_root(&mut self) {
         self.io.leaves = self.overlay.likely_count();
         let platform = self.platform();
@@ -74,7 +74,7 @@ impl Peer {
         self.io.maximum_stretch = platform.maximum_stretch;
     }
 
-    /// The stretch with which to ask for work; nothing where there is no reason to.
+    /// The stretch to name in an `Ask`, 0 on a dry machine; `None` where there is no reason to ask.
     fn wants_work(&self) -> Option<f64> {
         if !self.config.redistribution || self.overlay.state() != State::Member || self.executor.is_suspended() {
             return None;
@@ -83,22 +83,22 @@ impl Peer {
             return (self.asking.longest_wait_s >= WAIT_S_MIN).then_some(0.0);
         }
         let stretch = self.executor.stretch();
-        // What is 0 was published before there was work.
+        // A stretch of 0 was published before there was work.
         let is_behind = stretch > 0.0 && self.io.maximum_stretch > stretch * UNEQUAL;
         (self.config.levelling && is_behind).then_some(stretch)
     }
 
-    /// At what moment a machine that has work asks first: what follows is a matter of the submitters' links.
+    /// The pace by which machines that have work ask first: the `Offer`s that follow share the submitters' links.
     fn asks_evenly(&self) -> Pace {
         Pace::new(ASK_SPREAD.mul_f64(self.io.leaves as f64).min(ASK_SPREAD_MAX), &self.io.me, b"ask")
     }
 
-    /// When the next question is due.
+    /// When the next `Ask` is due.
     pub(super) fn ask_deadline(&self) -> Option<Time> {
         self.wants_work().map(|_| self.asking.next.map_or(self.io.now, |next| next.at))
     }
 
-    /// Asks for work where there is none here, or clearly more urgent work elsewhere.
+    /// Sends an `Ask` if it is due: there is no work here, or clearly more urgent work elsewhere.
     pub(super) fn ask_for_work(&mut self) {
         let Some(stretch) = self.wants_work() else {
             if !self.asking.is_dry {
@@ -109,7 +109,7 @@ impl Peer {
         let (now, is_dry) = (self.io.now, stretch == 0.0);
         let next = match self.asking.next {
             Some(next) if next.is_dry || !is_dry => Question { is_dry, ..next },
-            // One that has nothing to do asks at once. All others find out at the same moment that they should.
+            // A dry machine asks at once. Those that have work all learn at the same moment that they should ask.
             _ => Question { is_dry, at: if is_dry { now } else { self.asks_evenly().next(now) }, pause: ASK_AFTER_MIN },
         };
         self.asking.next = Some(next);
@@ -124,7 +124,7 @@ impl Peer {
         }
     }
 
-    /// A machine asks this machine's router for work, or its leaf.
+    /// An `Ask` for this machine's router or leaf arrived.
     pub(super) fn asked(&mut self, asker: Asker, node: Node, climbing: bool, climbed: u16) {
         if node == Node::Leaf {
             self.executor.answer_ask(&asker, &mut self.io, &self.config);

@@ -1,8 +1,8 @@
-//! Bags of which their user needs nothing any more.
+//! Removal of bags, on the user's order.
 //!
-//! That a bag is to go is written first, as the way in which it ended, and said when it is durable; then its records go piece by
-//! piece, the bag's own with the last. A million tasks so take the memory of one piece, and a restart goes on where the last life
-//! stopped.
+//! First the bag's record is written with [`Closing::Removed`], and the user is told once that is durable. Then the records
+//! of its results are deleted piece by piece, and the bag's own with the last piece. So a bag of a million tasks takes the
+//! memory of one piece, and a restarted peer goes on with the removal.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,19 @@ use crate::io::Then;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record, RecordKey};
 
-/// Records that go together. Our choice: some hundred kB of a journal.
+/// Records that are deleted in one write. Our choice: some hundred kB of a journal.
 pub(super) const PIECE: u64 = 4096;
 
-/// Bags that go, and of which of their tasks there are records.
+/// Bags under removal, and those of their tasks that still have records.
 pub(super) type Removals = BTreeMap<BagId, IntervalSet>;
 
 impl Peer {
-    /// Whoever still has something of it is told to forget it, as of any bag that is not known here.
+    /// Removes a closed bag, or one whose submission is not durable. Executors that still hold its tasks are told to drop
+    /// them when they next send a message, as for any bag that is unknown here.
     pub(super) fn remove(&mut self, bag: BagId) {
         let Some(ledger) = self.ledgers.remove(&bag) else { return };
         if !ledger.is_open() {
-            // It was never taken, and of its tasks nothing is written.
+            // Its submission is not durable, and its tasks have no records.
             self.io.give_up(bag);
             self.io.persist(vec![Change::Delete(RecordKey::Bag(bag))], Vec::new());
         } else if ledger.is_closed() {
@@ -40,7 +41,7 @@ impl Peer {
         }
     }
 
-    /// What is written of these bags is to go: an earlier life had begun to remove them.
+    /// Goes on with the removals that were under way before a restart.
     pub(super) fn restore_removals(&mut self, records: &[Record]) {
         for record in records {
             if let Record::Bag { bag, closed: Some((Closing::Removed, _)), .. } = record {
@@ -58,7 +59,7 @@ impl Peer {
         bags.into_iter().for_each(|bag| self.remove_piece(bag));
     }
 
-    /// The next piece goes when the one before is gone.
+    /// Deletes the next piece of a bag's records; called again when that is durable.
     pub(super) fn remove_piece(&mut self, bag: BagId) {
         let Some(left) = self.removals.get_mut(&bag) else { return };
         let piece = left.take_first(PIECE);

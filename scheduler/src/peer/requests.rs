@@ -1,4 +1,4 @@
-//! How requests enter the tree, climb, and go down (paper §6), also while the tree is being repaired.
+//! How this peer passes requests on: into the tree, up, and down (paper §6), also while the tree is being repaired.
 
 use idlewood_overlay::{Contact, Node, State};
 
@@ -8,7 +8,7 @@ use crate::ledger::Hop;
 use crate::message::Message;
 use crate::router::CLIMBED_MAX;
 
-/// Requests that wait for the repair of the tree at the same time; more are dropped, and issued again by their submitters.
+/// Most requests that wait for the repair of the tree; further ones are dropped, and issued again by their submitters.
 const CUT_OFF_MAX: usize = 256;
 
 impl Peer {
@@ -17,16 +17,16 @@ impl Peer {
         self.executor_touched = true;
         let (bag, submitter) = (request.bag.id, request.bag.submitter.peer);
         if submitter == self.io.me.peer && !self.ledgers.contains_key(&bag) {
-            // Somebody made it up: what is submitted here is known here.
+            // The request is invented: this peer knows all bags that it submitted.
             return;
         }
         if node == Node::Router && climbing && !self.overlay.hosts_router() && !self.is_alone() {
-            // It was meant for a router that has moved since: where this leaf hangs now, there is one.
+            // It was meant for a router that has moved to another machine: send it to this leaf's parent.
             self.enter(request);
             return;
         }
         if node == Node::Router && self.router.has_split(&request) {
-            // Also where the router has moved since: the leaf would take what others were sent.
+            // A repetition. Even where the router has moved since, the leaf must not take tasks that were sent to others.
             return;
         }
         if node == Node::Leaf || !self.overlay.hosts_router() {
@@ -34,8 +34,7 @@ impl Peer {
             return;
         }
         if climbing && self.overlay.depth(Node::Router).is_none() {
-            // Cut off from the root while the tree is being repaired: whatever is decided here would crowd this
-            // subtree, perhaps one machine.
+            // Cut off from the root: splitting the request now would crowd it into this subtree, perhaps one machine.
             if self.cut_off.len() < CUT_OFF_MAX {
                 self.cut_off.push((self.io.now + self.config.placement_timeout / 2, request));
             }
@@ -46,7 +45,7 @@ impl Peer {
         let sent = self.router.route(request.clone(), climbing, &self.overlay, &platform, now, &self.config);
         self.publish_router_by(now);
         if sent.is_empty() {
-            // The tree is being repaired and no child is known: this machine is always one that can.
+            // The tree is being repaired and the router knows no child: this machine's own leaf takes the request.
             self.executor.accept(request, &mut self.io, &self.config);
         }
         for (to, message) in sent {
@@ -55,8 +54,8 @@ impl Peer {
         }
     }
 
-    /// A request starts: at the own router, the leaf's parent, or the own leaf of a machine alone. Where there is none
-    /// of them, because the tree is being repaired, the submitter will issue it again.
+    /// Sends a request on its first hop: to this machine's router, its leaf's parent, or, on a machine alone, its leaf.
+    /// While the tree is being repaired there may be none: the request is dropped, and its submitter issues it again.
     pub(super) fn enter(&mut self, mut request: Request) {
         let is_above = |parent: &&Contact| parent.peer != self.io.me.peer;
         let parent = match self.overlay.depth(Node::Router) {
@@ -75,7 +74,7 @@ impl Peer {
         }
     }
 
-    /// Notes by which router a request of this machine leaves it.
+    /// Notes the router to which a request submitted here leaves this machine.
     fn note_hop(&mut self, to: &Contact, message: &Message) {
         let Message::Request { request, node: Node::Router, climbing } = message else { return };
         if to.peer == self.io.me.peer || !self.is_entering {
@@ -87,7 +86,8 @@ impl Peer {
         ledger.note_hops(request.number, vec![hop]);
     }
 
-    /// Lets those go on that had to wait for the repair of the tree. What waited too long its submitter issues again.
+    /// Passes on the requests that waited for the repair of the tree, once it is repaired; those that waited too long are
+    /// dropped, since their submitters issue them again.
     pub(super) fn pass_cut_off(&mut self) {
         let now = self.io.now;
         self.cut_off.retain(|(until, _)| *until > now);
@@ -103,7 +103,8 @@ impl Peer {
         self.overlay.state() == State::Alone
     }
 
-    /// Whether requests find their way: alone, and not about to join others, or with a leaf that hangs below the root.
+    /// Whether requests issued now find machines: this peer is alone and not about to join a grid, or its leaf hangs below
+    /// the root.
     pub(super) fn is_attached(&self) -> bool {
         match self.overlay.state() {
             State::Alone => self.alone_until.is_none_or(|until| until <= self.io.now),

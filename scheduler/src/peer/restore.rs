@@ -1,4 +1,4 @@
-//! A peer from what it had persisted.
+//! Rebuilds a peer from its records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,12 +23,12 @@ pub enum RestoreError {
     Config(String),
 }
 
-/// What nobody else can foresee of a peer.
+/// A peer's secrets, which make it unpredictable to others.
 #[derive(Clone, Copy)]
 pub struct Seed {
-    /// What it draws is drawn with this; another one at each start, but where runs are to be the same.
+    /// Seeds the random generators; another one at each start, unless a run is to be reproduced.
     pub chance: u64,
-    /// The keys of its bags come of this; always the same, so that they outlive a restart.
+    /// The keys of its bags are derived from this; always the same, so that they outlive a restart.
     pub bags: [u8; 32],
 }
 
@@ -46,17 +46,18 @@ impl fmt::Debug for Seed {
 }
 
 impl From<u64> for Seed {
-    /// For tests and simulations, where nobody has to be kept out.
+    /// For tests and simulations, where there is nothing to keep secret.
     fn from(chance: u64) -> Self {
         Self { chance, bags: *blake3::hash(&chance.to_le_bytes()).as_bytes() }
     }
 }
 
 impl Peer {
-    /// Rebuilds a peer from what it had persisted; a new peer has no records.
+    /// Rebuilds a peer from its records; a new peer has none.
     ///
-    /// Peers with the same `config` can share it. `me.incarnation` is what the driver knows (wall-clock milliseconds); it is
-    /// raised above the persisted one, and made durable by the first effects. `wall_now` turns recorded wall-clock times into ages.
+    /// Peers with the same `config` can share it. `me.incarnation` comes from the driver (wall-clock milliseconds); it is
+    /// raised above the recorded one, and made durable by the first effects. `wall_now` turns recorded wall-clock times
+    /// into ages.
     ///
     /// # Errors
     /// [`RestoreError`] when `config` makes no sense.
@@ -121,10 +122,11 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Bags first, then what is over, then what was placed: each step takes its tasks out of the one before.
+    /// Restores ledgers: bags first, then ended tasks, then placements. Each step takes its tasks out of the state of the step
+    /// before.
     ///
-    /// A bag that was submitted under another identity ends here: its manifest is signed with a key that is gone, so that
-    /// no machine takes this one for its submitter. What is done stays. Returns those that end so.
+    /// A bag that was submitted under another identity is cancelled: its manifest is signed with a key that is gone, so that no
+    /// machine takes this one for its submitter. Its results stay. Returns the bags cancelled so.
     fn restore_bags(&mut self, records: &[Record]) -> BTreeSet<BagId> {
         let mut given_up = BTreeSet::new();
         for record in records {
@@ -159,7 +161,7 @@ impl Peer {
             }
         }
         for record in records {
-            // The end may have been written, and some result not.
+            // The bag's end may be recorded while some result is not.
             if let Record::Bag { bag, closed: Some((Closing::Completed, _)), .. } = record
                 && let Some(ledger) = self.ledgers.get_mut(&bag.id)
             {
@@ -208,7 +210,7 @@ impl Peer {
         given_up
     }
 
-    /// Tasks of a bag that was given up are nobody's.
+    /// Restores the executor's tasks and results, without those of bags that [`Self::restore_bags`] cancelled.
     fn restore_tasks(&mut self, records: Vec<Record>, given_up: &BTreeSet<BagId>) {
         for record in records {
             match record {

@@ -1,4 +1,4 @@
-//! What of a peer can be looked at.
+//! What drivers can read of a peer.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::reputation::Reputation;
 use crate::router::Platform;
 
 impl Peer {
-    /// What the root last said of the whole grid.
+    /// The root's last report on the whole grid.
     pub fn platform(&self) -> Platform {
         self.overlay.root().map_or_else(Platform::default, |root| Platform::decode(&root.payload))
     }
@@ -29,18 +29,18 @@ impl Peer {
         self.overlay.me()
     }
 
-    /// The own address became known.
+    /// Sets this peer's address, once the driver knows it.
     pub fn set_address(&mut self, address: Box<str>) {
         self.overlay.set_address(address);
         self.io.me.clone_from(self.overlay.me_shared());
     }
 
-    /// The bags submitted from this machine, by id; of each as [`Self::bag`].
+    /// The bags submitted from this machine, by id, each as by [`Self::bag`].
     pub fn bags(&self) -> impl Iterator<Item = BagView> {
         self.ledgers.keys().filter_map(|&id| self.bag(id))
     }
 
-    /// One bag submitted from this machine. What is told of its results and its end survives a power cut.
+    /// One bag submitted from this machine. Only durable results and ends are shown.
     pub fn bag(&self, id: BagId) -> Option<BagView> {
         let mut view = self.ledgers.get(&id)?.view().durable(self.io.journalling(id));
         for (&router, swallowed) in &mut view.swallowed {
@@ -49,36 +49,35 @@ impl Peer {
         Some(view)
     }
 
-    /// Which tasks of a bag submitted from this machine have succeeded, and which have failed.
+    /// The tasks of a bag submitted from this machine that have succeeded, and those that have failed.
     pub fn over(&self, id: BagId) -> (IntervalSet, IntervalSet) {
         self.ledgers.get(&id).map(|ledger| ledger.over()).unwrap_or_default()
     }
 
-    /// Who holds which tasks of a bag submitted from this machine.
+    /// The executors of a bag submitted from this machine, and the tasks that each holds.
     pub fn placements(&self, id: BagId) -> Vec<(Contact, IntervalSet)> {
         let ledger = self.ledgers.get(&id);
         let placements = ledger.into_iter().flat_map(|ledger| ledger.placements());
         placements.map(|(executor, ranges)| (executor.clone(), ranges.clone())).collect()
     }
 
-    /// With what the blobs of a bag are read: of one submitted here, or of one held here whose submitter has told it.
+    /// The key to a bag's blobs: of a bag submitted here, or of one held here whose submitter has sent the key.
     pub fn bag_key(&self, id: BagId) -> Option<BagKey> {
         let own = self.ledgers.get(&id).map(|ledger| ledger.key(&self.io));
         own.or_else(|| self.executor.bag_key(id))
     }
 
-    /// What runs here now.
+    /// The tasks that have begun here.
     pub fn running(&self) -> Vec<RunningTask> {
         self.executor.running(self.io.now)
     }
 
-    /// What is held here, by bag.
+    /// The bags held here.
     pub fn held(&self) -> Vec<HeldView> {
         self.executor.held()
     }
 
-    /// What this machine has stored of a bag that it submitted and of itself, without what is over: enough for another life
-    /// of it, elsewhere.
+    /// The records with which a bag's submitter can go on on another machine: its own and those of the bag, without results.
     pub fn records_of(&self, bag: BagId) -> Vec<Record> {
         let Some(ledger) = self.ledgers.get(&bag) else { return Vec::new() };
         let placed = ledger.placements().filter(|(_, ranges)| !ranges.is_empty()).map(|(executor, ranges)| {
@@ -89,32 +88,32 @@ impl Peer {
         own.into_iter().chain(placed).chain(ledger.former()).chain(ledger.failures()).collect()
     }
 
-    /// The tasks that are held here and not over, by bag.
+    /// The unfinished tasks held here, by bag.
     pub fn unfinished(&self) -> BTreeMap<BagId, IntervalSet> {
         self.executor.unfinished()
     }
 
-    /// Tasks that went back since the start, since nobody spoke for their bag: it was not fresh, and may be over.
+    /// Tasks that went back since the start because the submitter did not speak for their bag, which was not fresh.
     pub fn unspoken_tasks(&self) -> u64 {
         self.executor.unspoken_tasks()
     }
 
-    /// Requests, or parts of them, that did not queue here since the start: not authorised, or over a quota.
+    /// Requests, or parts of them, that were declined since the start: not authorised, or over a quota.
     pub fn declined_requests(&self) -> u64 {
         self.executor.declined_requests()
     }
 
-    /// What bags with a quorum have shown of other machines.
+    /// The reputations of other machines, from bags with a quorum.
     pub fn reputations(&self) -> impl Iterator<Item = (PeerId, Reputation)> + '_ {
         self.io.reputations.all(self.io.wall(self.io.now))
     }
 
-    /// Until when this machine offers nothing, since all fails here that succeeds elsewhere.
+    /// Until when this machine rests: it offers nothing, since tasks fail here that succeed elsewhere.
     pub fn resting_until(&self) -> Option<Time> {
         self.executor.resting_until().filter(|&until| until > self.io.now)
     }
 
-    /// Whether no task went on since [`crate::Effect::KeepCheckpoints`] was ordered with this number.
+    /// Whether no task went on since [`crate::Effect::KeepCheckpoints`] with this stop's number.
     pub fn is_stopped_since(&self, stop: u64) -> bool {
         self.executor.is_stopped_since(stop)
     }

@@ -1,4 +1,4 @@
-//! An adaptive binary range coder: each decision costs about as many bits as it surprises.
+//! An adaptive binary range coder: a decision of probability p costs about −log2 p bits.
 //!
 //! The construction is that of LZMA (a 32-bit range, carries resolved late). Ours: probabilities adapt quickly at
 //! first, since messages are short, and the end takes no more bytes than needed.
@@ -16,11 +16,11 @@ pub(super) struct Chance {
 const HALF: u16 = 1 << 14;
 /// Neither decision ever costs more than about ten bits.
 const MARGIN: u16 = 24;
-/// From here on a chance adapts at this rate: 1/28.
+/// After so many decisions a chance adapts at a constant rate, 1/28.
 const SEEN_MAX: u8 = 26;
 
-/// How far a chance that was adapted so often moves the next time, in 2^-16: half the way at first. Divisions would
-/// cost more than all the rest.
+/// How far a chance moves, by how often it was adapted, in units of 2^-16: half the way at first. A table, since divisions
+/// would cost more than all the rest.
 const RATES: [i32; SEEN_MAX as usize + 1] = {
     let mut rates = [0; SEEN_MAX as usize + 1];
     let mut seen = 0;
@@ -51,7 +51,7 @@ pub(super) trait Coder {
     /// Writes the decision and returns it, or returns the one that was read.
     fn bit(&mut self, chance: &mut Chance, bit: bool) -> bool;
 
-    /// The same where both are always as likely.
+    /// The same for a decision whose outcomes are always equally likely.
     fn even_bit(&mut self, bit: bool) -> bool;
 }
 
@@ -182,7 +182,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether what was read can go on; bytes that end too early are not read to the end of all that they might say.
+    /// Whether the bytes have not ended too early: at most so many zeros are assumed behind them.
     pub(super) fn is_sound(&self) -> bool {
         self.assumed <= Self::ASSUMED_MAX
     }
@@ -267,7 +267,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(
+        fn written_decisions_are_read_back(
             decisions in prop::collection::vec((0_usize..5, 0_u8..=255), 0..3000), bias in 0_u8..=255,
             numbers in prop::collection::vec(any::<u16>(), 0..20),
         ) {
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_expected_costs_little() {
+    fn probable_decisions_cost_little() {
         let mut writer = Writer::new(Vec::new());
         let mut chance = Chance::default();
         for at in 0..8000 {

@@ -1,19 +1,23 @@
-//! The summary in bytes: rounded down to a scale, predicted, and range-coded; whole, or against an earlier one.
+//! The encoded form of a summary: rounded down to a scale, predicted, and range-coded; whole, or as the difference to an
+//! earlier one.
 //!
-//! An encoded summary is a version, whether it is whole, the sums, and then decisions of an adaptive coder: which
-//! stretches have a row, which lines (the task sizes of one horizon) of a row are not those of the row before, and
-//! what those are. Most are that of a quarter of their horizon, for tasks a quarter as large: what an idle leaf offers,
-//! in one decision. Of the others first the one cell is coded, then whether the rest follows from it. Few decisions
-//! make it fast: each costs some nanoseconds, however little it surprises. Cells are codes on a scale (`scale`). What is known of a matrix is not sent: availability does not fall
-//! as the stretch or the horizon grows, and with tasks four times as large at most a quarter fit. So a cell lies between
-//! the larger of its two lower neighbours and a quarter of the one before it; where both are the same, it costs nothing.
-//! Elsewhere it is coded as its distance from a prediction.
+//! It has a version, whether it is whole, the sums, and then decisions of an adaptive coder: which stretches have a row,
+//! which lines (the task sizes of one horizon) of a row differ from the row before, and the cells of those lines. Most
+//! lines equal that of a quarter of their horizon, for tasks a quarter as large, as on an idle leaf: one decision. Of the
+//! others the first cell is coded, then whether the rest follows from it. Few decisions make it fast: each costs some
+//! nanoseconds, however probable it is.
 //!
-//! On several slots more than a quarter may be promised: larger tasks pack as whole ones where smaller ones are reckoned
-//! by their work. A summary that has such cells is *loose*: says so, and has the cell before as the upper bound.
+//! Cells are codes on a scale (`scale`). What holds of every matrix is not sent: availability does not fall as the stretch
+//! or the horizon grows, and of tasks four times as large at most a quarter fit. So a cell lies between the larger of its
+//! two lower neighbours and a quarter of the one before it; where both bounds are the same, it costs nothing. Else it is
+//! coded as its distance from a prediction.
 //!
-//! Encoding never raises a cell, and what was decoded is encoded to the same bytes again, so that a summary that
-//! nothing is added to loses only once. Two bodies of the same model exist, one for each direction of [`Coder`].
+//! On several slots a cell may be more than a quarter of the one before: larger tasks are counted as whole ones where
+//! smaller ones are counted by their work. A summary with such cells is *loose*: it has a flag, and the cell before is the
+//! upper bound.
+//!
+//! Encoding never raises a cell, and a decoded summary is encoded to the same bytes again, so that a summary to which
+//! nothing is added loses only once. The model is compiled twice, once for each direction of [`Coder`].
 
 mod model;
 
@@ -28,7 +32,7 @@ use crate::queue::SLOTS_MAX;
 /// Largest encoded summary, bytes.
 pub const ENCODED_BYTES_MAX: usize = 64 * 1024;
 
-/// Of the format and of the grids.
+/// Version of the format and of the grids.
 const VERSION: u8 = 7;
 const WHOLE: u8 = VERSION << 3;
 const DIFFERENCE: u8 = 1;
@@ -44,10 +48,10 @@ pub enum DecodeError {
     /// They end too early, go on too long, or a number does not fit.
     #[error("the bytes of a summary are damaged")]
     Damaged,
-    /// Another version, or other grids, or a difference where a whole summary was expected.
+    /// They are of another version, with other grids, or a difference where a whole summary was expected.
     #[error("a summary of another format")]
     Format,
-    /// A number that no sum of leaves has.
+    /// They have a number that no sum of leaves has.
     #[error("a summary with a value out of range")]
     Range,
 }
@@ -56,13 +60,13 @@ pub enum DecodeError {
 pub(super) type Line = [u16; TASK_SIZE_COUNT];
 /// A row in codes: the lines of all horizons.
 pub(super) type Codes = [Line; HORIZON_COUNT];
-/// What there is below the first row.
+/// The cells below the first row.
 pub(super) const NOTHING: Codes = [[0; TASK_SIZE_COUNT]; HORIZON_COUNT];
 
 /// A row on the scale.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ScaledRow {
-    /// Of the stretch from which on it holds.
+    /// Index of the stretch from which the row holds.
     pub(super) index: u8,
     /// Bit t: whether line t differs from that of the row before.
     pub(super) changed: u32,
@@ -108,7 +112,7 @@ pub(super) struct Head {
     pub(super) idle: Idle,
     /// Whether a cell is more than a quarter of the one before.
     pub(super) is_loose: bool,
-    /// Whether it has no news but such as can wait.
+    /// [`Summary::can_wait`].
     pub(super) can_wait: bool,
 }
 
@@ -142,20 +146,20 @@ impl Summary {
         Scaled::of(self).flatten()
     }
 
-    /// Reads what [`Self::flatten`], [`report`](super::report) or [`unpack`] wrote; nothing where these bytes are none of
-    /// that.
+    /// Reads the flat form, as [`Self::flatten`], [`report`](super::report) and [`unpack`] write it; `None` where these
+    /// bytes are none.
     pub fn of_flat(flat: &[u8]) -> Option<Self> {
         Some(Scaled::of_flat(flat)?.into_summary())
     }
 }
 
-/// Summaries up to this size, as they are kept, travel whole. Our choice: most reports are those of a few leaves, whose
+/// Summaries whose flat form is up to this size travel whole. Our choice: most reports are of a few leaves, whose
 /// differences would save some hundred bytes and cost both ends several times the processor time.
 pub(super) const WHOLE_BYTES: usize = 8_000;
 
-/// What travels of `new`, a summary in the flat form: the difference to `base`, which the receiver has, or without one the
-/// whole. Nothing where one of them is no summary, where it is small enough to travel whole, or where it would take more
-/// than [`ENCODED_BYTES_MAX`].
+/// Encodes `new`, a flat summary: as the difference to `base`, which the receiver has, or whole without one. `None` where
+/// one of them is no flat summary, where `new` is so small that it travels whole, or where the result would be above
+/// [`ENCODED_BYTES_MAX`].
 pub fn pack(base: Option<&[u8]>, new: &[u8]) -> Option<Vec<u8>> {
     if base.is_some() && new.len() <= WHOLE_BYTES {
         return None;
@@ -168,8 +172,8 @@ pub fn pack(base: Option<&[u8]>, new: &[u8]) -> Option<Vec<u8>> {
     (bytes.len() <= ENCODED_BYTES_MAX).then_some(bytes)
 }
 
-/// The summary that [`pack`] was given as `new`, in the flat form; nothing where these are no such bytes. Whatever they are,
-/// this neither panics nor takes more memory than twice the largest summary (300 kB).
+/// The flat summary that [`pack`] encoded; `None` where these bytes are none. Whatever the bytes, this neither panics nor takes
+/// more memory than twice the largest summary (300 kB).
 pub fn unpack(base: Option<&[u8]>, bytes: &[u8]) -> Option<Vec<u8>> {
     let base = match base {
         Some(base) => Some(Scaled::of_flat(base)?),
@@ -190,7 +194,7 @@ impl Scaled {
             }
             rows.push(ScaledRow { index: *index, changed: 0, codes });
         }
-        // In order as they are, but for rounding and for what a booking took off: lowering is always allowed.
+        // Cells are ordered but for rounding and bookings: lowering one is always allowed.
         let mut above = [[u16::MAX; TASK_SIZE_COUNT]; HORIZON_COUNT];
         let mut is_loose = false;
         for ScaledRow { codes, .. } in rows.iter_mut().rev() {
@@ -249,7 +253,7 @@ impl Scaled {
         }
     }
 
-    /// The whole in at most so many bytes.
+    /// The encoded whole, in at most `bytes_max`.
     fn fit(&mut self, bytes_max: usize) -> Vec<u8> {
         loop {
             let bytes = self.encode(None);
@@ -260,7 +264,7 @@ impl Scaled {
         }
     }
 
-    /// Leaves out every other row; the one before it holds on.
+    /// Leaves out every other row: the row before holds in its place.
     pub(super) fn thin_out(&mut self) {
         let mut kept = self.rows.len() == 1;
         self.rows.retain(|_| {
@@ -296,7 +300,7 @@ impl Scaled {
 }
 
 impl Head {
-    /// Writes it; the rows follow.
+    /// Writes the head, and returns the writer and model for the rows.
     pub(super) fn encode<'a>(&self, base: Option<&'a Scaled>) -> (Writer, Model<'a>) {
         let mut bytes = Vec::with_capacity(1024);
         bytes.push(WHOLE | bit(DIFFERENCE, base.is_some()) | bit(LOOSE, self.is_loose) | bit(CAN_WAIT, self.can_wait));
@@ -318,7 +322,7 @@ impl Head {
     }
 }
 
-/// Hands each row that follows, and which of its lines are not those of the row before, to `take_row`.
+/// Reads the head, and hands the index, changed lines and codes of each row to `take_row`.
 pub(super) fn decode(
     bytes: &[u8],
     base: Option<&Scaled>,
@@ -376,7 +380,7 @@ pub(super) fn decode(
         }
         last = Some(index);
     }
-    // Whether it is loose has one answer, so that there is one way to write a summary.
+    // The flag must be the right one, so that each summary has one encoding.
     if !reader.is_done() || head.is_loose && !has_loose_cells {
         return Err(DecodeError::Damaged);
     }
@@ -407,7 +411,7 @@ fn get(rest: &mut &[u8]) -> Result<u64, DecodeError> {
         }
         value |= bits << shift;
         if byte & 0x80 == 0 {
-            // There is one way to write a number.
+            // Each number has one encoding.
             if byte == 0 && shift > 0 {
                 return Err(DecodeError::Damaged);
             }
@@ -430,8 +434,8 @@ mod tests {
     use super::super::grid::STRETCH_COUNT;
 
     #[test]
-    fn what_does_not_fit_loses_rows() {
-        // Rows that nothing predicts, in the order that all matrices have.
+    fn oversized_summaries_lose_rows() {
+        // Unpredictable rows, ordered as all matrices are.
         let mut state = 1_u64;
         let mut summary = Summary::unavailable();
         let mut rows = Rows::default();
@@ -462,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_rounded_the_careful_way() {
+    fn sums_are_rounded_carefully() {
         let odd = 1.0 + 1e-12;
         let summary = Summary { minimum_stretch: odd, maximum_stretch: odd, speed_mops: odd, ..Summary::unavailable() };
         let read = Summary::decode(&summary.encode()).unwrap();

@@ -1,19 +1,19 @@
-//! The summary as a machine keeps it: flat bytes that are quick to read and to add, and small.
+//! The flat form of a summary, in which a machine keeps it: bytes that are quick to read and to add, and few.
 //!
-//! What travels is a fifth of it in length, but each number of it costs decisions of an adaptive coder. So it is coded
-//! once when it leaves and once when it arrives, and everything between works on this form: a router's report is the sum
-//! of its children's, and only lines that change from one stretch to the next are looked at.
+//! The encoded form that travels is a fifth as long, but each of its numbers costs decisions of an adaptive coder. So a
+//! summary is encoded once when it is sent and decoded once when it arrives; routers add up flat forms, and look only at
+//! lines that change from one stretch to the next.
 //!
-//! The form: whether it is loose, and whether it can wait; the sums, each in a fixed number of bytes; the idle slots of each
-//! class of speed; then for each row the index of its stretch, which lines are not those of the row before (a bit each), and
-//! for each of these how many task sizes are above 0 and their codes. There is one way to write a summary.
+//! The flat form has a byte of flags (loose, can wait); the sums, each in a fixed number of bytes; the idle slots of each
+//! class of speed; then for each row the index of its stretch, a bit for each line that differs from the row before, and
+//! for each of these lines how many task sizes are above 0 and their codes. Each summary has one flat form.
 
 use super::encoding::{self, Codes, DecodeError, Head, Line, NOTHING, Scaled, ScaledRow, is_same, round_down};
 use super::grid::{HORIZON_COUNT, TASK_SIZE_COUNT};
 use super::{CELL_MAX, ENCODED_BYTES_MAX, Idle, LEAVES_MAX, SPEED_SUM_MOPS_MAX, Summary, WAIT_BITS, scale};
 
-/// Up to this length the coded form is not above [`ENCODED_BYTES_MAX`]: it is a fifth of this one as a rule, and coding even
-/// what nothing predicts takes no more than a few bytes for the two that each code has here.
+/// Up to this length the encoded form is at most [`ENCODED_BYTES_MAX`]: as a rule it is a fifth as long, and even an
+/// unpredictable code, which has two bytes here, takes no more than a few there.
 const SURE_BYTES: usize = ENCODED_BYTES_MAX / 4;
 
 /// Bits of the first byte.
@@ -21,7 +21,7 @@ const LOOSE: u8 = 1;
 const CAN_WAIT: u8 = 2;
 const MAXIMUM_STRETCH: usize = 5;
 const WAIT: usize = 26;
-/// All of that, where no slot is idle.
+/// Length of the head where no slot is idle.
 const HEAD_BYTES: usize = 30;
 
 impl Head {
@@ -54,7 +54,7 @@ struct Reader<'a> {
 const BEFORE_THE_FIRST: ScaledRow = ScaledRow { index: 0, changed: 0, codes: NOTHING };
 
 impl<'a> Reader<'a> {
-    /// Nothing where these bytes are not the flat form.
+    /// `None` where these bytes are no flat form.
     fn new(flat: &'a [u8]) -> Option<Self> {
         let mut rest = flat;
         let [kind] = take(&mut rest)?;
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         Some(Self { head, rest, row: BEFORE_THE_FIRST })
     }
 
-    /// A machine that takes no work: what a child counts as whose bytes cannot be read.
+    /// A leaf that takes no work: a child whose bytes cannot be read counts as one.
     fn unavailable() -> Self {
         let head = Head {
             is_loose: false,
@@ -101,7 +101,7 @@ impl<'a> Reader<'a> {
         self.rest.first().copied()
     }
 
-    /// Goes on to the next row; `false` at the end, and where the bytes are damaged, which ends them.
+    /// Reads the next row; `false` at the end, or where the bytes are damaged, after which no row follows.
     fn advance(&mut self) -> bool {
         let mut rest = std::mem::take(&mut self.rest);
         let row = &mut self.row;
@@ -130,7 +130,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A bit of a byte that has several, where it is set.
+/// The flag, if it is set, else 0.
 pub(super) fn bit(of: u8, is_set: bool) -> u8 {
     if is_set { of } else { 0 }
 }
@@ -148,7 +148,7 @@ fn put_row(flat: &mut Vec<u8>, index: u8, changed: u32, codes: &Codes) {
     while left != 0 {
         let line = &codes[left.trailing_zeros() as usize];
         left &= left - 1;
-        // What is 0 stays 0 behind it.
+        // Behind a 0 all codes are 0.
         let width = line.iter().position(|&code| code == 0).unwrap_or(TASK_SIZE_COUNT);
         flat.push(width as u8);
         line[..width].iter().for_each(|code| flat.extend_from_slice(&code.to_le_bytes()));
@@ -156,8 +156,8 @@ fn put_row(flat: &mut Vec<u8>, index: u8, changed: u32, codes: &Codes) {
 }
 
 impl Scaled {
-    /// In the flat form, at most [`ENCODED_BYTES_MAX`]; where that, or what travels of it, would be more, with every other
-    /// row left out.
+    /// The flat form, of at most [`ENCODED_BYTES_MAX`] bytes: where it or the encoded form would be longer, every other row
+    /// is left out, until both fit.
     pub(super) fn flatten(&mut self) -> Vec<u8> {
         loop {
             let flat = self.all_flat();
@@ -176,7 +176,7 @@ impl Scaled {
         flat
     }
 
-    /// From the flat form; nothing where these bytes are not that.
+    /// Reads the flat form; `None` where these bytes are none.
     pub(super) fn of_flat(flat: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(flat)?;
         let mut rows = Vec::new();
@@ -190,7 +190,7 @@ impl Scaled {
     }
 }
 
-/// What travels of a summary in the flat form; nothing where these bytes are not that.
+/// The encoded form of a flat summary; `None` where these bytes are no flat form.
 pub(super) fn encode(flat: &[u8], base: Option<&Scaled>) -> Option<Vec<u8>> {
     let mut reader = Reader::new(flat)?;
     let (mut writer, mut model) = reader.head.encode(base);
@@ -207,7 +207,7 @@ pub(super) fn encode(flat: &[u8], base: Option<&Scaled>) -> Option<Vec<u8>> {
     }
 }
 
-/// What travelled, in the flat form.
+/// The flat form of an encoded summary.
 pub(super) fn decode(bytes: &[u8], base: Option<&Scaled>) -> Result<Vec<u8>, DecodeError> {
     let mut rows = Vec::with_capacity(8 * bytes.len());
     let head = encoding::decode(bytes, base, |index, changed, codes| put_row(&mut rows, index, changed, codes))?;
@@ -217,39 +217,37 @@ pub(super) fn decode(bytes: &[u8], base: Option<&Scaled>) -> Result<Vec<u8>, Dec
     Ok(flat)
 }
 
-/// [`Summary::longest_wait_s`] of a summary in the flat form, at little cost; 0 where these bytes are none.
+/// [`Summary::longest_wait_s`] of a flat summary, at little cost; 0 where these bytes are none.
 pub fn longest_wait_s(flat: &[u8]) -> u64 {
     let code = flat.get(WAIT..).and_then(|mut rest| take(&mut rest)).map_or(0, u16::from_le_bytes);
     if code <= scale::code(CELL_MAX, WAIT_BITS) { scale::value(code, WAIT_BITS) } else { 0 }
 }
 
-/// [`Summary::maximum_stretch`] of a summary in the flat form, at little cost; 0 where these bytes are none.
+/// [`Summary::maximum_stretch`] of a flat summary, at little cost; 0 where these bytes are none.
 pub fn maximum_stretch(flat: &[u8]) -> f64 {
     let stretch = flat.get(MAXIMUM_STRETCH..).and_then(|mut rest| take(&mut rest)).map_or(0.0, f32::from_le_bytes);
     if (0.0..f32::INFINITY).contains(&stretch) { f64::from(stretch) } else { 0.0 }
 }
 
-/// Whether a summary in the flat form has no news but such as can wait: it is reported with what is urgent, or after
-/// [`crate::Config::summary_patience`].
+/// [`Summary::can_wait`] of a flat summary.
 pub(crate) fn can_wait(flat: &[u8]) -> bool {
     flat.first().is_some_and(|kind| kind & CAN_WAIT != 0)
 }
 
-/// Notes in the flat form whether it can wait.
+/// Sets [`Summary::can_wait`] of a flat summary.
 pub(crate) fn set_can_wait(flat: &mut [u8], can_wait: bool) {
     if let Some(kind) = flat.first_mut() {
         *kind = *kind & !CAN_WAIT | bit(CAN_WAIT, can_wait);
     }
 }
 
-/// Whether two summaries in the flat form differ at most in whether they can wait. (Whether they are loose follows from the
-/// rest.)
+/// Whether two flat summaries differ at most in [`Summary::can_wait`]. (The other flag follows from the rest.)
 pub(crate) fn is_same_offer(one: &[u8], other: &[u8]) -> bool {
     one.get(1..) == other.get(1..)
 }
 
-/// The report of a router above children with these summaries, all in the flat form: as [`Summary::of_children`] would give
-/// it, in less time and memory. What is no summary counts as a leaf that takes no work.
+/// The report of a router whose children have these summaries, all in the flat form: the same as by
+/// [`Summary::of_children`], in less time and memory. Bytes that are no summary count as a leaf that takes no work.
 pub fn report(children: &[&[u8]]) -> Vec<u8> {
     let [one, other] = children else {
         let read = |flat: &&[u8]| Summary::of_flat(flat).unwrap_or_else(Summary::unavailable);
@@ -264,13 +262,13 @@ pub fn report(children: &[&[u8]]) -> Vec<u8> {
     Scaled::of_flat(&sum).map_or(sum, |mut whole| whole.flatten())
 }
 
-/// What a router offers above these two. What is in order stays in order when it is added and rounded down, so
-/// nothing else is lowered.
+/// The sum of two flat summaries, one higher. Ordered cells stay ordered when they are added and rounded down, so only
+/// rounding lowers them.
 fn plus<'a>(mut one: Reader<'a>, mut other: Reader<'a>) -> Vec<u8> {
     let (mine, theirs) = (&one.head, &other.head);
     let height = mine.height.max(theirs.height).saturating_add(1);
     let bits = [mine.height, theirs.height, height].map(scale::bits);
-    // Quarters of what is in order add up, but for sums that stop at the largest cell.
+    // Cells at most a quarter of the one before stay so in the sum, but for sums that stop at the largest cell.
     let is_strict = !mine.is_loose && !theirs.is_loose;
     let mut idle = mine.idle.clone();
     idle.merge(&theirs.idle);
@@ -314,7 +312,7 @@ fn plus<'a>(mut one: Reader<'a>, mut other: Reader<'a>) -> Vec<u8> {
     flat
 }
 
-/// Two lines, each on the scale of so many bits, added and rounded down to that of the third.
+/// The sum of two lines: `mine`, `theirs` and `bits` are the bits of the scales of both and of the sum.
 fn sum_of_lines(one: &Line, other: &Line, [mine, theirs, bits]: [u32; 3], is_strict: bool) -> Line {
     let mut line = [0; TASK_SIZE_COUNT];
     let mut high = scale::code(CELL_MAX, bits);

@@ -38,6 +38,6 @@ pub(super) fn at_most(grid: &[f64], value: f64) -> Option<usize> {
 }
 
 pub(super) fn at_least(grid: &[f64], value: f64) -> Option<usize> {
-    // Comparing this way round sends what is not a number beyond the last.
+    // Compared this way round, NaN is beyond the last sample.
     grid.iter().position(|&sample| sample >= value)
 }

@@ -1,8 +1,8 @@
-//! Slots with nothing to do, by speed: what tells where a few tasks are over soonest.
+//! Idle slots by speed: where a few tasks end soonest.
 //!
-//! Cells tell horizons a factor of 2 apart and task sizes a factor of 4: enough for work that keeps machines busy, and too
-//! little for a few tasks on a grid that is mostly idle, where all that matters is who is fast. So idle slots are counted by
-//! speed, in steps of the eighth root of 2. A busy grid has none to count, and says so in a byte.
+//! Cells distinguish horizons a factor of 2 apart and task sizes a factor of 4: enough for work that keeps machines busy,
+//! and too little for a few tasks on a grid that is mostly idle, where only the machines' speeds matter. So a summary
+//! counts idle slots by speed, in steps of the eighth root of 2. For a busy grid, which has none, that is a byte.
 
 use super::CELL_MAX;
 
@@ -27,7 +27,7 @@ const HALVINGS: u32 = 64;
 /// Number of a class of speeds.
 const CLASSES: u16 = (LAST_OCTAVE - FIRST_OCTAVE + 1) as u16 * STEPS.len() as u16;
 
-/// The class of a speed, in Mop/s; that of its own or a slower speed, but not below the first.
+/// The class of a speed in Mop/s: the fastest whose speed is not above it, or the first.
 fn class_of(speed_mops: f64) -> u16 {
     let exponent = (speed_mops.to_bits() >> 52 & 0x7ff) as i32 - 1023;
     let octave = exponent.clamp(FIRST_OCTAVE, LAST_OCTAVE);
@@ -46,22 +46,22 @@ fn speed_mops(class: u16) -> f64 {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Idle(Vec<(u16, u64)>);
 
-/// When so many tasks are over on idle slots.
+/// When a number of tasks have ended on idle slots.
 #[derive(Clone, Copy, Debug)]
 struct Window {
-    /// The last moment at which fewer are, in seconds from now.
+    /// The last moment at which fewer have, in seconds from now.
     before_s: f64,
-    /// The first at which as many are.
+    /// The first moment at which as many have.
     by_s: f64,
 }
 
 impl Idle {
-    /// So many slots of one speed, in Mop/s.
+    /// `slots` idle slots of one speed, in Mop/s.
     pub(super) fn of_slots(slots: u32, slot_mops: f64) -> Self {
         if slots == 0 { Self::default() } else { Self(vec![(class_of(slot_mops), slots.into())]) }
     }
 
-    /// How many.
+    /// Number of idle slots.
     pub fn slots(&self) -> u64 {
         self.0.iter().fold(0, |sum, (_, slots)| sum.saturating_add(*slots))
     }
@@ -70,7 +70,7 @@ impl Idle {
         &self.0
     }
 
-    /// Adds so many of a class above the last; `false` where that cannot be.
+    /// Adds slots of a class above the last; `false` where the numbers are not allowed.
     pub(super) fn push(&mut self, class: u16, slots: u64) -> bool {
         let follows = self.0.last().is_none_or(|(last, _)| *last < class);
         let fits = follows && class < CLASSES && (1..=CELL_MAX).contains(&slots);
@@ -80,7 +80,7 @@ impl Idle {
         fits
     }
 
-    /// Adds those of another subtree. Associative and commutative.
+    /// Adds the idle slots of another subtree. Associative and commutative.
     pub(super) fn merge(&mut self, other: &Self) {
         for &(class, slots) in &other.0 {
             match self.0.binary_search_by_key(&class, |(class, _)| *class) {
@@ -90,7 +90,7 @@ impl Idle {
         }
     }
 
-    /// Takes off the slots that get some of `n` tasks of `task_mops`, if these go where they are over soonest.
+    /// Removes the slots that get any of `n` tasks of `task_mops`, if these go where they end soonest.
     pub(super) fn book(&mut self, n: u64, task_mops: f64) {
         if n == 0 {
             return;
@@ -112,19 +112,19 @@ impl Idle {
         self.0.retain(|(_, slots)| *slots > 0);
     }
 
-    /// Tasks that are over by then.
+    /// Tasks that end within this time.
     fn done(&self, within_s: f64, task_mops: f64) -> u64 {
         let of_class = |(class, slots): &(u16, u64)| tasks_of_slot(*class, within_s, task_mops).saturating_mul(*slots);
         self.0.iter().fold(0, |sum, class| sum.saturating_add(of_class(class)))
     }
 }
 
-/// Tasks that a slot runs one after the other. The cast saturates.
+/// Tasks that a slot of this class ends within this time, one after the other. The cast saturates.
 fn tasks_of_slot(class: u16, within_s: f64, task_mops: f64) -> u64 {
     (within_s * speed_mops(class) / task_mops) as u64
 }
 
-/// When `n` tasks of `task_mops` are over on all these; nothing where there are fewer slots than tasks.
+/// When `n` tasks of `task_mops` have ended on all these slots; `None` where there are fewer slots than tasks.
 fn window(all: &[&Idle], n: u64, task_mops: f64) -> Option<Window> {
     let slots = all.iter().fold(0_u64, |sum, idle| sum.saturating_add(idle.slots()));
     let slowest = all.iter().filter_map(|idle| idle.0.first()).map(|(class, _)| *class).min()?;
@@ -146,9 +146,9 @@ fn window(all: &[&Idle], n: u64, task_mops: f64) -> Option<Window> {
     Some(window)
 }
 
-/// How many of `n` tasks of `task_mops` go to the idle slots of each of these, so that all are over soonest, and when that is at
-/// the latest, in seconds from now: for each the least, and how many more it may have of those that are over last. Nothing where
-/// there are fewer slots than tasks.
+/// Distributes `n` tasks of `task_mops` over the idle slots of these subtrees, so that all end soonest. Returns when the
+/// last ends, in seconds from now, and for each subtree its least number of tasks, and how many of the tasks that end last
+/// it may have besides. `None` where there are fewer slots than tasks.
 pub(crate) fn soonest(all: &[&Idle], n: u64, task_mops: f64) -> Option<(f64, Vec<(u64, u64)>)> {
     let Window { before_s, by_s } = window(all, n, task_mops)?;
     let of = |idle: &&Idle| {
@@ -178,9 +178,9 @@ mod tests {
             prop_assert!(slowest <= speed && speed < slowest * 1.0906, "{} {}", speed, slowest);
         }
 
-        /// Against placing one task after the other where it is over first.
+        /// The oracle places one task after the other where it ends first.
         #[test]
-        fn tasks_go_where_they_are_over_soonest(
+        fn tasks_go_to_the_slots_that_end_them_soonest(
             all in prop::collection::vec(idle(), 1..4), share in 0.0..1.0_f64, task_mops in 0.1..1e6_f64,
         ) {
             let all: Vec<&Idle> = all.iter().collect();
@@ -208,7 +208,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_booked_is_not_idle(mut idle in idle(), n in 0_u64..50, task_mops in 0.1..1e6_f64) {
+        fn booked_slots_are_not_idle(mut idle in idle(), n in 0_u64..50, task_mops in 0.1..1e6_f64) {
             let before = idle.clone();
             idle.book(n, task_mops);
             prop_assert!(idle.slots() <= before.slots() && before.slots() - idle.slots() <= n);
@@ -244,7 +244,7 @@ mod tests {
         };
         assert_eq!(booked(1), slow);
         assert_eq!(booked(3), slow);
-        // One of those that are over last may be a slow one.
+        // One of the tasks that end last may be on a slow slot.
         assert_eq!((booked(4), booked(5)), (Idle::of_slots(2, 1024.0), Idle::default()));
         assert_eq!(class_of(SPEED_MOPS_MIN), 0);
         assert!(class_of(SPEED_MOPS_MAX) < CLASSES);

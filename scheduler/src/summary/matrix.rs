@@ -9,13 +9,12 @@ pub(super) const CELLS: usize = HORIZON_COUNT * TASK_SIZE_COUNT;
 /// A row with all its zeros.
 pub(super) type Cells = [u64; CELLS];
 
-/// What is available at one stretch: horizons × task sizes, without the zeros behind the last task size of each
-/// horizon that finds anything.
+/// The availability at one stretch: horizons × task sizes, for each horizon without the zeros behind the last cell above 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     /// For each horizon, how many task sizes are kept.
     widths: [u8; HORIZON_COUNT],
-    /// What is kept, horizon after horizon.
+    /// The kept cells, horizon after horizon.
     cells: Box<[u64]>,
 }
 
@@ -25,7 +24,7 @@ impl Row {
         let used = |line: &[u64]| line.iter().rposition(|&cell| cell > 0).map_or(0, |last| last + 1);
         let mut widths = [0; HORIZON_COUNT];
         widths.iter_mut().zip(lines()).for_each(|(width, line)| *width = used(line) as u8);
-        // At its length from the beginning: rows are made by the million.
+        // With its final capacity: rows are made by the million.
         let mut kept = Vec::with_capacity(widths.iter().map(|&width| usize::from(width)).sum());
         widths.iter().zip(lines()).for_each(|(&width, line)| kept.extend_from_slice(&line[..usize::from(width)]));
         Self { widths, cells: kept.into_boxed_slice() }
@@ -39,7 +38,7 @@ impl Row {
         self.cells[before + size]
     }
 
-    /// The task sizes that are kept, horizon after horizon.
+    /// The kept cells of each horizon.
     pub(super) fn lines(&self) -> impl Iterator<Item = &[u64]> {
         let mut rest = &*self.cells;
         self.widths.iter().map(move |&width| {
@@ -65,7 +64,7 @@ impl Row {
     }
 }
 
-/// Rows in the making: drops leading zeros and repetitions.
+/// Collects rows, without leading rows of zeros and repetitions.
 #[derive(Default)]
 pub(super) struct Rows(pub(super) Vec<(u8, Row)>);
 

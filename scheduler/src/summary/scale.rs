@@ -6,12 +6,12 @@
 
 /// Bits after the leading one, in the summary of a subtree of this height (0: a leaf).
 ///
-/// Every router on the way rounds once and takes off less than 2^-b (twice while it waits for the report of a child that it has
-/// sent something). On the way from a leaf to the root heights only
-/// grow, so in all less than the sum of 2^-b over the heights up to the root's is lost, whatever the shape of the tree:
-/// 7/128 + 20/256 = 13.3 % up to 26, which is what a tree of a million has, and less than 20 % up to 94. A
-/// taller tree has position keys that agree with one and the same other key in ever more bits, one by one up to that
-/// many: to find those is beyond anybody's means. docs/adr/0004 has what is lost in fact.
+/// Every router on the way rounds once and takes off less than 2^-b of a cell (twice while it waits for the report of a
+/// child to which it has sent tasks). Heights only grow on the way from a leaf to the root, so less than the sum of 2^-b
+/// over the heights up to the root's is lost in all, whatever the shape of the tree: 7/128 + 20/256 = 13.3 % up to 26, the
+/// height of a tree of a million, and less than 20 % up to 94. For a taller tree somebody would have to find position keys
+/// that agree with one other key in 1, 2, … and so many bits, which is beyond anybody's means. docs/adr/0004 has the loss
+/// that was measured.
 pub(super) fn bits(height: u8) -> u32 {
     match height {
         0..7 => 7,
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn less_than_a_fifth_is_lost_up_to_the_height_that_is_sure() {
+    fn less_than_a_fifth_is_lost_up_to_height_94() {
         let lost = |height: u8| (0..=height).map(|height| 0.5_f64.powi(bits(height) as i32)).sum::<f64>();
         assert!(lost(26) < 0.134);
         assert!(lost(HEIGHT_SURE) < 0.2 && lost(HEIGHT_SURE + 1) >= 0.2);

@@ -64,7 +64,7 @@ fn check_hostile(base: &[u8], bytes: &[u8]) {
 }
 
 #[test]
-fn the_largest_stretch_climbs() {
+fn the_sum_has_the_largest_stretch() {
     let leaf = |stretch: f64| Summary { maximum_stretch: stretch, ..Summary::unavailable() }.flatten();
     for stretch in [0.0, 1e-6, 3e-5, 1.0] {
         let sum = report(&[&leaf(stretch), &leaf(1e-5)]);
@@ -76,7 +76,7 @@ fn the_largest_stretch_climbs() {
 }
 
 #[test]
-fn the_longest_wait_climbs() {
+fn the_sum_has_the_longest_wait() {
     let leaf = |wait: f64| Summary { longest_wait_s: wait_s(wait), ..Summary::unavailable() };
     for wait in [0.0, 0.9, 7.0, 100.0, 1e4, 1e7, f64::INFINITY] {
         let (one, other) = (leaf(wait).flatten(), leaf(3.0).flatten());
@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn at_the_samples_it_is_the_leafs_own_answer(
+    fn cells_at_the_samples_are_exact(
         load in loads(slots(), 8), t in 0..HORIZON_COUNT, column in 0..TASK_SIZE_COUNT, above in 0_usize..20,
     ) {
         let summary = Summary::of_leaf(&load);
@@ -118,7 +118,7 @@ proptest! {
         let (more, less) = (1.0 + ROUNDING, 1.0 - ROUNDING);
         let low = available_tasks(&load, stretch * less, load.now_s, w * less, a * more);
         prop_assert!(promised <= exact(&load, stretch, 0.0, w, a));
-        // Around the own stretch the smaller one may be infeasible, which says nothing.
+        // Around the own stretch the smaller one may be infeasible: `low` is 0 then.
         prop_assert!(promised >= low, "{} < {}", promised, low);
     }
 
@@ -186,7 +186,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_encoded_is_rounded_down_by_less_than_a_step(
+    fn encoding_rounds_down_by_less_than_a_step(
         parts in prop::collection::vec(loads(Just(1_u32), 6).prop_map(|load| Summary::of_leaf(&load)), 3),
         slotted in summaries(1), single in any::<bool>(), several_slots in any::<bool>(), height in any::<u8>(),
     ) {
@@ -209,7 +209,7 @@ proptest! {
     }
 
     #[test]
-    fn what_climbed_through_routers_is_a_lower_bound_of_the_leaves(
+    fn reports_through_routers_are_lower_bounds(
         leaves in prop::collection::vec(loads(slots(), 6), 1..6), request in requests(), s in 0_usize..STRETCH_COUNT,
     ) {
         let mut sum = Summary::empty();
@@ -233,7 +233,7 @@ proptest! {
     }
 
     #[test]
-    fn however_tall_the_tree_each_level_takes_off_less_than_its_step(
+    fn each_level_of_a_tall_tree_loses_less_than_its_step(
         leaves in prop::collection::vec(loads(slots(), 3).prop_map(|load| Summary::of_leaf(&load)), 3),
         levels in 1_usize..60,
     ) {
@@ -253,7 +253,7 @@ proptest! {
     }
 
     #[test]
-    fn a_difference_leads_to_the_very_bytes(
+    fn differences_decode_to_the_same_bytes(
         parts in summaries(3), more in summaries(2), height in 0_u8..40, booked in 0_u64..50, can_wait: bool,
     ) {
         // The height changes the scale.
@@ -315,7 +315,7 @@ proptest! {
     }
 
     #[test]
-    fn an_idle_leaf_is_never_empty_for_what_it_could_take(
+    fn an_idle_leaf_offers_all_it_can_take(
         speed in 1.0..1e5_f64, slots in 1_u32..9, log_task in -3.0..36.0_f64, beyond in 1.0..100.0_f64,
         age_s in 0.0..1e6_f64, s in 0_usize..STRETCH_COUNT,
     ) {
@@ -332,7 +332,7 @@ proptest! {
     }
 
     #[test]
-    fn no_documented_request_falls_beside_the_grids(
+    fn documented_requests_are_within_the_grids(
         log_speed in 0.0..9.966_f64, queued in prop::collection::vec((0.0..16.4_f64, 0.0..30.0_f64, 0.0..1e5_f64), 0..9),
         log_task_s in 0.0..16.4_f64, log_tasks in 0.0..30.0_f64, above in 0_usize..10, travels in any::<bool>(),
     ) {
@@ -366,7 +366,7 @@ proptest! {
     }
 
     #[test]
-    fn the_smallest_stretch_is_the_first_that_suffices(
+    fn smallest_stretch_is_the_first_that_suffices(
         parts in summaries(2), request in requests(), n in prop_oneof![0_u64..200, any::<u64>()],
         booked in 0_u64..500,
     ) {
@@ -526,7 +526,8 @@ fn a_summary_of_another_format_is_refused() {
     let patient = [&bytes[..16], &[0xff, 0xff, 3], &[0; 4]].concat();
     assert_eq!(Summary::decode(&patient), Err(DecodeError::Range));
     for (idle, error) in [
-        // Beyond the last class, none of one, more than any sum has, more than the leaves have slots, fewer classes than announced.
+        // Beyond the last class, none of one, more than any sum has, more than the leaves have slots, fewer classes than
+        // announced.
         (&[1, 0x90, 3, 1][..], DecodeError::Range),
         (&[1, 0, 0], DecodeError::Range),
         (&[1, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f], DecodeError::Range),

@@ -1,11 +1,11 @@
-//! Tasks run again on demand: nothing that was said of them before counts, neither now nor after a restart.
+//! Tasks run again on demand: messages about earlier attempts do not count, neither at once nor after a restart.
 
 use super::*;
 
-/// An attempt that is later than all that was issued.
+/// An attempt later than all issued ones.
 const LATER: u32 = 99;
 
-/// The submitter of a bag that is on some machines, all of it on each. It has not found the grid yet, so that nothing is issued.
+/// The submitter of a bag with all tasks on each of these machines. It has not found the grid yet, so it issues no task.
 fn submitter_of(tasks: u64, replication: Replication, executors: &[u8]) -> Host {
     let bag = BagHeader { tasks, ..bag(1) };
     let opened = Record::Bag { bag, released: START, retries_max: 0, attempt: 0, closed: None, replication };
@@ -33,19 +33,19 @@ impl Host {
         self.give(Event::Rerun { bag: BAG, tasks: IntervalSet::from(tasks) });
     }
 
-    /// Tasks that are done, have failed, are on a machine, and are not.
+    /// Numbers of tasks that are done, failed, placed, and waiting.
     fn count(&self) -> [u64; 4] {
         let view = self.peer.bag(BAG).unwrap();
         [view.done, view.failed, view.placed, view.unplaced]
     }
 
-    /// Who has what, without machines that have nothing.
+    /// The placements, without empty ones.
     fn placed(&self) -> Vec<(u8, IntervalSet)> {
         let placements = self.peer.placements(BAG).into_iter().filter(|(_, ranges)| !ranges.is_empty());
         placements.map(|(contact, ranges)| (contact.peer.0[0], ranges)).collect()
     }
 
-    /// Which tasks this machine was told that their results are journalled, or not wanted.
+    /// The tasks whose results were acknowledged to this machine.
     fn acknowledged(&self, number: u8) -> IntervalSet {
         let mut all = IntervalSet::new();
         for (to, message) in &self.sent {
@@ -60,25 +60,25 @@ impl Host {
 }
 
 #[test]
-fn what_was_held_before_a_rerun_is_not_placed_by_it_after_a_restart() {
+fn a_holding_from_before_a_rerun_places_nothing_after_a_restart() {
     let mut host = submitter_of(3, Replication::default(), &[2]);
     (0..3).for_each(|index| host.hear_result(2, index, 0, true));
     assert_eq!(host.count(), [3, 0, 0, 0]);
     host.rerun(1..2);
     let mut host = host.restart(1);
     assert_eq!(host.count(), [2, 0, 0, 1]);
-    // It has forgotten all of it. These words were on their way for long.
+    // The machine has dropped all tasks: this `Holding` is late.
     host.hear_holding(2, 7, 0, 0..3);
     host.receive(2, Message::Renewal { executor: speaker(2), bags: vec![(BAG, 7)] });
     assert_eq!((host.count(), host.placed()), ([2, 0, 0, 1], Vec::new()));
-    // One that was given it since has it.
+    // A machine that got the task since does place it.
     host.hear_holding(3, 1, LATER, 1..2);
     assert_eq!((host.count(), host.placed()), ([2, 0, 1, 0], vec![(3, IntervalSet::from(1..2))]));
 }
 
-/// Another machine goes on as the submitter.
+/// Another machine goes on as the submitter, from a ticket.
 #[test]
-fn what_counts_of_a_task_is_part_of_what_another_life_needs() {
+fn a_ticket_keeps_which_attempts_count() {
     let mut host = submitter_of(2, Replication::default(), &[2]);
     host.hear_result(2, 0, 0, true);
     host.rerun(0..1);
@@ -90,9 +90,9 @@ fn what_counts_of_a_task_is_part_of_what_another_life_needs() {
     assert_eq!(host.count(), [0, 0, 1, 1]);
 }
 
-/// The journal of the placement is older than the result.
+/// The journalled placement is older than the result.
 #[test]
-fn where_a_task_was_before_a_rerun_is_forgotten_in_the_journal_too() {
+fn a_rerun_journals_placements_anew() {
     let mut host = submitter_of(3, Replication::default(), &[2]);
     host.hear_result(2, 1, 0, true);
     host.rerun(1..2);
@@ -103,7 +103,7 @@ fn where_a_task_was_before_a_rerun_is_forgotten_in_the_journal_too() {
 }
 
 #[test]
-fn a_result_of_before_a_rerun_does_not_end_the_task() {
+fn a_result_from_before_a_rerun_does_not_end_the_task() {
     for restarts in [false, true] {
         let mut host = submitter_of(2, Replication::default(), &[2]);
         (0..2).for_each(|index| host.hear_result(2, index, 0, index == 0));
@@ -122,9 +122,9 @@ fn a_result_of_before_a_rerun_does_not_end_the_task() {
     }
 }
 
-/// A machine that was never told that its result is journalled takes that for what it is asked for.
+/// A machine whose result was never acknowledged takes it for that of the new attempt.
 #[test]
-fn who_has_only_an_old_result_of_a_task_that_is_run_again_loses_it() {
+fn a_machine_with_only_an_old_result_loses_the_rerun_task() {
     let mut host = submitter_of(1, Replication::default(), &[2]);
     host.hear_result(2, 0, 0, true);
     host.rerun(0..1);
@@ -133,12 +133,12 @@ fn who_has_only_an_old_result_of_a_task_that_is_run_again_loses_it() {
     host.sent.clear();
     host.hear_result(2, 0, 0, true);
     assert_eq!((host.count(), host.acknowledged(2)), ([0, 0, 0, 1], IntervalSet::from(0..1)));
-    // What it had said before it heard of that is no new placement.
+    // A `Holding` from before it was told to drop the task places nothing.
     host.hear_holding(2, 8, 1, 0..1);
     assert_eq!(host.count(), [0, 0, 0, 1]);
 }
 
-/// Two of three machines said that the task failed; it is run again.
+/// Two of three machines have voted that the task failed; it is run again.
 fn failed_and_run_again(restarts: bool) -> Host {
     let replication = Replication { replicas: 3, quorum: 2, recheck: 0 };
     let mut host = submitter_of(1, replication, &[2, 3, 4]);
@@ -152,7 +152,7 @@ fn failed_and_run_again(restarts: bool) -> Host {
 }
 
 #[test]
-fn copies_are_placed_by_no_words_of_before_a_rerun() {
+fn holdings_from_before_a_rerun_place_no_copies() {
     for restarts in [false, true] {
         let mut host = failed_and_run_again(restarts);
         (2..5).for_each(|number| host.hear_holding(number, 7, 0, 0..1));
@@ -161,10 +161,10 @@ fn copies_are_placed_by_no_words_of_before_a_rerun() {
 }
 
 #[test]
-fn a_task_with_a_quorum_that_is_run_again_is_not_decided_by_old_votes() {
+fn old_votes_do_not_decide_a_rerun_task() {
     for restarts in [false, true] {
         let mut host = failed_and_run_again(restarts);
-        // Whether they have it again or not.
+        // With and without new copies on these machines.
         host.hear_result(4, 0, 0, false);
         (2..4).for_each(|number| host.hear_holding(number, 8, LATER, 0..1));
         assert_eq!(host.count(), [0, 0, 1, 0], "restarts: {restarts}");
@@ -172,7 +172,7 @@ fn a_task_with_a_quorum_that_is_run_again_is_not_decided_by_old_votes() {
         host.hear_result(4, 0, 0, true);
         host.hear_result(3, 0, 0, false);
         assert_eq!(host.count(), [0, 0, 1, 0], "one vote that counts; restarts: {restarts}");
-        // That machine had nothing else. Nobody else comes, so that the next copy is run here.
+        // That machine holds nothing else, and no other is known: the next copy runs here.
         host.pass(Config::default().placement_timeout + seconds(1.0));
         host.finish_running();
         assert_eq!(host.count(), [1, 0, 0, 0], "restarts: {restarts}");
@@ -180,7 +180,7 @@ fn a_task_with_a_quorum_that_is_run_again_is_not_decided_by_old_votes() {
 }
 
 #[test]
-fn results_of_several_attempts_are_acknowledged_each_as_its_own() {
+fn results_are_acknowledged_by_attempt() {
     let mut host = submitter_of(10, Replication::default(), &[2]);
     let (output, output_bytes, work_mops, exit_code) = (BlobId([1; 32]), 1, 1000.0, Some(0));
     let finished =
@@ -190,7 +190,7 @@ fn results_of_several_attempts_are_acknowledged_each_as_its_own() {
         let results = [(1, 3), (2, 0), (4, 3)].map(|(index, attempt)| TaskResult::of(index, attempt, finished.clone()));
         host.sent.clear();
         host.receive(2, Message::Results { bag, executor: speaker(2), results: results.to_vec(), signature: None });
-        // Those that were taken are over now: the same once more are not wanted.
+        // These tasks have ended: repeated results are not wanted.
         host.receive(2, Message::Results { bag, executor: speaker(2), results: results.to_vec(), signature: None });
         let mut of: BTreeMap<u32, IntervalSet> = BTreeMap::new();
         for (_, message) in &host.sent {
@@ -206,14 +206,14 @@ fn results_of_several_attempts_are_acknowledged_each_as_its_own() {
 }
 
 #[test]
-fn an_old_result_that_comes_twice_costs_no_valid_one() {
+fn a_repeated_old_result_removes_no_valid_one() {
     let mut host = submitter_of(1, Replication::default(), &[2]);
     host.hear_result(2, 0, 0, true);
     host.rerun(0..1);
     host.hear_holding(2, 7, LATER, 0..1);
     assert_eq!(host.count(), [0, 0, 1, 0]);
     host.hear_result(2, 0, 0, true);
-    // It ran the task anew all the while.
+    // The machine ran the new attempt meanwhile.
     host.hear_result(2, 0, LATER, true);
     assert_eq!(host.count(), [1, 0, 0, 0]);
 }

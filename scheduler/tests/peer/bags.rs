@@ -1,4 +1,4 @@
-//! Bags on the machine that submitted them: measured, tried again, and who has a say in them.
+//! Bags on the machine that submitted them: measuring, reruns, removal, and whose messages count.
 
 use idlewood_scheduler::Closing;
 
@@ -32,7 +32,7 @@ fn a_bag_of_unknown_work_is_measured_first() {
 }
 
 #[test]
-fn replicas_without_a_quorum_and_a_quorum_without_replicas_are_refused() {
+fn a_quorum_needs_replicas_and_replicas_a_quorum() {
     let host = Host::new(1);
     let check = |replicas, quorum| {
         let replication = Replication { replicas, quorum, recheck: 0 };
@@ -47,8 +47,8 @@ fn replicas_without_a_quorum_and_a_quorum_without_replicas_are_refused() {
 }
 
 #[test]
-fn what_was_measured_makes_a_bag_that_others_take() {
-    // Dividing the most by the number of tasks, and multiplying again, may round up.
+fn a_measured_bag_is_valid_for_others() {
+    // Dividing the largest size by the number of tasks, and multiplying again, may round up.
     for tasks in [27, 229_581_046_562] {
         let mut host = Host::new(1);
         host.give(Event::Submitted(Submission { task_mops: None, ..submission(tasks, 0.0) }));
@@ -59,7 +59,7 @@ fn what_was_measured_makes_a_bag_that_others_take() {
 }
 
 #[test]
-fn what_a_machine_says_counts_as_its_own_whatever_address_it_gives() {
+fn messages_count_for_the_connections_peer() {
     let all = IntervalSet::from(0..100);
     let placed = Record::Placed { bag: BAG, executor: contact(2), ranges: all.clone() };
     let mut host = Host::restore(1, Config::default(), vec![submitted(bag(1), 1, 0), placed]);
@@ -85,7 +85,7 @@ fn what_a_machine_says_counts_as_its_own_whatever_address_it_gives() {
             ranges: all.clone(),
             finished: IntervalSet::new(),
         },
-        // What it no longer lists would be issued again, were it the other's word.
+        // If this `Holding` counted for the other machine, the unlisted tasks would be issued again.
         Message::Holding {
             bag: BAG,
             executor: executor.clone(),
@@ -111,7 +111,7 @@ fn what_a_machine_says_counts_as_its_own_whatever_address_it_gives() {
 }
 
 #[test]
-fn only_the_submitter_may_drop_work_or_acknowledge_it() {
+fn only_the_submitter_drops_and_acknowledges_tasks() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..5));
     host.receive(66, lease(0, IntervalSet::from(0..100)));
@@ -123,25 +123,25 @@ fn only_the_submitter_may_drop_work_or_acknowledge_it() {
     assert_eq!(host.stopped.len(), 1);
 }
 
-/// Others may have them, too, by now: what has succeeded is not to be dropped for that.
+/// Other machines may hold the same tasks by now: succeeded ones must not be dropped for that.
 #[test]
-fn what_is_held_tells_what_has_succeeded() {
+fn a_holding_lists_succeeded_tasks() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..4));
     host.finish(host.started[0], true);
     host.finish(host.started[1], false);
     host.sent.clear();
     host.receive(1, lease(0, IntervalSet::new()));
-    let told = host.sent.iter().find_map(|(_, message)| match message {
+    let holding = host.sent.iter().find_map(|(_, message)| match message {
         Message::Holding { ranges, finished, .. } => Some((ranges.len(), finished.clone())),
         _ => None,
     });
     let index = host.started[0].index;
-    assert_eq!(told, Some((4, IntervalSet::from(index..index + 1))));
+    assert_eq!(holding, Some((4, IntervalSet::from(index..index + 1))));
 }
 
 #[test]
-fn what_cannot_be_started_goes_to_another_machine() {
+fn tasks_that_cannot_start_go_to_another_machine() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..5));
     for tries in 1..=3 {
@@ -155,7 +155,7 @@ fn what_cannot_be_started_goes_to_another_machine() {
 }
 
 #[test]
-fn a_retry_on_the_machine_that_failed_is_run_there() {
+fn a_retry_may_run_where_the_task_failed() {
     let mut host = Host::new(1);
     host.give(Event::Submitted(Submission { retries_max: 1, ..submission(1, 1000.0) }));
     host.finish(host.started[0], false);
@@ -168,7 +168,7 @@ fn a_retry_on_the_machine_that_failed_is_run_there() {
 }
 
 #[test]
-fn what_failed_is_tried_again_on_demand_and_what_is_over_can_be_removed() {
+fn failed_tasks_can_be_rerun_and_closed_bags_removed() {
     let mut host = Host::new(1);
     host.give(Event::Submitted(submission(1, 1000.0)));
     host.give(Event::Removed(BAG));
@@ -187,7 +187,7 @@ fn what_failed_is_tried_again_on_demand_and_what_is_over_can_be_removed() {
 /// Its end is on the disk, and the last result is not, as a disk that was full may leave it: the task is run again, and its
 /// result is not taken for one that is here.
 #[test]
-fn a_bag_whose_last_result_is_not_on_the_disk_goes_on() {
+fn a_completed_bag_without_its_last_result_reopens() {
     let closed = Record::Bag {
         bag: BagHeader { tasks: 2, ..bag(1) },
         released: START,
@@ -209,9 +209,9 @@ fn a_bag_whose_last_result_is_not_on_the_disk_goes_on() {
     assert_eq!(host.peer.bag(BAG).map(|view| (view.done, view.closed.is_some())), Some((2, true)));
 }
 
-/// That it goes is durable before it is said, its records go one piece after the other, and a restart goes on with that.
+/// The removal is durable before the user is told, records are deleted piece by piece, and a restart goes on with it.
 #[test]
-fn a_bag_goes_piece_by_piece() {
+fn a_bag_is_removed_piece_by_piece() {
     const TASKS: u64 = 10_000;
     let done = |index| {
         let output = BlobId([1; 32]);
@@ -264,7 +264,7 @@ fn a_bag_goes_piece_by_piece() {
     let (_, changes) = write(&mut host, Event::Persisted(ticket)).expect("the first piece");
     assert!(host.notices.contains(&Notice::BagRemoved(BAG)));
     assert!(changes.len() < TASKS as usize / 2 && host.store.contains_key(&RecordKey::Bag(BAG)), "{}", changes.len());
-    // It ends there, and goes on in its next life, in which nobody sees the bag.
+    // The peer restarts: the removal goes on, and the view does not show the bag.
     let left = host.store.len();
     let host = host.restart(1);
     assert!(left > TASKS as usize / 2 && host.peer.bag(BAG).is_none());
@@ -273,9 +273,9 @@ fn a_bag_goes_piece_by_piece() {
     assert_eq!(host.peer.check(&again), Ok(()));
 }
 
-/// A disk that is full: the driver says no to the user, and there is no such bag, whatever becomes of the write.
+/// The disk is full: the driver refuses the submission, and the bag is gone, whatever becomes of its write.
 #[test]
-fn a_bag_that_could_not_be_written_can_be_removed() {
+fn an_unwritten_bag_can_be_removed() {
     let mut host = Host::new(1);
     let mut effects = Vec::new();
     host.peer.handle(host.now, Event::Submitted(submission(1, 1000.0)), &mut effects);
@@ -293,9 +293,9 @@ fn a_bag_that_could_not_be_written_can_be_removed() {
     assert_eq!(host.notices, [], "nobody is told that it was taken");
 }
 
-/// Its manifest is signed with a key that is gone: nobody would ever answer for it.
+/// Its manifest is signed with a key that is gone, so no machine takes this one for its submitter.
 #[test]
-fn a_bag_of_an_identity_that_is_gone_is_given_up_and_what_is_done_of_it_stays() {
+fn a_bag_of_a_lost_identity_is_cancelled_and_keeps_its_results() {
     let header = BagHeader { tasks: 3, submitter: contact(8), ..bag(8) };
     let result = TaskResult::of(
         0,
@@ -332,12 +332,12 @@ fn a_bag_of_an_identity_that_is_gone_is_given_up_and_what_is_done_of_it_stays() 
     assert!(host.notices.contains(&Notice::BagClosed(BAG)), "{:?}", host.notices);
     assert!(host.started.is_empty() && host.measured.is_empty(), "nothing of it runs");
     assert!(host.store.contains_key(&RecordKey::Done(BAG, 0)) && !host.store.contains_key(&RecordKey::Held(BAG)));
-    // It stays so.
+    // The bag stays closed after another restart.
     let again = host.restart(3).restart(3);
     let view = again.peer.bag(BAG).expect("it can be looked at");
     assert!(view.closed.is_some() && view.done == 1);
     assert_eq!(view.bag.submitter.peer, contact(8).peer, "it is known why");
-    // Under its own identity it goes on.
+    // With the old identity the bag goes on.
     let own = Host::restore(8, Config { expects_grid: true, ..Config::default() }, records);
     assert!(own.peer.bag(BAG).is_some_and(|view| view.closed.is_none()));
 }

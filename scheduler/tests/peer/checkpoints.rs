@@ -1,10 +1,10 @@
-//! What tasks go on from.
+//! Checkpoints: which tasks go back with one, stay with one, and go on from one.
 
 use super::*;
 
 pub(super) const KEPT: Checkpoint = Checkpoint { blob: BlobId([8; 32]), bytes: 80 };
 
-/// Tasks that were told of as handed back, with their attempt.
+/// The tasks that the host handed back with a checkpoint, with their attempts.
 pub(super) fn handed_back(host: &Host) -> Vec<(u64, u32)> {
     let results = host.sent.iter().filter_map(|(_, message)| match message {
         Message::Results { results, .. } => Some(results),
@@ -17,7 +17,7 @@ pub(super) fn handed_back(host: &Host) -> Vec<(u64, u32)> {
 }
 
 #[test]
-fn who_has_begun_goes_back_after_the_vacate_time_with_its_checkpoint_or_stays() {
+fn begun_tasks_go_back_with_their_checkpoint_or_stay() {
     let suspended = || {
         let mut host = Host::new(2);
         host.receive(1, request(1, 3, 0..3));
@@ -43,7 +43,7 @@ fn who_has_begun_goes_back_after_the_vacate_time_with_its_checkpoint_or_stays() 
     assert!(matches!(first, Some((_, Message::Holding { .. }))), "only of what is placed here it is believed");
     host.give(Event::TaskEnded { task: host.started[0], outcome: TaskOutcome::Stopped });
     assert_eq!(host.peer.held()[0].unacknowledged, 1, "it is said again until it is taken");
-    // The next life says it, too.
+    // A restarted host sends the result, too.
     let outbox = host.persisted.iter().filter(|record| matches!(record, Record::Outbox { .. })).cloned();
     let mut again = Host::restore(2, Config::default(), outbox.collect());
     again.pass(seconds(20.0));
@@ -57,11 +57,11 @@ fn who_has_begun_goes_back_after_the_vacate_time_with_its_checkpoint_or_stays() 
     assert_eq!((host.stopped.len(), handed_back(&host).len()), (0, 0), "it goes on where it is");
 }
 
-/// The task has written to its checkpoint since; on the next machine it would go on from the half of one, and nobody would know.
+/// The task has written to its checkpoint since: another machine would go on from half of one without a sign of it.
 #[test]
-fn what_was_packed_before_tasks_went_on_is_not_handed_back() {
+fn checkpoints_packed_before_tasks_went_on_are_ignored() {
     let still = |stands_still| Event::OwnerReturned { stands_still };
-    // The owner leaves, or is away and there is no room for results: what has begun goes on.
+    // The owner leaves, or is away while the disk is full: begun tasks go on.
     for goes_on in [Event::OwnerLeft, still(false)] {
         let mut host = Host::new(2);
         host.receive(1, request(1, 3, 0..3));
@@ -82,9 +82,9 @@ fn what_was_packed_before_tasks_went_on_is_not_handed_back() {
     }
 }
 
-/// Nothing of it has changed: neither what waits nor what is frozen for others goes on with what runs.
+/// The waiting task's checkpoint has not changed, since only running tasks went on.
 #[test]
-fn what_stands_still_only_later_makes_nothing_old() {
+fn freezing_later_makes_no_packed_checkpoint_old() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 3, 0..3));
     host.receive(1, lease(0, IntervalSet::new()));
@@ -98,7 +98,7 @@ fn what_stands_still_only_later_makes_nothing_old() {
 }
 
 #[test]
-fn what_began_in_an_earlier_life_is_not_given_away_without_its_checkpoint() {
+fn tasks_with_a_local_checkpoint_are_not_given_away_without_it() {
     let held = || {
         let (released, checkpoints) = (START, BTreeMap::new());
         let ranges = IntervalSet::from(0..4);
@@ -109,7 +109,7 @@ fn what_began_in_an_earlier_life_is_not_given_away_without_its_checkpoint() {
         host.give(Event::CheckpointsFound { bag: BAG, tasks: IntervalSet::from(2..4) });
         host
     };
-    // Whoever asks gets the rest, all of it since the owner is there.
+    // An asking machine is offered all other tasks, since the owner is back.
     let mut host = held();
     let asker = Asker { contact: contact(3), speed_mops: 1000.0, slots: 1, stretch: 0.0 };
     host.receive(3, Message::Ask { asker, node: Node::Leaf, climbing: false, climbed: 0 });
@@ -123,14 +123,14 @@ fn what_began_in_an_earlier_life_is_not_given_away_without_its_checkpoint() {
     host.pass(Config::default().vacate_after + seconds(1.0));
     assert_eq!(host.asked, [(BAG, IntervalSet::from(0..1).union(&IntervalSet::from(2..4)))]);
     assert_eq!(host.holdings().last().unwrap().1, 3);
-    // Of one there is none after all, and it has nothing to lose.
+    // One task has no checkpoint after all, and goes back without.
     host.keep(3, Some(KEPT));
     assert_eq!(handed_back(&host), [(3, 0)]);
     assert_eq!(host.holdings().last().unwrap().1, 2, "the one that had begun, and the one to be taken");
 }
 
 #[test]
-fn a_task_begins_with_the_checkpoint_that_it_came_with_also_after_a_restart() {
+fn a_task_keeps_its_checkpoint_over_a_restart() {
     let mut host = Host::new(2);
     let Message::Request { request, node, climbing } = request(1, 0, 0..3) else { unreachable!() };
     let request = Request { checkpoints: Box::new([(0, KEPT), (2, KEPT)]), ..request };
@@ -145,7 +145,7 @@ fn a_task_begins_with_the_checkpoint_that_it_came_with_also_after_a_restart() {
 }
 
 #[test]
-fn a_submitter_knows_after_a_restart_what_its_tasks_go_on_from() {
+fn a_submitter_restores_checkpoints_after_a_restart() {
     let bag = BagHeader { tasks: 3, ..bag(2) };
     let record = submitted(bag, 0, 1);
     let checkpoint = Record::Checkpoint { bag: BAG, index: 0, checkpoint: KEPT };
@@ -155,7 +155,7 @@ fn a_submitter_knows_after_a_restart_what_its_tasks_go_on_from() {
 }
 
 #[test]
-fn a_part_of_a_request_names_the_checkpoints_of_its_tasks() {
+fn parts_of_a_request_name_their_checkpoints() {
     let [mut host, mut router] = pair();
     assert!(router.peer.overlay_view().hosts_router());
     let Message::Request { request, .. } = request(1, 0, 0..20) else { unreachable!() };

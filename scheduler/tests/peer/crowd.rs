@@ -1,9 +1,9 @@
-//! Many small tasks at once, and ways on which there is no room.
+//! Many small tasks at once, and peers for whose messages the driver has no room.
 
 use super::*;
 
-/// Results of how many tasks each message said.
-fn told(host: &Host) -> Vec<u64> {
+/// The number of results in each message.
+fn sent_results(host: &Host) -> Vec<u64> {
     let results = host.sent.iter().filter_map(|(_, message)| match message {
         Message::Results { results, .. } => Some(results.len() as u64),
         _ => None,
@@ -15,19 +15,19 @@ fn acknowledged(range: Range<u64>) -> Message {
     Message::ResultsAck { bag: BAG, attempt: 0, indices: IntervalSet::from(range) }
 }
 
-/// A machine that has run so many tasks of a bag of another, and told nobody of the end of any.
+/// A machine that has run so many tasks of another's bag, and has sent no result.
 fn finished(tasks: u64) -> Host {
     let mut host = Host::new(2);
     host.receive(1, unhurried(1, 0..tasks + 1, 500));
     for task in 0..tasks {
         host.finish(host.started[task as usize], true);
     }
-    assert_eq!(told(&host), [0; 0], "one more is to come");
+    assert_eq!(sent_results(&host), [0; 0], "one more is to come");
     host
 }
 
-/// What the driver has no room for comes back.
-fn refuse(host: &mut Host) {
+/// The driver returns all messages for lack of room.
+fn return_all(host: &mut Host) {
     for (to, message) in std::mem::take(&mut host.sent) {
         if !matches!(message, Message::Overlay(_)) {
             host.give(Event::Unsent { to: to.into(), message });
@@ -36,7 +36,7 @@ fn refuse(host: &mut Host) {
 }
 
 #[test]
-fn results_that_come_together_are_acknowledged_together() {
+fn results_of_one_message_are_acknowledged_together() {
     let [mut submitter, mut executor] = pair();
     submitter.give(Event::OwnerReturned { stands_still: true });
     talk(&mut submitter, &mut executor, 5);
@@ -45,7 +45,7 @@ fn results_that_come_together_are_acknowledged_together() {
     let mut acks = Vec::new();
     for round in 0..100 {
         executor.finish_running();
-        // As its worker ends one task after the other.
+        // The worker ends one task after the other.
         (0..100).for_each(|_| executor.finish_running());
         talk_and(&mut submitter, &mut executor, 1, |message| {
             if let Message::ResultsAck { indices, .. } = message {
@@ -65,12 +65,12 @@ fn results_that_come_together_are_acknowledged_together() {
 }
 
 #[test]
-fn no_more_results_are_told_than_their_submitter_acknowledges() {
+fn unacknowledged_results_are_bounded() {
     let mut host = finished(5000);
-    while told(&host).is_empty() {
+    while sent_results(&host).is_empty() {
         host.pass(seconds(0.1));
     }
-    assert_eq!(told(&host), [512; 4]);
+    assert_eq!(sent_results(&host), [512; 4]);
     let mut all = IntervalSet::new();
     for (_, message) in &host.sent {
         if let Message::Results { results, .. } = message {
@@ -82,8 +82,8 @@ fn no_more_results_are_told_than_their_submitter_acknowledges() {
     host.pass(seconds(0.5));
     host.receive(1, acknowledged(512..1024));
     host.pass(seconds(0.01));
-    assert_eq!(told(&host), [512], "they follow at once");
-    // What was lost is said again, and not what is there.
+    assert_eq!(sent_results(&host), [512], "they follow at once");
+    // Lost results are sent again, and no others.
     host.receive(1, acknowledged(0..511));
     host.receive(1, acknowledged(1024..2559));
     host.sent.clear();
@@ -96,33 +96,33 @@ fn no_more_results_are_told_than_their_submitter_acknowledges() {
 }
 
 #[test]
-fn results_for_which_there_is_no_room_are_told_when_there_is() {
+fn returned_results_are_sent_when_there_is_room() {
     let mut host = finished(700);
     host.pass(seconds(20.1));
-    let sent: u64 = told(&host).iter().sum();
+    let sent: u64 = sent_results(&host).iter().sum();
     assert!(sent >= 700, "{sent}");
-    refuse(&mut host);
+    return_all(&mut host);
     host.pass(seconds(30.0));
-    assert_eq!(told(&host), [0; 0], "nothing is repeated into a queue that is full");
+    assert_eq!(sent_results(&host), [0; 0], "nothing is repeated into a queue that is full");
     host.give(Event::Room(SUBMITTER));
     host.pass(seconds(0.001));
-    assert_eq!(told(&host), [512, 188], "each once");
+    assert_eq!(sent_results(&host), [512, 188], "each once");
     host.give(Event::Room(SUBMITTER));
     host.pass(seconds(0.001));
-    assert_eq!(told(&host).len(), 2, "nor is anything for room that was there");
+    assert_eq!(sent_results(&host).len(), 2, "nor is anything for room that was there");
 }
 
 #[test]
-fn where_nobody_says_that_there_is_room_results_are_tried_again() {
+fn returned_results_are_sent_again_without_a_room_event() {
     let mut host = finished(10);
     host.pass(seconds(20.1));
-    refuse(&mut host);
+    return_all(&mut host);
     host.pass(Config::default().lease + seconds(1.0));
-    assert!(!told(&host).is_empty());
+    assert!(!sent_results(&host).is_empty());
 }
 
 #[test]
-fn acknowledgements_and_the_newest_words_wait_for_room() {
+fn acknowledgements_and_the_newest_messages_wait_for_room() {
     let [mut submitter, _router] = pair();
     submitter.give(Event::OwnerReturned { stands_still: true });
     submitter.give(Event::Submitted(submission(100, 1000.0)));
@@ -144,7 +144,7 @@ fn acknowledgements_and_the_newest_words_wait_for_room() {
     };
     submitter.sent.clear();
     submitter.receive(3, holding(1));
-    refuse(&mut submitter);
+    return_all(&mut submitter);
     for index in 0..50 {
         let results = vec![result(2 * index)];
         submitter.receive(3, Message::Results { bag: BAG, executor: speaker(3), results, signature: None });

@@ -1,10 +1,10 @@
-//! Machines whose owner is back, that end, leave and return.
+//! Machines whose owner returns, that finish, leave the grid and return.
 
 use super::checkpoints::{KEPT, handed_back};
 use super::*;
 
 #[test]
-fn who_finishes_hands_back_what_is_frozen_for_others_or_it_would_stay_for_ever() {
+fn a_finishing_machine_hands_back_preempted_tasks() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 2, 0..1));
     let Message::Request { request, node, climbing } = request(2, 0, 0..1) else { unreachable!() };
@@ -14,7 +14,7 @@ fn who_finishes_hands_back_what_is_frozen_for_others_or_it_would_stay_for_ever()
     let frozen: Vec<TaskId> = frozen.collect();
     assert_eq!(frozen, [TaskId { bag: BAG, index: 0 }]);
     host.give(Event::OwnerReturned { stands_still: false });
-    // Also when the vacate time has passed.
+    // The same after the vacate time.
     host.pass(Config::default().vacate_after + seconds(1.0));
     host.asked.clear();
     host.give(Event::Vacate);
@@ -27,7 +27,7 @@ fn who_finishes_hands_back_what_is_frozen_for_others_or_it_would_stay_for_ever()
 }
 
 #[test]
-fn who_finishes_hands_back_at_once_what_does_not_run() {
+fn a_finishing_machine_hands_back_unstarted_tasks_at_once() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..3));
     host.give(Event::Vacate);
@@ -37,7 +37,7 @@ fn who_finishes_hands_back_at_once_what_does_not_run() {
     assert_eq!((host.peer.held()[0].waiting, host.peer.held()[0].running), (0, 1));
 }
 
-/// The disk is full: a task that began before is over, and its output cannot be kept.
+/// The disk is full: a task that began before ends, and its output cannot be stored.
 #[test]
 fn a_task_that_comes_to_wait_after_the_vacate_time_goes_back_soon() {
     for outcome in [TaskOutcome::NotStarted { retry_after: seconds(1.0) }, TaskOutcome::Stopped] {
@@ -55,7 +55,7 @@ fn a_task_that_comes_to_wait_after_the_vacate_time_goes_back_soon() {
         );
         host.pass(seconds(10.0));
         assert_eq!((host.holdings().last().unwrap().1, host.peer.held()[0].waiting), (0, 0), "handed back");
-        // The next stay has its own vacate time.
+        // The next stay of the owner has a vacate time of its own.
         host.give(Event::OwnerLeft);
         host.receive(1, request(2, 0, 3..6));
         host.give(Event::OwnerReturned { stands_still: true });
@@ -65,7 +65,7 @@ fn a_task_that_comes_to_wait_after_the_vacate_time_goes_back_soon() {
 }
 
 #[test]
-fn another_vacate_time_counts_also_for_the_present_stay() {
+fn a_new_vacate_time_counts_for_the_present_stay() {
     let waiting = |host: &Host| host.peer.held()[0].waiting;
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..5));
@@ -88,7 +88,7 @@ fn another_vacate_time_counts_also_for_the_present_stay() {
 }
 
 #[test]
-fn a_suspended_machine_hands_back_and_forgets_again_and_again() {
+fn a_suspended_machine_hands_back_repeatedly() {
     let mut host = Host::new(2);
     host.give(Event::OwnerReturned { stands_still: true });
     for number in 1..3 {
@@ -103,9 +103,9 @@ fn a_suspended_machine_hands_back_and_forgets_again_and_again() {
     assert!(host.started.is_empty());
 }
 
-/// Whoever stands still with it renews its lease for ever: nobody else would get it.
+/// A frozen machine renews its lease for ever, so that no other machine would get the task.
 #[test]
-fn what_comes_back_to_wait_after_the_vacate_time_goes_back_too() {
+fn tasks_that_wait_after_the_vacate_time_go_back() {
     let stay = Config::default().vacate_after + seconds(1.0);
     for outcome in [TaskOutcome::NotStarted { retry_after: seconds(1.0) }, TaskOutcome::Stopped] {
         let mut host = Host::new(2);
@@ -122,7 +122,7 @@ fn what_comes_back_to_wait_after_the_vacate_time_goes_back_too() {
 }
 
 #[test]
-fn what_runs_on_while_nothing_begins_is_not_frozen_and_its_time_counts() {
+fn running_tasks_go_on_while_none_begins() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..3));
     host.receive(1, lease(0, IntervalSet::new()));
@@ -143,9 +143,9 @@ fn what_runs_on_while_nothing_begins_is_not_frozen_and_its_time_counts() {
     assert_eq!(host.started.len(), 1);
 }
 
-/// What runs on has nothing to hand back yet; it has when it stands still, for as long as everything else.
+/// A task that runs on is not handed back; once frozen it has a full vacate time.
 #[test]
-fn what_ran_on_when_the_vacate_time_ended_has_its_own_when_it_stands_still() {
+fn tasks_frozen_later_have_a_vacate_time_of_their_own() {
     let stay = Config::default().vacate_after + seconds(1.0);
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..3));
@@ -162,8 +162,8 @@ fn what_ran_on_when_the_vacate_time_ended_has_its_own_when_it_stands_still() {
 }
 
 #[test]
-fn what_is_offered_when_the_vacate_time_ends_goes_back_too() {
-    // All that waits is offered, long before that time ends or shortly.
+fn offered_tasks_go_back_at_the_end_of_the_vacate_time() {
+    // All waiting tasks are offered, long or shortly before the vacate time ends.
     for before in [seconds(1.0), Config::default().vacate_after - seconds(1.0)] {
         let mut host = Host::new(2);
         host.receive(1, request(1, 0, 0..3));
@@ -179,18 +179,18 @@ fn what_is_offered_when_the_vacate_time_ends_goes_back_too() {
 }
 
 #[test]
-fn a_frozen_machine_goes_on_renewing() {
+fn a_frozen_machine_renews_its_leases() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..5));
     host.give(Event::OwnerReturned { stands_still: true });
-    let before = host.words().len();
+    let before = host.holding_receivers().len();
     host.receive(1, lease(host.holdings()[before - 1].0, IntervalSet::new()));
     host.pass(seconds(50.0));
-    assert!(host.words().len() >= before + 2);
+    assert!(host.holding_receivers().len() >= before + 2);
     assert!(host.sent.iter().all(|(to, _)| to.peer == SUBMITTER));
 }
 
-/// A leave takes nothing from the machine, and a return goes on with it.
+/// A machine keeps its queue and ledgers when it leaves the grid, and goes on with them when it returns.
 #[test]
 fn queue_and_ledgers_survive_a_leave_and_a_return() {
     let mut host = Host::new(2);
@@ -230,7 +230,7 @@ fn queue_and_ledgers_survive_a_leave_and_a_return() {
 
 /// The root sums up what the leaves published.
 #[test]
-fn who_returns_publishes_anew() {
+fn a_returning_machine_publishes_anew() {
     let [mut host, mut other] = pair();
     let speeds = |hosts: [&Host; 2]| hosts.map(|host| host.peer.platform().speed_mops);
     let both = speeds([&host, &other]);
@@ -248,9 +248,9 @@ fn who_returns_publishes_anew() {
     }
 }
 
-/// A machine stands where its certificate says, as the driver has told before it spoke.
+/// A machine's position follows from its certificate, of which the driver has told the peer before the first message.
 #[test]
-fn what_a_certificate_says_decides_where_its_machine_stands() {
+fn the_certificates_nonce_decides_the_position() {
     let mut host = Host::new(1);
     let (other, nonce) = (contact(2), [7; 16]);
     host.give(Event::Bootstrap(other.clone()));
@@ -272,7 +272,7 @@ fn what_a_certificate_says_decides_where_its_machine_stands() {
     );
     let certified = Contact { nonce: Some(Box::new(nonce)), ..other };
     assert_eq!(host.peer.overlay_view().neighbours().collect::<Vec<_>>(), [&certified]);
-    // Of whom it is told most lately it knows.
+    // The peer remembers those of whom it was told last.
     for number in 0..5000_u32 {
         let mut peer = [9; 32];
         peer[..4].copy_from_slice(&number.to_le_bytes());

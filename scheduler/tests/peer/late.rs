@@ -1,8 +1,8 @@
-//! Acknowledgements that come late, or once more: each is of the result that it is the answer to.
+//! Late and repeated acknowledgements: each counts for the attempt that it answers only.
 
 use super::*;
 
-/// A submitter whose machine does nothing itself, and one that has begun its only task.
+/// A submitter that runs nothing itself, and an executor that has begun its only task.
 fn begun(retries_max: u32) -> [Host; 2] {
     let [mut submitter, mut executor] = pair();
     submitter.give(Event::OwnerReturned { stands_still: true });
@@ -13,7 +13,7 @@ fn begun(retries_max: u32) -> [Host; 2] {
     [submitter, executor]
 }
 
-/// Lets both talk; the acknowledgements among what they say.
+/// Lets both exchange messages; returns the acknowledgements.
 fn acknowledgements(submitter: &mut Host, executor: &mut Host, seconds: u32) -> Vec<Message> {
     let mut all = Vec::new();
     talk_and(submitter, executor, seconds, |message| {
@@ -24,7 +24,7 @@ fn acknowledgements(submitter: &mut Host, executor: &mut Host, seconds: u32) -> 
     all
 }
 
-/// The task is there again, and succeeds. While its result is on its way these come once more.
+/// The executor gets the task again, and succeeds. While its result is on its way, the old messages come again.
 fn comes_again(submitter: &mut Host, executor: &mut Host, old: Vec<Message>) {
     assert_eq!((old.is_empty(), executor.started.len()), (false, 2), "{old:?}");
     executor.finish(executor.started[1], true);
@@ -52,16 +52,16 @@ fn a_submitter_with_a_full_disk_takes_results_once_it_has_room() {
 }
 
 #[test]
-fn the_acknowledgement_of_a_failed_try_is_none_of_the_next() {
+fn acknowledging_a_failed_try_does_not_acknowledge_the_next() {
     let [mut submitter, mut executor] = begun(1);
     executor.finish(executor.started[0], false);
     let old = acknowledgements(&mut submitter, &mut executor, 5);
     comes_again(&mut submitter, &mut executor, old);
 }
 
-/// The failure was said twice, and the second word was on its way for long.
+/// The failure was sent twice, and the second message is late.
 #[test]
-fn the_answer_to_a_late_word_of_a_failed_try_is_none_of_the_next() {
+fn answering_a_late_failure_does_not_acknowledge_the_next_try() {
     let [mut submitter, mut executor] = begun(1);
     executor.finish(executor.started[0], false);
     let is_result = |message: &Message| matches!(message, Message::Results { .. });
@@ -75,7 +75,7 @@ fn the_answer_to_a_late_word_of_a_failed_try_is_none_of_the_next() {
 }
 
 #[test]
-fn the_acknowledgement_of_a_checkpoint_is_none_of_the_result() {
+fn acknowledging_a_checkpoint_does_not_acknowledge_the_result() {
     let [mut submitter, mut executor] = begun(0);
     executor.give(Event::OwnerReturned { stands_still: true });
     executor.pass(Config::default().vacate_after + seconds(1.0));
@@ -87,7 +87,7 @@ fn the_acknowledgement_of_a_checkpoint_is_none_of_the_result() {
 }
 
 #[test]
-fn the_acknowledgement_of_before_a_rerun_is_none_of_what_comes_after_it() {
+fn acknowledgements_from_before_a_rerun_do_not_count_after_it() {
     let [mut submitter, mut executor] = begun(0);
     executor.finish(executor.started[0], true);
     let old = acknowledgements(&mut submitter, &mut executor, 5);

@@ -1,4 +1,4 @@
-//! One peer, driven by hand: what it does at its edges, where a simulation seldom comes.
+//! One peer, driven by hand into cases that simulations seldom reach.
 
 mod admission;
 mod again;
@@ -43,12 +43,12 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// Of a bag that was signed so long ago, and of which everything is here.
+/// The approval of a bag that was signed so long ago and whose blobs are here.
 fn approval(signed_ago: Duration) -> Approval {
     Approval { signed_ago, at_hand: true }
 }
 
-/// A peer with a disk that is always durable at once, and what it wanted.
+/// A peer with a disk on which writes are durable at once, and a log of its effects.
 struct Host {
     peer: Peer,
     now: Time,
@@ -56,21 +56,21 @@ struct Host {
     started: Vec<TaskId>,
     stopped: Vec<TaskId>,
     measured: Vec<BagId>,
-    /// What was to be authorised, and what is answered; none: nothing.
+    /// Bags to be authorised, and the answer; `None`: no answer.
     looked_at: Vec<BagHeader>,
     verdict: Option<Result<Approval, DeclineReason>>,
     notices: Vec<Notice>,
     persisted: Vec<Record>,
-    /// What is on its disk.
+    /// The records on its disk.
     store: BTreeMap<RecordKey, Record>,
-    /// Whose checkpoints were asked for, and what tasks that were started go on from.
+    /// Tasks whose checkpoints were asked for, and the checkpoints of started tasks.
     asked: Vec<(BagId, IntervalSet)>,
-    /// Of which stop they were asked for last.
+    /// The stop of the last such effect.
     stop: u64,
     going_on: BTreeMap<u64, Checkpoint>,
 }
 
-/// A bag as its submitter keeps it while it is open.
+/// The submitter's record of an open bag.
 fn submitted(bag: BagHeader, retries_max: u32, attempt: u32) -> Record {
     Record::Bag { bag, released: START, retries_max, attempt, closed: None, replication: Replication::default() }
 }
@@ -156,7 +156,7 @@ impl Host {
         self.give(Event::Received { from: PeerId([from; 32]), message });
     }
 
-    /// Lets time pass, waking the peer when it wants.
+    /// Lets time pass, waking the peer at its deadlines.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         for _ in 0..100_000 {
@@ -185,19 +185,19 @@ impl Host {
         self.give(Event::TaskEnded { task, outcome });
     }
 
-    /// What was asked for is packed.
+    /// The driver has packed the checkpoint.
     fn keep(&mut self, index: u64, checkpoint: Option<Checkpoint>) {
         let checkpoints = BTreeMap::from([(index, checkpoint)]);
         self.give(Event::CheckpointsKept { stop: self.stop, bag: BAG, checkpoints });
     }
 
-    /// It ends without warning, and is back at once with what was on its disk, but has not found the others yet.
+    /// The machine crashes and restarts at once from its disk, but has not found the grid yet.
     fn restart(self, number: u8) -> Self {
         let config = Config { expects_grid: true, ..Config::default() };
         Self::restore(number, config, self.store.into_values().collect())
     }
 
-    /// What runs succeeds.
+    /// All running tasks succeed.
     fn finish_running(&mut self) {
         let running = self.peer.running();
         running.into_iter().for_each(|running| self.finish(running.task, true));
@@ -218,7 +218,7 @@ fn talk(host: &mut Host, other: &mut Host, seconds: u32) {
     talk_and(host, other, seconds, |_| ());
 }
 
-/// The same, with a look at each message.
+/// The same, showing each message to `look`.
 fn talk_and(host: &mut Host, other: &mut Host, seconds: u32, mut look: impl FnMut(&Message)) {
     for _ in 0..seconds * 10 {
         for one in [&mut *host, &mut *other] {
@@ -228,7 +228,7 @@ fn talk_and(host: &mut Host, other: &mut Host, seconds: u32, mut look: impl FnMu
     }
 }
 
-/// Each gets what the other has sent.
+/// Delivers the messages of both to each other.
 fn deliver(host: &mut Host, other: &mut Host, look: &mut impl FnMut(&Message)) {
     let [to_other, to_host] = [&mut *host, &mut *other].map(|one| std::mem::take(&mut one.sent));
     to_other.iter().chain(&to_host).for_each(|(_, message)| look(message));
@@ -236,7 +236,7 @@ fn deliver(host: &mut Host, other: &mut Host, look: &mut impl FnMut(&Message)) {
     to_host.into_iter().for_each(|(_, message)| host.receive(3, message));
 }
 
-/// Two hosts that are a grid.
+/// A grid of two hosts.
 fn pair() -> [Host; 2] {
     pair_with(Config::default())
 }
@@ -286,7 +286,7 @@ fn lease(version: u64, drop: IntervalSet) -> Message {
     Message::Lease { bag: BAG, version, submitter: None, term, drop, rest, key: None }
 }
 
-/// A request that so many machines may get a part of, for a bag of a million tasks.
+/// A request for tasks of a bag of a million, of which so many machines may get a part.
 fn unhurried(number: u64, ranges: Range<u64>, machines: u32) -> Message {
     forged(number, |request| {
         request.bag.tasks = 1_000_000;
@@ -294,7 +294,7 @@ fn unhurried(number: u64, ranges: Range<u64>, machines: u32) -> Message {
     })
 }
 
-/// A request as `request`, but for what is changed in it.
+/// A request as by [`request`], changed by `change`.
 fn forged(number: u64, change: impl FnOnce(&mut Request)) -> Message {
     let Message::Request { mut request, node, climbing } = request(number, 0, 10..20) else { unreachable!() };
     change(&mut request);
@@ -302,14 +302,14 @@ fn forged(number: u64, change: impl FnOnce(&mut Request)) -> Message {
 }
 
 impl Host {
-    /// Who was told what is held, or that it still is.
-    fn words(&self) -> Vec<&Contact> {
+    /// The receivers of `Holding` and `Renewal`.
+    fn holding_receivers(&self) -> Vec<&Contact> {
         let is_word = |message: &Message| matches!(message, Message::Holding { .. } | Message::Renewal { .. });
         self.sent.iter().filter(|(_, message)| is_word(message)).map(|(to, _)| to).collect()
     }
 
-    /// Who was told last.
-    fn told(&self) -> &Contact {
-        self.words().last().expect("somebody was told")
+    /// The receiver of the last one.
+    fn last_receiver(&self) -> &Contact {
+        self.holding_receivers().last().expect("somebody was told")
     }
 }

@@ -1,24 +1,24 @@
-//! When machines say what all say, and when they repeat it.
+//! When machines send `Holding`, `Renewal` and `Results`, and when they send them again.
 
 use super::*;
 
 #[test]
-fn where_many_machines_speak_to_a_submitter_results_are_repeated_later() {
-    // A link takes words of 400 machines a second.
+fn results_are_repeated_later_where_many_machines_share_a_link() {
+    // A link takes messages of 400 machines a second.
     for (machines, first_s) in [(0, 2.0), (10_000, 25.0), (100_000, 250.0), (1_000_000, 600.0)] {
         let mut host = Host::new(2);
         host.receive(1, unhurried(1, 0..1, machines));
         host.pass(seconds(10.0));
         host.finish(host.started[0], true);
-        let told =
+        let sent_results =
             |host: &Host| host.sent.iter().filter(|(_, message)| matches!(message, Message::Results { .. })).count();
-        while told(&host) == 0 {
+        while sent_results(&host) == 0 {
             host.pass(seconds(0.1));
         }
         host.pass(seconds(first_s - 0.5));
-        assert_eq!(told(&host), 1, "nothing is repeated yet");
+        assert_eq!(sent_results(&host), 1, "nothing is repeated yet");
         host.pass(seconds(1.0));
-        assert_eq!(told(&host), 2, "now it is, {first_s} s");
+        assert_eq!(sent_results(&host), 2, "now it is, {first_s} s");
     }
 }
 
@@ -38,7 +38,7 @@ fn results_are_repeated_while_others_finish() {
 }
 
 #[test]
-fn machines_answer_to_a_request_at_moments_of_their_own() {
+fn machines_answer_a_request_at_their_own_moments() {
     let mut moments: Vec<f64> = (2..102)
         .map(|number| {
             let mut host = Host::new(number);
@@ -58,7 +58,7 @@ fn machines_answer_to_a_request_at_moments_of_their_own() {
 }
 
 #[test]
-fn an_answer_to_what_was_said_before_does_not_hide_what_came_since() {
+fn a_lease_for_an_older_holding_does_not_hide_new_tasks() {
     let mut host = Host::new(2);
     host.receive(1, unhurried(1, 0..5, 0));
     let (version, _) = host.holdings()[0];
@@ -69,8 +69,8 @@ fn an_answer_to_what_was_said_before_does_not_hide_what_came_since() {
 }
 
 #[test]
-fn results_that_others_follow_are_told_together_the_last_soon_and_failures_at_once() {
-    let told = |host: &Host| -> Vec<usize> {
+fn results_are_sent_together_the_last_soon_and_failures_at_once() {
+    let sent_results = |host: &Host| -> Vec<usize> {
         let results = host.sent.iter().filter_map(|(_, message)| match message {
             Message::Results { results, .. } => Some(results.len()),
             _ => None,
@@ -82,48 +82,48 @@ fn results_that_others_follow_are_told_together_the_last_soon_and_failures_at_on
     for task in 0..10 {
         host.finish(host.started[task], true);
     }
-    assert_eq!(told(&host), [0; 0], "more follow");
+    assert_eq!(sent_results(&host), [0; 0], "more follow");
     host.pass(seconds(20.1));
-    assert_eq!(told(&host)[0], 10);
+    assert_eq!(sent_results(&host)[0], 10);
     host.receive(1, Message::ResultsAck { bag: BAG, attempt: 0, indices: IntervalSet::from(0..10) });
     host.sent.clear();
     host.finish(host.started[10], true);
-    assert_eq!(told(&host), [0; 0]);
+    assert_eq!(sent_results(&host), [0; 0]);
     host.pass(seconds(1.0));
     host.finish(host.started[11], true);
-    assert_eq!(told(&host), [0; 0], "the last of all machines would come at once");
+    assert_eq!(sent_results(&host), [0; 0], "the last of all machines would come at once");
     host.pass(seconds(0.21));
-    assert_eq!(told(&host), [2], "that was the last: half a percent of the bag's age is the most");
+    assert_eq!(sent_results(&host), [2], "that was the last: half a percent of the bag's age is the most");
 
-    // A machine that completes what runs and then ends.
+    // A machine that completes its running tasks and then ends.
     let mut host = Host::new(2);
     host.receive(1, unhurried(1, 0..2, 500));
     host.finish(host.started[0], true);
-    assert_eq!(told(&host), [0; 0]);
+    assert_eq!(sent_results(&host), [0; 0]);
     host.give(Event::OwnerReturned { stands_still: true });
-    assert_eq!(told(&host), [1], "what waits does not wait for its owner to leave");
+    assert_eq!(sent_results(&host), [1], "what waits does not wait for its owner to leave");
     host.finish(host.started[1], true);
-    assert_eq!(told(&host), [1, 1], "nor does the last");
+    assert_eq!(sent_results(&host), [1, 1], "nor does the last");
 
     let [mut host, _other] = pair();
     host.receive(1, unhurried(1, 0..12, 500));
     host.finish(host.started[0], true);
     host.give(Event::Leave);
-    assert_eq!(told(&host), [1], "it may be away for long");
+    assert_eq!(sent_results(&host), [1], "it may be away for long");
     assert_eq!(host.holdings().len(), 1);
 
     let mut host = Host::new(2);
     host.receive(1, unhurried(1, 0..12, 500));
     host.finish(host.started[0], true);
     host.finish(host.started[1], false);
-    assert_eq!(told(&host), [1]);
+    assert_eq!(sent_results(&host), [1]);
     let kinds: Vec<_> = host.sent.iter().map(|(_, message)| message.kind()).filter(|kind| *kind != "overlay").collect();
     assert_eq!(kinds, ["holding", "results"], "a failure is believed of who holds the task");
 }
 
 #[test]
-fn results_are_the_last_when_what_would_have_followed_goes_elsewhere() {
-    let told = |host: &Host| host.sent.iter().any(|(_, message)| matches!(message, Message::Results { .. }));
+fn results_are_the_last_once_the_other_tasks_leave() {
+    let sent_results = |host: &Host| host.sent.iter().any(|(_, message)| matches!(message, Message::Results { .. }));
     let mut host = Host::new(2);
     host.receive(1, unhurried(1, 0..4, 10_000));
     host.receive(1, lease(0, IntervalSet::new()));
@@ -132,27 +132,27 @@ fn results_are_the_last_when_what_would_have_followed_goes_elsewhere() {
     host.pass(seconds(2.0));
     host.receive(1, lease(0, IntervalSet::from(2..4)));
     host.pass(seconds(1.0));
-    assert!(!told(&host), "one more is to come");
+    assert!(!sent_results(&host), "one more is to come");
     host.receive(1, lease(0, IntervalSet::from(1..2)));
     host.pass(seconds(0.5));
-    assert!(told(&host), "{:?}", host.sent);
+    assert!(sent_results(&host), "{:?}", host.sent);
 
-    // Given back since it does not start here.
+    // The task goes back, since it cannot start here.
     let mut host = Host::new(2);
     host.receive(1, unhurried(1, 0..2, 10_000));
     host.pass(seconds(30.0));
     host.finish(host.started[0], true);
     for _ in 0..3 {
-        assert!(!told(&host));
+        assert!(!sent_results(&host));
         let outcome = TaskOutcome::NotStarted { retry_after: seconds(1.0) };
         host.give(Event::TaskEnded { task: *host.started.last().expect("it is tried"), outcome });
         host.pass(seconds(1.1));
     }
-    assert!(told(&host), "{:?}", host.sent);
+    assert!(sent_results(&host), "{:?}", host.sent);
 }
 
 #[test]
-fn results_that_take_more_than_one_message_are_all_told_with_the_last() {
+fn all_results_are_sent_with_the_last_in_several_messages() {
     let mut host = Host::new(2);
     host.receive(1, unhurried(1, 0..600, 10_000));
     for task in 0..600 {
@@ -160,15 +160,15 @@ fn results_that_take_more_than_one_message_are_all_told_with_the_last() {
         host.finish(host.started[task], task < 599);
     }
     host.pass(seconds(0.1));
-    let told = host.sent.iter().map(|(_, message)| match message {
+    let sent_results = host.sent.iter().map(|(_, message)| match message {
         Message::Results { results, .. } => results.len(),
         _ => 0,
     });
-    assert_eq!(told.sum::<usize>(), 600, "a failure waits for nothing");
+    assert_eq!(sent_results.sum::<usize>(), 600, "a failure waits for nothing");
 }
 
 #[test]
-fn a_renewal_that_is_lost_is_repeated_before_the_lease_ends_however_many_machines_there_are() {
+fn a_lost_renewal_is_repeated_before_the_lease_ends() {
     let mut host = Host::new(2);
     host.receive(1, unhurried(1, 0..5, 100_000));
     while host.holdings().is_empty() {
@@ -182,8 +182,8 @@ fn a_renewal_that_is_lost_is_repeated_before_the_lease_ends_however_many_machine
 }
 
 #[test]
-fn the_last_results_of_very_many_machines_come_as_evenly_as_a_link_takes_them() {
-    // When the results of 100 of the 100,000 machines of a bag leave, each after tasks of so many seconds.
+fn last_results_of_very_many_machines_are_spread_over_the_link() {
+    // When 100 of the 100,000 machines of a bag send their results, after tasks of so many seconds.
     let moments = |task_s: f64| -> Vec<f64> {
         let mut moments: Vec<f64> = (2..102)
             .map(|number| {
@@ -207,13 +207,13 @@ fn the_last_results_of_very_many_machines_come_as_evenly_as_a_link_takes_them() 
         let before = after_short.iter().filter(|&&moment| moment < wait).count() as f64;
         assert!((before - share).abs() < 15.0, "{before} machines within {wait} s: {after_short:?}");
     }
-    // Who began longer ago than that has had its turn, and waits for half a percent of the age of its bag.
+    // A task that began longer ago has had its turn: its result waits for half a percent of the bag's age.
     let after_long = moments(300.0);
     assert!(after_long[99] <= 302.5, "{after_long:?}");
 }
 
 #[test]
-fn a_task_that_its_owner_froze_for_long_has_had_its_turn() {
+fn a_long_frozen_task_does_not_wait_for_its_turn() {
     let mut host = Host::new(2);
     host.receive(1, unhurried(1, 0..1, 100_000));
     host.give(Event::OwnerReturned { stands_still: true });
@@ -225,7 +225,7 @@ fn a_task_that_its_owner_froze_for_long_has_had_its_turn() {
 }
 
 #[test]
-fn a_submitter_waits_longer_the_more_machines_may_answer() {
+fn a_submitter_waits_longer_for_more_machines() {
     let [mut host, router] = pair();
     assert!(router.peer.overlay_view().hosts_router());
     host.give(Event::Submitted(submission(40, 1000.0)));
@@ -234,7 +234,7 @@ fn a_submitter_waits_longer_the_more_machines_may_answer() {
         3,
         Message::Holding { bag: BAG, executor, version: 1, attempt: 0, ranges, finished: IntervalSet::new() },
     );
-    // Whatever else was sent is lost; two machines have 80 ms more than the 15 s.
+    // All other messages are lost; two machines have 80 ms more than the 15 s.
     host.pass(seconds(15.04));
     assert_eq!(host.peer.bag(BAG).unwrap().reissued, 0);
     host.pass(seconds(0.1));
@@ -242,7 +242,7 @@ fn a_submitter_waits_longer_the_more_machines_may_answer() {
 }
 
 #[test]
-fn who_gets_the_first_of_what_was_issued_answers_at_once() {
+fn the_machine_with_the_first_tasks_answers_at_once() {
     for leads in [false, true] {
         let mut host = Host::new(2);
         let Message::Request { request, .. } = unhurried(1, 0..5, 500) else { unreachable!() };

@@ -1,9 +1,9 @@
-//! Machines that run dry, and what they get of others.
+//! Redistribution: which machines ask for work, and which tasks they get.
 
 use super::*;
 
 #[test]
-fn who_runs_dry_gets_half_of_what_waits_on_the_other_and_an_idle_grid_is_quiet() {
+fn a_dry_machine_gets_half_of_the_waiting_tasks() {
     for redistribution in [true, false] {
         let [mut host, mut other] = pair_with(Config { redistribution, ..Config::default() });
         let mut asks = 0;
@@ -15,7 +15,7 @@ fn who_runs_dry_gets_half_of_what_waits_on_the_other_and_an_idle_grid_is_quiet()
         let waiting = |host: &Host| host.peer.held().iter().map(|held| held.waiting).sum::<u64>();
         let placed = [waiting(&host), waiting(&other)];
         assert!(placed.iter().all(|&waiting| waiting > 10), "{placed:?}");
-        // The other is done with all it has long before that was to be expected.
+        // The other machine ends all its tasks long before they were expected to end.
         for _ in 0..40 {
             other.finish_running();
         }
@@ -36,14 +36,14 @@ fn who_runs_dry_gets_half_of_what_waits_on_the_other_and_an_idle_grid_is_quiet()
 }
 
 #[test]
-fn who_is_clearly_better_off_gets_work_and_who_is_little_better_off_is_quiet() {
+fn only_a_clearly_smaller_stretch_gets_work() {
     for (levelling, done, moves) in [(true, 10, true), (true, 1, false), (false, 10, false)] {
         let [mut host, mut other] = pair_with(Config { levelling, ..Config::default() });
         let submission = submission(40, 100_000.0);
         host.give(Event::Submitted(submission));
         talk(&mut host, &mut other, 5);
         let waiting = |host: &Host| host.peer.held().iter().map(|held| held.waiting).sum::<u64>();
-        // The other is faster than was to be expected.
+        // The other machine is faster than expected.
         for _ in 0..done {
             other.finish_running();
         }
@@ -59,14 +59,14 @@ fn who_is_clearly_better_off_gets_work_and_who_is_little_better_off_is_quiet() {
 }
 
 #[test]
-fn who_runs_dry_between_two_questions_asks_at_once() {
-    // The router is the holder's, so that every question is sent.
+fn a_machine_that_runs_dry_asks_at_once() {
+    // The router is on the machine with the tasks, so that every `Ask` is a message.
     let [mut asker, mut holder] = pair();
     let submission = submission(40, 100_000.0);
     holder.give(Event::Submitted(submission));
     talk(&mut asker, &mut holder, 5);
     (0..10).for_each(|_| asker.finish_running());
-    // It has work, and the other's is more urgent. Nobody hears its question.
+    // It has work, and the other's is more urgent; its `Ask` is lost.
     let is_ask = |message: &Message| matches!(message, Message::Ask { .. });
     while !asker.sent.iter().any(|(_, message)| is_ask(message)) {
         assert!(asker.now < Time::from_micros(60_000_000), "it never asks");

@@ -1,9 +1,9 @@
-//! What machines take of requests, and that they take it once.
+//! Which requests machines accept, and that they execute each once.
 
 use super::*;
 
 #[test]
-fn what_contradicts_the_bag_is_refused() {
+fn requests_that_contradict_the_bag_are_refused() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..5));
     host.receive(1, lease(host.holdings()[0].0, IntervalSet::new()));
@@ -24,19 +24,19 @@ fn what_contradicts_the_bag_is_refused() {
 }
 
 #[test]
-fn what_was_invented_gives_way_to_the_bag_itself() {
+fn an_invented_bag_gives_way_to_the_true_one() {
     let mut host = Host::new(2);
-    // The same number and path: else the true one would be taken for the same.
+    // With the same number and path as the true request, which must not be taken for a repetition.
     host.receive(5, forged(1, |request| request.bag.submitter = contact(5)));
-    assert_eq!((host.started.len(), host.told().peer), (1, PeerId([5; 32])));
+    assert_eq!((host.started.len(), host.last_receiver().peer), (1, PeerId([5; 32])));
     host.receive(1, request(1, 0, 0..5));
-    assert_eq!((host.stopped.as_slice(), host.told()), (host.started.as_slice(), &contact(1)));
+    assert_eq!((host.stopped.as_slice(), host.last_receiver()), (host.started.as_slice(), &contact(1)));
     host.give(Event::TaskEnded { task: host.started[0], outcome: TaskOutcome::Stopped });
     assert_eq!(host.peer.held().iter().map(|held| held.waiting + held.running).collect::<Vec<_>>(), [5]);
 }
 
 #[test]
-fn what_was_held_before_a_restart_does_not_give_way() {
+fn a_restored_bag_does_not_give_way() {
     let ranges = IntervalSet::from(0..5);
     let held =
         Record::Held { bag: bag(1), released: START, attempt: 0, attempts: None, ranges, checkpoints: BTreeMap::new() };
@@ -47,7 +47,7 @@ fn what_was_held_before_a_restart_does_not_give_way() {
 }
 
 #[test]
-fn a_task_keeps_its_attempt_over_a_restart_whatever_others_of_its_bag_came_with() {
+fn tasks_keep_their_attempts_over_a_restart() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..2));
     host.receive(1, request(2, 3, 1..2));
@@ -65,7 +65,7 @@ fn a_task_keeps_its_attempt_over_a_restart_whatever_others_of_its_bag_came_with(
 }
 
 #[test]
-fn what_is_held_can_always_be_said() {
+fn a_holding_always_fits_in_a_message() {
     let said = |host: &Host| {
         for (_, message) in &host.sent {
             let bytes = message.encode();
@@ -85,9 +85,9 @@ fn what_is_held_can_always_be_said() {
             }),
         );
     }
-    // Those beyond are refused, and issued again elsewhere.
+    // Further requests are dropped, and their tasks issued again elsewhere.
     assert_eq!((said(&host), host.peer.held()[0].waiting + 1), (16, 4096));
-    // Or what is left between results that were acknowledged.
+    // The same where results between the tasks were acknowledged.
     let result = |index| TaskResult {
         index,
         attempt: 0,
@@ -136,7 +136,7 @@ fn held_of(paths: &[&str]) -> u64 {
 }
 
 #[test]
-fn what_a_request_is_a_part_of_or_has_as_a_part_is_not_executed_beside_it() {
+fn a_request_is_not_executed_beside_its_whole_or_parts() {
     assert_eq!(held_of(&["ll", "l"]), 10, "the whole of which the part is here");
     assert_eq!(held_of(&["l", "ll", "lrl"]), 10, "parts of what is here");
     assert_eq!(held_of(&["", "rlr"]), 10);
@@ -144,10 +144,10 @@ fn what_a_request_is_a_part_of_or_has_as_a_part_is_not_executed_beside_it() {
 }
 
 #[test]
-fn what_a_router_has_split_is_not_taken_by_its_leaf_once_the_router_has_moved() {
+fn a_split_request_is_not_taken_by_the_leaf_after_the_router_moved() {
     let [mut host, mut router] = pair();
     assert!(router.peer.overlay_view().hosts_router());
-    // All of it goes to the other machine.
+    // The whole request goes to the other machine.
     router.give(Event::OwnerReturned { stands_still: true });
     talk(&mut host, &mut router, 20);
     let Message::Request { request, .. } = request(1, 0, 0..10) else { unreachable!() };
@@ -179,8 +179,8 @@ fn converse(hosts: &mut [Host], tenths: u32) {
 }
 
 #[test]
-fn a_request_waits_at_a_router_that_is_cut_off_and_goes_on_when_the_tree_is_repaired() {
-    // Which machine the others miss is the last one; with some keys a router is cut off by that.
+fn a_request_waits_at_a_cut_off_router_for_the_repair() {
+    // The last machine vanishes; with some keys that cuts off a router.
     let mut cut_off = 0;
     for size in 4..12_u8 {
         let mut hosts: Vec<Host> = (2..2 + size).map(Host::new).collect();
@@ -215,7 +215,7 @@ fn a_request_waits_at_a_router_that_is_cut_off_and_goes_on_when_the_tree_is_repa
 }
 
 #[test]
-fn a_request_that_invents_a_bag_of_the_receiver_is_nothing() {
+fn a_request_for_an_invented_bag_of_the_receiver_is_ignored() {
     let mut host = Host::new(2);
     let Message::Request { request, .. } = request(1, 0, 0..5) else { unreachable!() };
     let request = Request { bag: BagHeader { submitter: contact(2), ..request.bag.clone() }, ..request };
@@ -227,7 +227,7 @@ fn a_request_that_invents_a_bag_of_the_receiver_is_nothing() {
     );
 }
 
-/// Bytes of the record of what is held. Stores take no more than 1 MiB, and what does not fit is never told to anybody.
+/// Bytes of the record of held tasks. Stores take at most 1 MiB, and tasks without a record are never in a `Holding`.
 fn record_bytes(host: &Host) -> usize {
     let held = host.store.values().find(|record| matches!(record, Record::Held { .. }));
     held.expect("something is held").encode().len()
@@ -247,7 +247,7 @@ fn scattered(first: u64, tasks: u64) -> IntervalSet {
 }
 
 #[test]
-fn what_is_held_stays_small_enough_to_be_written_whatever_its_submitter_drops() {
+fn held_records_stay_small_whatever_is_dropped() {
     let mut host = Host::new(2);
     host.receive(1, wide(1, 0, IntervalSet::from(0..2_000_000), Box::default()));
     for part in 0..10 {
@@ -258,7 +258,7 @@ fn what_is_held_stays_small_enough_to_be_written_whatever_its_submitter_drops() 
 }
 
 #[test]
-fn what_a_machine_cannot_keep_it_tells_though_it_had_agreed_with_its_submitter() {
+fn forgotten_excess_is_told_with_a_new_holding() {
     let mut host = Host::new(2);
     host.receive(1, wide(1, 0, IntervalSet::from(0..2_000_000), Box::default()));
     let version = host.holdings().last().unwrap().0;
@@ -266,8 +266,8 @@ fn what_a_machine_cannot_keep_it_tells_though_it_had_agreed_with_its_submitter()
     host.sent.clear();
     host.receive(1, lease(version, scattered(1, 30_000)));
     host.pass(seconds(1.0));
-    let (told, tasks) = *host.holdings().last().expect("it says what it holds");
-    assert!(told > version);
+    let (latest, tasks) = *host.holdings().last().expect("it says what it holds");
+    assert!(latest > version);
     let held = &host.peer.held()[0];
     assert_eq!(tasks, held.waiting + held.running);
 }
@@ -296,7 +296,7 @@ fn room_for_a_bag_comes_back_as_its_tasks_end() {
 }
 
 #[test]
-fn what_is_held_stays_small_enough_to_be_written_whatever_attempts_it_is_wanted_with() {
+fn held_records_stay_small_whatever_attempts_are_wanted() {
     let mut host = Host::new(2);
     host.receive(1, wide(1, 0, IntervalSet::from(0..2_000_000), Box::default()));
     for number in 1..=600 {
@@ -307,7 +307,7 @@ fn what_is_held_stays_small_enough_to_be_written_whatever_attempts_it_is_wanted_
 }
 
 #[test]
-fn what_is_held_stays_small_enough_to_be_written_whatever_checkpoints_it_comes_with() {
+fn held_records_stay_small_whatever_checkpoints_come() {
     let mut host = Host::new(2);
     for number in 0..100 {
         let tasks = 256 * number..256 * (number + 1);

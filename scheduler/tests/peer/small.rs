@@ -1,4 +1,4 @@
-//! Small outputs, which are part of their results: what is written of them, what travels, and what a user is told when.
+//! Small outputs, which are part of their results: records, messages, and when the user sees them.
 
 use idlewood_scheduler::{SMALL_OUTPUT_BYTES_MAX, SmallOutput, Ticket};
 
@@ -20,7 +20,7 @@ fn ended(task: TaskId, bytes: usize) -> Event {
     Event::TaskEnded { task, outcome: TaskOutcome::Finished(with_output(bytes)) }
 }
 
-/// Hands over an event, and writes nothing: what is to be written, under which tickets, and whether an output was asked for.
+/// Feeds an event without writing; returns the tickets and changes of its writes, and whether an output is to be fetched.
 fn unwritten(host: &mut Host, event: Event) -> (Vec<Ticket>, Vec<Change>, bool) {
     let (mut effects, mut tickets, mut all, mut fetches) = (Vec::new(), Vec::new(), Vec::new(), false);
     host.peer.handle(host.now, event, &mut effects);
@@ -62,7 +62,7 @@ fn a_result_of_an_own_task_is_one_record() {
 }
 
 #[test]
-fn what_the_own_ledger_does_not_take_is_kept_for_it() {
+fn results_that_the_own_ledger_refuses_are_kept() {
     let mut host = Host::new(1);
     let replication = Replication { replicas: 2, quorum: 2, recheck: 0 };
     host.give(Event::Submitted(Submission { replication, ..submission(2, 1000.0) }));
@@ -70,39 +70,39 @@ fn what_the_own_ledger_does_not_take_is_kept_for_it() {
     host.give(ended(task, 100));
     let kept = host.store.get(&RecordKey::Outbox(BAG, task.index));
     assert!(kept.is_some(), "a vote that waits for others: {:?}", host.store);
-    // The same, once more, after a restart.
+    // The same after a restart.
     let mut host = host.restart(1);
     host.pass(seconds(600.0));
     assert_eq!((host.peer.bag(BAG).unwrap().done, host.peer.held()[0].unacknowledged), (0, 1));
 }
 
 #[test]
-fn what_is_told_of_a_bag_survives_a_power_cut() {
+fn the_view_of_a_bag_shows_durable_results_only() {
     let mut host = Host::new(1);
     host.give(Event::Submitted(submission(2, 1000.0)));
     let task = host.started[0];
     host.give(ended(task, 100));
     assert_eq!(host.peer.bag(BAG).unwrap().done, 1);
     let (tickets, ..) = unwritten(&mut host, ended(TaskId { bag: BAG, index: 1 }, 100));
-    let told = |host: &Host| {
+    let shown = |host: &Host| {
         let view = host.peer.bag(BAG).unwrap();
         (view.done, view.failed, view.closed.is_some())
     };
-    assert_eq!(told(&host), (1, 0, false), "not before the disk has it");
+    assert_eq!(shown(&host), (1, 0, false), "not before the disk has it");
     tickets.into_iter().for_each(|ticket| host.give(Event::Persisted(ticket)));
-    assert_eq!(told(&host), (2, 0, true));
+    assert_eq!(shown(&host), (2, 0, true));
 
-    // What was not written is run again, and counts once.
+    // The task whose result was not written is run again, and counts once.
     let mut host = Host::new(1);
     host.give(Event::Submitted(submission(1, 1000.0)));
     let task = host.started[0];
     unwritten(&mut host, ended(task, 100));
     let mut host = Host::restore(1, Config::default(), host.store.into_values().collect());
     host.pass(seconds(600.0));
-    assert_eq!((told(&host), host.started.len()), ((0, 0, false), 1));
+    assert_eq!((shown(&host), host.started.len()), ((0, 0, false), 1));
     let task = host.started[0];
     host.give(ended(task, 100));
-    assert_eq!(told(&host), (1, 0, true));
+    assert_eq!(shown(&host), (1, 0, true));
     // Also a failure.
     let mut host = Host::new(1);
     host.give(Event::Submitted(submission(1, 1000.0)));
@@ -110,32 +110,32 @@ fn what_is_told_of_a_bag_survives_a_power_cut() {
     let outcome = TaskOutcome::Finished(failed);
     let task = host.started[0];
     host.give(Event::TaskEnded { task, outcome });
-    assert_eq!(told(&host), (0, 1, true));
+    assert_eq!(shown(&host), (0, 1, true));
 }
 
-/// A submitter, and what machine 2 says of task 3 of its bag.
-fn told_by_another(finished: Finished) -> (Host, (Vec<Ticket>, Vec<Change>, bool)) {
+/// A submitter, and what follows from the result of task 3 from machine 2.
+fn result_from_another(finished: Finished) -> (Host, (Vec<Ticket>, Vec<Change>, bool)) {
     let placed = Record::Placed { bag: BAG, executor: contact(2), ranges: IntervalSet::from(0..100) };
     let mut host = Host::restore(1, Config::default(), vec![submitted(bag(1), 1, 0), placed]);
     let results = vec![TaskResult::of(3, 0, finished)];
     let message = Message::Results { bag: BAG, executor: speaker(2), results, signature: None };
-    let told = unwritten(&mut host, Event::Received { from: PeerId([2; 32]), message });
-    (host, told)
+    let writes = unwritten(&mut host, Event::Received { from: PeerId([2; 32]), message });
+    (host, writes)
 }
 
 #[test]
-fn an_output_that_came_is_not_fetched() {
-    let (host, (tickets, changes, fetches)) = told_by_another(with_output(100));
+fn a_small_output_is_not_fetched() {
+    let (host, (tickets, changes, fetches)) = result_from_another(with_output(100));
     let done = |change: &Change| matches!(change, Change::Put(Record::Done { result, .. }) if result.content.is_some());
     assert!(changes.iter().any(done) && !fetches && !tickets.is_empty(), "{changes:?}");
     assert_eq!(host.peer.over(BAG).0, IntervalSet::from(3..4));
-    let (host, (_, changes, fetches)) = told_by_another(Finished { content: None, ..with_output(100) });
+    let (host, (_, changes, fetches)) = result_from_another(Finished { content: None, ..with_output(100) });
     assert!(fetches && changes.is_empty(), "{changes:?}");
     assert!(host.peer.over(BAG).0.is_empty());
 }
 
 #[test]
-fn an_output_of_another_length_is_no_result() {
+fn a_small_output_of_another_length_is_refused() {
     for (finished, is_one) in [
         (with_output(0), true),
         (with_output(SMALL_OUTPUT_BYTES_MAX), true),
@@ -146,7 +146,7 @@ fn an_output_of_another_length_is_no_result() {
         assert!(!TaskResult { success: false, unfinished: true, ..result }.is_valid(100), "a checkpoint is a blob");
     }
     assert!(SmallOutput::new(&[0; SMALL_OUTPUT_BYTES_MAX + 1]).is_none());
-    // Nor does one that is too long come over the line.
+    // A result that is too long does not decode.
     let result = TaskResult::of(3, 0, with_output(SMALL_OUTPUT_BYTES_MAX));
     let message = Message::Results { bag: BAG, executor: speaker(2), results: vec![result], signature: None };
     let bytes = message.encode();
@@ -160,19 +160,19 @@ fn an_output_of_another_length_is_no_result() {
 }
 
 #[test]
-fn results_with_many_outputs_are_told_in_messages_that_fit() {
+fn results_with_many_outputs_fit_in_messages() {
     let result = |index| TaskResult::of(index, 0, with_output(SMALL_OUTPUT_BYTES_MAX));
     let outbox = |index| Record::Outbox { bag: bag(1), released: START, result: result(index) };
     let mut host = Host::restore(2, Config::default(), (0..100).map(outbox).collect());
     host.pass(seconds(120.0));
-    let mut told = IntervalSet::new();
+    let mut sent = IntervalSet::new();
     for (_, message) in &host.sent {
         assert!(message.encode().len() <= MESSAGE_BYTES_MAX, "{} bytes", message.encode().len());
         if let Message::Results { results, .. } = message {
             for result in results {
-                told.insert_index(result.index);
+                sent.insert_index(result.index);
             }
         }
     }
-    assert_eq!(told, IntervalSet::from(0..100), "each has its turn");
+    assert_eq!(sent, IntervalSet::from(0..100), "each has its turn");
 }

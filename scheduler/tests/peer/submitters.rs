@@ -1,21 +1,21 @@
-//! Submitters that restart, sleep, leave and come back, and where executors believe them to be.
+//! Submitters that restart, sleep, leave and return, and which of their addresses executors believe.
 
 use super::*;
 
 #[test]
-fn only_the_submitter_itself_says_where_it_is() {
+fn only_the_submitters_lease_changes_its_address() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..5));
     host.receive(1, lease(host.holdings()[0].0, IntervalSet::new()));
     let astray = Contact { incarnation: u64::MAX, address: "/nowhere".into(), ..contact(1) };
     host.receive(5, forged(2, |request| request.bag.submitter = astray.clone()));
     host.pass(seconds(30.0));
-    assert_eq!(host.told(), &contact(1));
-    // Somebody was first with a wrong address: the next request is answered where it comes from, and so is the rest.
+    assert_eq!(host.last_receiver(), &contact(1));
+    // The first request had a wrong address: the next one is answered at its own address, and so are later ones.
     let mut host = Host::new(2);
     host.receive(5, forged(1, |request| request.bag.submitter = astray));
     host.receive(1, request(2, 0, 0..5));
-    assert_eq!(host.told(), &contact(1));
+    assert_eq!(host.last_receiver(), &contact(1));
     let version = host.holdings().last().unwrap().0;
     let (submitter, term) = (Some(speaker(1)), Duration::from_secs(60));
     host.receive(
@@ -30,13 +30,13 @@ fn only_the_submitter_itself_says_where_it_is() {
             key: None,
         },
     );
-    let before = host.words().len();
+    let before = host.holding_receivers().len();
     host.pass(seconds(31.0));
-    assert_eq!((host.told(), host.words().len() > before), (&contact(1), true));
+    assert_eq!((host.last_receiver(), host.holding_receivers().len() > before), (&contact(1), true));
 }
 
 #[test]
-fn a_submitter_says_where_it_is_with_every_answer() {
+fn every_lease_has_the_submitters_address() {
     let mut host = Host::new(1);
     host.receive(
         2,
@@ -66,12 +66,12 @@ fn a_submitter_says_where_it_is_with_every_answer() {
         other => panic!("{other:?}"),
     });
     let leases: Vec<_> = leases.collect();
-    // Of the bag that it does not know yet, nothing; and then it holds all of it itself.
+    // It sends nothing about a bag that it does not know yet, and then holds all of it itself.
     assert_eq!(leases, [(None, 1), (Some(speaker(1)), 1)]);
 }
 
 #[test]
-fn versions_rise_across_the_visits_of_a_bag() {
+fn versions_rise_when_a_bag_comes_again() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..1));
     host.pass(seconds(20.0));
@@ -84,7 +84,7 @@ fn versions_rise_across_the_visits_of_a_bag() {
 }
 
 #[test]
-fn a_submitter_that_comes_back_waits_for_its_grid() {
+fn a_restarted_submitter_waits_for_its_grid() {
     let submitted = submitted(bag(2), 1, 0);
     let config = Config { expects_grid: true, ..Config::default() };
     let mut host = Host::restore(2, config.clone(), vec![submitted]);
@@ -95,7 +95,7 @@ fn a_submitter_that_comes_back_waits_for_its_grid() {
 }
 
 #[test]
-fn what_is_issued_after_a_restart_is_another_attempt() {
+fn tasks_issued_after_a_restart_have_another_attempt() {
     let submitted = submitted(bag(2), 1, 4);
     let mut host = Host::restore(2, Config::default(), vec![submitted]);
     host.pass(seconds(1.0));
@@ -109,7 +109,7 @@ fn what_is_issued_after_a_restart_is_another_attempt() {
 }
 
 #[test]
-fn after_a_sleep_leases_begin_anew() {
+fn leases_begin_anew_after_a_sleep() {
     let placed = Record::Placed { bag: BAG, executor: contact(5), ranges: IntervalSet::from(0..100) };
     let submitted = submitted(bag(1), 1, 0);
     let mut host = Host::restore(1, Config::default(), vec![submitted, placed]);
@@ -125,7 +125,7 @@ fn after_a_sleep_leases_begin_anew() {
 }
 
 #[test]
-fn a_restarted_submitter_tells_executors_where_it_is() {
+fn a_restarted_submitter_sends_executors_its_address() {
     let placed = Record::Placed { bag: BAG, executor: contact(5), ranges: IntervalSet::from(0..100) };
     let submitted = submitted(bag(1), 1, 0);
     let host = Host::restore(1, Config::default(), vec![submitted, placed]);
@@ -154,7 +154,7 @@ fn a_restarted_submitter_tells_executors_where_it_is() {
 }
 
 #[test]
-fn a_submitter_that_returns_waits_for_its_grid() {
+fn a_returning_submitter_waits_for_its_grid() {
     let [mut host, _] = pair();
     host.give(Event::Leave);
     host.pass(seconds(5.0));

@@ -1,4 +1,4 @@
-//! Tests of bags whose tasks take longer than was said.
+//! Tests of bags whose tasks take longer than declared.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn runs(executor: &Executor) -> Vec<u8> {
 }
 
 #[test]
-fn a_bag_that_understates_its_work_loses_its_place_ahead_of_others() {
+fn a_bag_that_understates_its_work_loses_its_early_turn() {
     let config = Config::default();
     let (mut executor, mut io) = understated(true);
     assert_eq!(runs(&executor), [1], "it is said to be short");
@@ -44,19 +44,19 @@ fn a_bag_that_understates_its_work_loses_its_place_ahead_of_others() {
     };
     wakes(&mut executor, &mut io, 2);
     assert_eq!((runs(&executor), executor.held()[0].times_declared), (vec![1], 1.0));
-    // Until its deadline is behind the other's: twice the work it is known to be, from now on.
+    // Until its deadline is behind the other's: from now on it is looked at at twice its known work.
     let woken = wakes(&mut executor, &mut io, 400);
     assert!(woken < 100, "it is seldom looked at: {woken} times");
     assert_eq!(runs(&executor), [2]);
     let rated = executor.held()[0].times_declared;
     assert!((3.0..400.0).contains(&rated), "{rated}");
-    // What finishes counts, and so a bag may clear its name.
+    // Finished tasks count, so that a rating can be revised.
     for _ in 0..500 {
-        executor.held.get_mut(&BagId([1; 32])).expect("held").finished.0 += 1;
+        executor.bags.get_mut(&BagId([1; 32])).expect("held").finished_tasks += 1;
     }
     executor.rate(BagId([1; 32]), io.now);
     assert_eq!(executor.held()[0].times_declared, 1.0);
-    // Where nothing was declared nothing is held against it.
+    // A bag without a declaration is not rated.
     let (mut executor, mut io) = understated(false);
     wakes(&mut executor, &mut io, 400);
     assert_eq!((runs(&executor), executor.held()[0].times_declared), (vec![1], 1.0));
@@ -67,8 +67,8 @@ fn tasks_of_different_sizes_are_honest() {
     let (mut executor, mut io) = understated(true);
     let config = Config::default();
     for (took_mops, rated) in [(2900.0, 1.0), (3100.0, 3.0)] {
-        let held = executor.held.get_mut(&BagId([1; 32])).expect("held");
-        held.finished = (1, took_mops);
+        let held = executor.bags.get_mut(&BagId([1; 32])).expect("held");
+        (held.finished_tasks, held.finished_mops) = (1, took_mops);
         executor.rate(BagId([1; 32]), io.now);
         let times = executor.held()[0].times_declared;
         assert!((times - rated).abs() < 0.2, "{took_mops}: {times}");

@@ -33,13 +33,13 @@ fn give(executor: &mut Executor, io: &mut Io, config: &Config, number: u8, submi
     executor.queue(request, None, io, config);
 }
 
-/// What deadlines are computed from, in the order of bag ids.
+/// The sizes from which deadlines are computed, by bag id.
 fn sizes(executor: &Executor) -> Vec<f64> {
     executor.load(Time::ZERO, |_| true).0.entries.iter().map(|entry| entry.application_size_mops).collect()
 }
 
 #[test]
-fn what_a_submitter_has_here_is_one_application() {
+fn a_submitters_bags_on_a_machine_are_one_application() {
     for (rule, expected) in
         [(PerSubmitter::Off, [300.0, 100.0, 100.0, 200.0]), (PerSubmitter::Line, [600.0, 100.0, 100.0, 300.0])]
     {
@@ -48,7 +48,7 @@ fn what_a_submitter_has_here_is_one_application() {
             give(&mut executor, &mut io, &config, number, submitter, size_mops);
         }
         assert_eq!(sizes(&executor), expected, "{rule:?}");
-        // More of a bag that is here is nothing new.
+        // More tasks of a bag that is here change nothing.
         give(&mut executor, &mut io, &config, 4, 1, 200.0);
         assert_eq!(sizes(&executor), expected, "{rule:?}");
     }
@@ -63,8 +63,8 @@ fn a_bag_weighs_no_less_than_its_tasks_whatever_its_header_says() {
 }
 
 #[test]
-fn small_bags_of_one_user_hardly_weigh_on_each_other_and_pieces_of_a_large_one_do() {
-    // On a hundred machines: bags of a task each, and what is here of a bag of a thousand in a hundred pieces.
+fn pieces_of_a_large_bag_weigh_as_the_whole_and_small_bags_hardly() {
+    // On a hundred machines: bags of one task, and the pieces here of a bag of a thousand tasks in a hundred pieces.
     for (tasks, pieces, expected) in [(1, 2, 101.0), (10, 10, 910.0)] {
         let (mut executor, mut io, config) = empty(PerSubmitter::Line);
         for number in 0..pieces {
@@ -79,7 +79,7 @@ fn small_bags_of_one_user_hardly_weigh_on_each_other_and_pieces_of_a_large_one_d
 }
 
 #[test]
-fn pieces_come_ahead_of_no_more_of_others_than_their_whole_would() {
+fn split_bags_pass_no_more_bags_than_their_whole() {
     for (rule, ahead) in [(PerSubmitter::Off, 10), (PerSubmitter::Line, 4)] {
         let (mut executor, mut io, config) = empty(rule);
         // A bag of 450 Mop, and one of 1000 Mop in ten pieces.
@@ -94,21 +94,21 @@ fn pieces_come_ahead_of_no_more_of_others_than_their_whole_would() {
 }
 
 #[test]
-fn what_ended_stays_counted_and_what_is_done_is_not_counted_anew() {
+fn ended_bags_keep_their_weight_and_finished_tasks_add_none() {
     let (mut executor, mut io, config) = empty(PerSubmitter::Line);
     give(&mut executor, &mut io, &config, 1, 1, 100.0);
     give(&mut executor, &mut io, &config, 2, 1, 100.0);
     executor.give_up(BagId([1; 32]), &IntervalSet::from(0..4), &mut io);
     assert_eq!(sizes(&executor), [200.0], "it is as late as before");
-    let held = executor.held.get_mut(&BagId([2; 32])).expect("held");
+    let held = executor.bags.get_mut(&BagId([2; 32])).expect("held");
     held.waiting = IntervalSet::from(0..1);
-    held.finished = (3, 75.0);
+    (held.finished_tasks, held.finished_mops) = (3, 75.0);
     give(&mut executor, &mut io, &config, 3, 1, 100.0);
     assert_eq!(sizes(&executor), [200.0, 125.0], "three quarters of it are done");
 }
 
 #[test]
-fn what_was_held_before_a_restart_weighs_together_again() {
+fn restored_bags_stand_in_line_again() {
     let (mut executor, _, config) = empty(PerSubmitter::Line);
     let (none, ranges) = (BTreeMap::new(), IntervalSet::from(0..4));
     for (number, size_mops) in [(1, 200.0), (2, 100.0)] {
@@ -119,9 +119,9 @@ fn what_was_held_before_a_restart_weighs_together_again() {
 }
 
 proptest! {
-    /// Whatever comes in whatever order: the last in the line is due when the whole would be.
+    /// For bags in any order the last in the line is due when the whole would be.
     #[test]
-    fn the_last_weighs_as_much_as_the_whole(pieces in prop::collection::vec(1_u32..1000, 1..20)) {
+    fn the_last_in_line_weighs_as_much_as_all(pieces in prop::collection::vec(1_u32..1000, 1..20)) {
         let whole = pieces.iter().map(|&size| f64::from(size)).sum::<f64>();
         let (mut executor, mut io, config) = empty(PerSubmitter::Line);
         for (number, &size) in pieces.iter().enumerate() {

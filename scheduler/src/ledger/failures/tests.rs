@@ -26,7 +26,7 @@ fn fail(ledger: &mut Ledger, executor: u8, index: u64, crashed: bool, io: &mut I
     assert_accounted(ledger);
 }
 
-/// Waits until the task is issued again, and places it on this machine; how long it took, in quarters of a second.
+/// Waits until the task is issued again, and places it on this machine; returns the wait in quarters of a second.
 fn again(ledger: &mut Ledger, executor: u8, index: u64, version: u64, io: &mut Io, config: &Config) -> u32 {
     persist_all(io);
     let mut quarters = 0;
@@ -44,7 +44,7 @@ fn again(ledger: &mut Ledger, executor: u8, index: u64, version: u64, io: &mut I
 }
 
 #[test]
-fn each_further_try_waits_for_twice_as_long() {
+fn pauses_double_with_each_failed_try() {
     let (mut ledger, mut io, config) = placed(20);
     let mut pauses = Vec::new();
     for version in 1..=11 {
@@ -67,7 +67,7 @@ fn a_task_that_brings_three_machines_down_has_failed() {
     assert!(ledger.outputs.is_fetching(5), "what it wrote is fetched, as of any that has failed");
     ledger.fetched(5, true, None, &mut io);
     assert_eq!(ledger.view().failed, 1);
-    // On one machine twice: its own failure.
+    // The second crash on one machine is the task's own failure.
     let (mut ledger, mut io, config) = placed(0);
     fail(&mut ledger, 1, 5, true, &mut io, &config);
     again(&mut ledger, 1, 5, 2, &mut io, &config);
@@ -75,7 +75,7 @@ fn a_task_that_brings_three_machines_down_has_failed() {
     assert!(ledger.outputs.is_fetching(5));
 }
 
-/// Carries out what is to be written; what is stored then.
+/// Applies the writes to the store.
 fn store(io: &mut Io) -> BTreeMap<RecordKey, Record> {
     let mut stored = BTreeMap::new();
     for effect in &io.effects {
@@ -101,7 +101,7 @@ fn failures_survive_a_restart_and_are_durable_before_they_are_acknowledged() {
     let (mut ledger, mut io, config) = placed(1);
     fail(&mut ledger, 1, 5, false, &mut io, &config);
     fail(&mut ledger, 1, 6, true, &mut io, &config);
-    // Said once more, it is acknowledged no sooner.
+    // A repeated failure is acknowledged no sooner.
     fail(&mut ledger, 1, 5, false, &mut io, &config);
     assert_eq!(acks(&io), 0);
     for ticket in 0..20 {
@@ -119,7 +119,7 @@ fn failures_survive_a_restart_and_are_durable_before_they_are_acknowledged() {
     }
     assert!(later.tries.iter().eq(ledger.tries.iter()));
     assert_eq!(later.tries.iter().count(), 2);
-    // The second failure is the last one, and when all is over nothing of it is stored.
+    // The second failure is the last one, and a closed bag has no such record.
     later.restore_attempt(ledger.attempt);
     again(&mut later, 1, 5, 1, &mut io, &config);
     fail(&mut later, 1, 5, false, &mut io, &config);
@@ -130,7 +130,7 @@ fn failures_survive_a_restart_and_are_durable_before_they_are_acknowledged() {
     assert!(!store(&mut io).keys().any(|key| matches!(key, RecordKey::Failures(..))));
 }
 
-/// Machine 1 has the first 20 tasks, machine 2 the others, of which it does so many.
+/// Machine 1 has the first 20 tasks, machine 2 the others, so many of which succeed.
 fn beside(done: u64) -> (Ledger, Io, Config) {
     let (config, mut io) = (Config::default(), io());
     let mut ledger = ledger(&io, 9);
@@ -169,7 +169,7 @@ fn a_machine_on_which_all_fails_is_avoided_for_a_while() {
     assert_eq!(rests(&io), [AVOID_FIRST, AVOID_FIRST - Duration::from_secs(30)], "told again");
     ledger.holding(said(2, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
     assert_accounted(&ledger);
-    // Then it gets another chance, and one failure ends that for twice as long.
+    // Then it gets tasks again, and one failure has it avoided for twice as long.
     io.now += Duration::from_secs(31);
     ledger.expire(&mut io);
     ledger.holding(said(2, 3, IntervalSet::from(10..TASKS)), &mut io, &config);
@@ -179,10 +179,10 @@ fn a_machine_on_which_all_fails_is_avoided_for_a_while() {
 }
 
 #[test]
-fn where_nothing_succeeds_elsewhere_the_tasks_are_to_blame() {
+fn no_machine_is_avoided_where_tasks_fail_everywhere() {
     let (mut ledger, mut io, config) = beside(4);
     assert!(rests(&io).is_empty() && ledger.placed.of(contact(1).peer).is_some());
-    // Nor is a machine that succeeds now and then.
+    // A machine that succeeds now and then is not avoided.
     ledger.results(&contact(1), vec![result(6, true)], &mut io, &config);
     ledger.fetched(6, true, None, &mut io);
     for index in 7..11 {
@@ -192,7 +192,7 @@ fn where_nothing_succeeds_elsewhere_the_tasks_are_to_blame() {
 }
 
 #[test]
-fn failed_tasks_are_tried_again_on_demand() {
+fn rerun_gives_failed_tasks_all_tries_again() {
     let (mut ledger, mut io, config) = placed(0);
     for index in 0..TASKS {
         ledger.results(&contact(1), vec![result(index, index % 4 != 1)], &mut io, &config);
@@ -215,12 +215,12 @@ fn failed_tasks_are_tried_again_on_demand() {
     }
     assert!(ledger.is_closed());
     assert_eq!((ledger.view().done, ledger.rerun(&IntervalSet::new(), &mut io)), (TASKS, 0));
-    // Also what succeeded.
+    // Succeeded tasks can be run again, too.
     assert_eq!(ledger.rerun(&IntervalSet::from(3..5), &mut io), 2);
     assert_eq!((ledger.view().done, ledger.is_closed()), (TASKS - 2, false));
     assert_accounted(&ledger);
     assert!(!store(&mut io).contains_key(&RecordKey::Done(ledger.bag.id, 3)));
-    // What was said before is of no account: that machine has forgotten them.
+    // A `Holding` from before the rerun places nothing.
     ledger.holding(said(1, 9, IntervalSet::from(3..4)), &mut io, &config);
     assert!(ledger.waiting.unissued().contains(3) && ledger.placed.of(contact(1).peer).is_none());
     let requests = ledger.requests(&io, &config);
@@ -231,19 +231,19 @@ fn failed_tasks_are_tried_again_on_demand() {
         ledger.fetched(index, true, None, &mut io);
     }
     assert_eq!((ledger.view().done, ledger.is_closed()), (TASKS, true));
-    // All that is to go when it is removed.
+    // The records to delete when the bag is removed.
     let (done, failed) = ledger.over();
     assert!(store(&mut io).into_keys().all(|key| match key {
         RecordKey::Bag(_) => true,
         RecordKey::Done(_, index) => done.contains(index) || failed.contains(index),
-        // Nothing is written of the placements any more.
+        // The placements have no records any more.
         key => matches!(key, RecordKey::Placed(..)),
     }));
 }
 
-/// A failure that was the last one may have to wait for its output: it is acknowledged by nothing but its record.
+/// A last failure may wait for its output: only its record acknowledges it.
 #[test]
-fn the_last_failure_is_taken_whenever_its_output_comes() {
+fn the_last_failure_counts_whenever_its_output_arrives() {
     for crashed in [false, true] {
         let (mut ledger, mut io, config) = placed(0);
         let mut machine = 1;
@@ -261,16 +261,16 @@ fn the_last_failure_is_taken_whenever_its_output_comes() {
             ledger.fetched(5, times + 1 == until, None, &mut io);
             persist_all(&mut io);
             assert_eq!(acks(&io) - acked, usize::from(times + 1 == until));
-            // It has failed once, however often that was said.
+            // The task has failed once, however often that was repeated.
             assert_eq!(ledger.avoided.failed_in_row(contact(machine).peer), 1);
         }
         assert_eq!(ledger.view().failed, 1);
     }
 }
 
-/// Where its output is lost for good the task is run again, and has no more tries for it than it had.
+/// If its output is lost for good the task is run again, without additional tries.
 #[test]
-fn a_last_failure_without_output_is_run_again_and_is_the_last_again() {
+fn a_last_failure_without_output_is_run_again() {
     let (mut ledger, mut io, config) = placed(0);
     for round in 0..2 {
         let attempt = ledger.attempt;

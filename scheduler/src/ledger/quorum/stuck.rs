@@ -1,8 +1,9 @@
-//! Tasks on which no quorum can be reached, since all machines that can be asked have voted.
+//! Stuck tasks: they have no quorum, and all known machines that could be asked have voted.
 //!
-//! They wait for another machine. Where votes are failures, and others instead of them could bring the quorum, a machine that has
-//! failed tries the task again after a while, as often as tasks are tried again elsewhere; what it says of earlier attempts is no
-//! vote any more. Which attempt that is is not durable: after a restart of the submitter an old word may cost one more try.
+//! A stuck task waits for another machine. Where votes are failures, and a quorum is possible without them, a machine that
+//! has failed the task tries it again after a while, as often as other tasks are tried again; its results of earlier
+//! attempts are no votes any more. The first attempt that counts is not durable: after a restart of the submitter a late
+//! result may cost one more try.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,17 +17,17 @@ use crate::ledger::Ledger;
 use crate::message::{Message, RESULTS_MAX};
 use crate::ranges::IntervalSet;
 
-/// A task that lacks a vote which nobody can give.
+/// A stuck task.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stuck {
-    /// It is given this long to find somebody.
+    /// So long another machine is waited for.
     until: Time,
-    /// Whose failure gives way to another try then.
+    /// The machine that tries the task again then, if any.
     retry: Option<PeerId>,
 }
 
 impl Ledger {
-    /// Nobody of `asked` can have a copy of these tasks; `before` is what was stuck until now.
+    /// No machine of `asked` can have a copy of these tasks; `before` are the tasks that were stuck until now.
     pub(super) fn note_stuck(
         &mut self,
         part: Range<u64>,
@@ -44,18 +45,19 @@ impl Ledger {
         self.votes.stuck.extend(stuck);
     }
 
-    /// Who of `asked` has failed at this task and may try it again, if there can be a quorum when all of these have.
+    /// The first machine of `asked` that has failed this task and may try it again, if a quorum is possible once all such
+    /// machines have.
     fn who_retries(&self, index: u64, votes: &[Vote], asked: &BTreeMap<PeerId, Known>) -> Option<PeerId> {
         let (retry, rest): (Vec<&Vote>, Vec<&Vote>) =
             votes.iter().partition(|vote| !vote.result.success && asked.contains_key(&vote.executor.peer));
-        let alike = |vote: &&Vote| rest.iter().filter(|other| other.says(&vote.result)).count();
+        let alike = |vote: &&Vote| rest.iter().filter(|other| other.agrees_with(&vote.result)).count();
         let most = rest.iter().map(alike).max().unwrap_or(0);
-        let is_of_use = most + retry.len() + self.silent(index, votes) >= self.votes.replication.quorum as usize;
+        let is_of_use = most + retry.len() + self.yet_to_vote(index, votes) >= self.votes.replication.quorum as usize;
         let first = retry.first().filter(|_| is_of_use && self.tries.leaves_a_try(index));
         first.map(|vote| vote.executor.peer)
     }
 
-    /// Has tasks tried again where they have failed, of those that were just found to be stuck still.
+    /// Has stuck tasks whose wait is over tried again by machines that have failed them.
     pub(super) fn retry_stuck(&mut self, io: &mut Io) {
         let due = self.votes.stuck.iter().filter(|(_, stuck)| stuck.until <= io.now);
         let due = due.filter_map(|(&index, stuck)| Some((index, stuck.retry?)));
@@ -68,14 +70,15 @@ impl Ledger {
             all.extend_with(&self.withdraw_votes(peer, &indices, io));
         }
         if !all.is_empty() {
-            // Their copies go out when that is written.
+            // Their copies go out once the change is durable.
             self.votes.look_for_copies();
             let again = self.without_copy(all);
             self.next_attempt(&again, io);
         }
     }
 
-    /// These votes of a machine, which are failures, count as failed tries, and it may have the tasks again from the next attempt on.
+    /// Turns a machine's votes on these tasks, which are failures, into failed tries: the machine may have the tasks again
+    /// with the next attempt.
     fn withdraw_votes(&mut self, peer: PeerId, indices: &[u64], io: &mut Io) -> IntervalSet {
         let (mut tasks, mut results, mut changes) = (IntervalSet::new(), Vec::new(), Vec::new());
         let mut executor: Option<Contact> = None;
@@ -90,7 +93,7 @@ impl Ledger {
             executor = Some(vote.executor);
         }
         let Some(executor) = executor else { return tasks };
-        // What it has said on the way here may still list them.
+        // A `Holding` that is on its way may still list these tasks.
         self.placed.has_to_say(peer);
         changes.extend(self.placed.take(peer, &tasks, self.bag.id).map(|(_, change)| change));
         let acks = Message::acks(self.bag.id, &results).map(|ack| Then::Send(executor.clone(), ack));

@@ -20,16 +20,16 @@ mod elsewhere;
 const TRUTH: u8 = 1;
 const NOW: WallTime = WallTime(0);
 
-/// Machines that run what they are given at once, some of which lie.
+/// Machines that run their tasks at once, some of which lie.
 struct Machines {
     ledger: Ledger,
     io: Io,
     config: Config,
-    /// What each says came out, by number from 1.
+    /// The output that each machine claims, by number from 1.
     say: Vec<u8>,
     held: BTreeMap<u8, IntervalSet>,
     version: u64,
-    /// Whom the tree finds next.
+    /// The machine that the tree finds next.
     next: u8,
     /// Runs of tasks.
     ran: u64,
@@ -53,7 +53,7 @@ impl Machines {
         self.say.len() as u8
     }
 
-    /// Odd ones are in one half, even ones in the other.
+    /// Odd machines are in one half of the line, even ones in the other.
     fn right(peer: PeerId) -> bool {
         peer.0[0].is_multiple_of(2)
     }
@@ -86,7 +86,7 @@ impl Machines {
         contacts.map(|contact| Known { right: Self::right(contact.peer), contact }).collect()
     }
 
-    /// The copies that go out, and to whom.
+    /// The copies that go out, and their receivers.
     fn copies(&mut self) -> Vec<(u8, IntervalSet)> {
         let known = self.known();
         let copies = self.ledger.copies_due(|| known, Self::right, &mut self.io, &self.config);
@@ -94,7 +94,7 @@ impl Machines {
         copies.into_iter().map(|(to, request)| (to.peer.0[0], request.ranges)).collect()
     }
 
-    /// Everything that is issued arrives; what goes through the tree in shares of `share` tasks.
+    /// Delivers all requests; those through the tree in shares of `share` tasks.
     fn place(&mut self, share: u64) {
         loop {
             let mut issued = self.ledger.requests(&self.io, &self.config);
@@ -120,7 +120,7 @@ impl Machines {
         TaskResult { output: BlobId([content; 32]), ..result(index, true) }
     }
 
-    /// A machine says what came of a task, and the submitter fetches what it wants.
+    /// A machine's result reaches the submitter, which fetches the output if it wants it.
     fn end(&mut self, machine: u8, index: u64) {
         self.end_as(self.says(machine, index), machine);
     }
@@ -135,7 +135,7 @@ impl Machines {
         }
     }
 
-    /// Runs the bag to its end; what was recorded of each task.
+    /// Runs the bag to its end; returns the recorded result of each task.
     fn run(&mut self, share: u64) -> BTreeMap<u64, u8> {
         let mut recorded = BTreeMap::new();
         let mut told: BTreeSet<(u8, u64)> = BTreeSet::new();
@@ -148,7 +148,7 @@ impl Machines {
                 index.map(|index| (machine, index))
             });
             let Some((machine, index)) = next else {
-                // Nothing to do but wait.
+                // Only time helps.
                 let Some(deadline) = self.ledger.deadline().filter(|_| !self.ledger.is_closed()) else { break };
                 self.io.now = deadline.max(self.io.now);
                 for machine in 1..=self.machines() {
@@ -186,7 +186,7 @@ fn replication(replicas: u32, quorum: u32, recheck: u32) -> Replication {
 }
 
 #[test]
-fn nonsense_is_no_replication() {
+fn invalid_replications_are_refused() {
     for (replicas, quorum) in [(0, 0), (1, 0), (1, 2), (2, 1), (8, 1), (2, 3), (9, 2)] {
         assert!(!Replication { replicas, quorum, recheck: 0 }.is_valid(), "{quorum} of {replicas}");
     }
@@ -218,7 +218,7 @@ fn copies_go_to_other_machines_and_first_to_the_other_half() {
 }
 
 #[test]
-fn one_word_decides_nothing_and_two_alike_do() {
+fn two_equal_votes_decide_and_one_does_not() {
     let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH, 9, TRUTH]);
     machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     machines.give(1, &IntervalSet::from(0..TASKS));
@@ -226,7 +226,7 @@ fn one_word_decides_nothing_and_two_alike_do() {
         machines.end(1, 7);
     }
     assert_eq!(machines.ledger.view().done, 0, "the same machine again is one vote");
-    // A second one, which says something else; then a third is asked.
+    // A second vote differs; then a third machine is asked.
     let copies = machines.copies();
     assert!(copies.iter().any(|(to, ranges)| *to == 2 && ranges.contains(7)), "{copies:?}");
     copies.into_iter().for_each(|(to, ranges)| machines.give(to, &ranges));
@@ -244,9 +244,9 @@ fn one_word_decides_nothing_and_two_alike_do() {
 }
 
 #[test]
-fn the_majority_wins_whoever_lies() {
+fn the_majority_wins_over_liars() {
     for (replicas, quorum) in [(2, 2), (3, 2), (5, 3)] {
-        // A third lie, each its own lie.
+        // A third lie, different from the others.
         let say = [TRUTH, 90, TRUTH, TRUTH, 91, TRUTH, TRUTH, 92, TRUTH];
         let mut machines = Machines::new(replication(replicas, quorum, 0), &say);
         let recorded = machines.run(5);
@@ -260,18 +260,18 @@ fn the_majority_wins_whoever_lies() {
             assert!(if content == TRUTH { dissents == 0 } else { dissents > 0 }, "machine {number}: {dissents}");
         }
     }
-    // Without a quorum the first word counts.
+    // Without a quorum the first result counts.
     let mut machines = Machines::new(Replication::default(), &[90, TRUTH]);
     assert!(machines.run(5).values().any(|&content| content == 90));
 }
 
 #[test]
-fn who_dissents_again_and_again_gets_nothing() {
+fn a_machine_with_three_dissents_gets_no_tasks() {
     let say = [TRUTH, 90, TRUTH, TRUTH];
     let mut machines = Machines::new(replication(2, 2, 0), &say);
     machines.run(2);
     assert!(machines.io.reputation(contact(2).peer).is_distrusted());
-    // Also of the next bag, and in another life.
+    // The same for the next bag, and after a restart.
     let mut later = io();
     machines.io.reputations.all(NOW).for_each(|(peer, known)| later.reputations.restore(peer, known));
     let mut machines = Machines::with(replication(2, 2, 0), &say, later);
@@ -281,7 +281,7 @@ fn who_dissents_again_and_again_gets_nothing() {
 }
 
 #[test]
-fn machines_that_always_agreed_are_believed_but_for_some_tasks() {
+fn clean_machines_are_believed_but_for_rechecks() {
     let clean = |numbers: &[u8]| {
         let mut io = io();
         io.secret = 5;
@@ -298,18 +298,18 @@ fn machines_that_always_agreed_are_believed_but_for_some_tasks() {
     assert_eq!(some.run(5).len() as u64, TASKS);
     let checked = some.ran - TASKS;
     assert!((2..=20).contains(&checked), "{checked} of {TASKS} are checked");
-    // Strangers are not believed.
+    // Unknown machines are not believed alone.
     let mut strangers = Machines::new(replication(2, 2, 5), &[TRUTH; 4]);
     strangers.run(5);
     assert!(strangers.ran > TASKS + 20, "{}", strangers.ran);
-    // One that begins to lie is found out, and not believed again.
+    // A machine that begins to lie is found out, and not believed alone again.
     let mut liar = Machines::with(replication(2, 2, 2), &[90, TRUTH, TRUTH, TRUTH], clean(&[1, 2, 3, 4]));
     liar.run(5);
     let known = liar.io.reputation(contact(1).peer);
     assert!(known.dissents > 0 && !known.is_clean(), "{known:?}");
 }
 
-/// How many machines were asked about a task that succeeds on none, or on some, each of which says something else.
+/// Runs a task on which no two machines agree.
 fn asked_in_vain(success: bool, crashed: bool) -> Machines {
     let say: Vec<u8> = (100..120).collect();
     let mut machines = Machines::new(replication(2, 2, 0), &say);
@@ -328,7 +328,7 @@ fn asked_in_vain(success: bool, crashed: bool) -> Machines {
 }
 
 #[test]
-fn where_nobody_agrees_the_task_fails_and_nobody_is_blamed() {
+fn a_task_without_agreement_fails_without_dissents() {
     for success in [true, false] {
         let machines = asked_in_vain(success, false);
         assert_eq!(machines.ran, VOTES_MAX as u64);
@@ -336,16 +336,16 @@ fn where_nobody_agrees_the_task_fails_and_nobody_is_blamed() {
     }
 }
 
-/// As one that takes too long does, wherever it was by then.
+/// A task over its time limit crashes so, with different outputs.
 #[test]
-fn a_task_that_crashes_everywhere_has_failed_whatever_it_wrote_until_then() {
+fn a_task_that_crashes_everywhere_has_failed() {
     let machines = asked_in_vain(false, true);
     assert_eq!((machines.ledger.view().failed, machines.ran), (1, CRASHED_ON_MAX as u64 + 1));
     let all = machines.io.reputations.all(NOW);
     assert_eq!(all.map(|(_, reputation)| reputation.dissents).sum::<u32>(), 0);
 }
 
-/// It says so again and again until there is a decision.
+/// The machine repeats its result until there is a decision.
 #[test]
 fn a_crash_that_is_a_vote_counts_once() {
     let mut machines = Machines::new(replication(3, 2, 0), &[TRUTH; 4]);
@@ -370,7 +370,7 @@ fn a_crash_that_is_a_vote_counts_once() {
 }
 
 #[test]
-fn who_cannot_show_what_it_voted_for_may_try_again() {
+fn a_voter_without_the_output_may_try_again() {
     let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 2]);
     machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     machines.give(1, &IntervalSet::from(0..TASKS));
@@ -390,7 +390,7 @@ fn who_cannot_show_what_it_voted_for_may_try_again() {
     assert_eq!(machines.ledger.view().done, 1);
 }
 
-/// Its machine may get another copy, whose result is not acknowledged with this one.
+/// Its machine may get another copy, whose result must not be acknowledged with that of this one.
 #[test]
 fn a_copy_that_comes_back_goes_out_again_as_another_attempt() {
     let mut machines = Machines::new(replication(3, 2, 0), &[TRUTH; 3]);
@@ -429,7 +429,7 @@ fn a_failure_is_a_vote_like_any_other() {
             machines.ledger.fetched(index, true, None, &mut machines.io);
         }
     };
-    // One machine fails nothing; two that fail alike do, without further tries.
+    // One failing vote decides nothing; two alike do, without further tries.
     fail(&mut machines, 1, 3);
     machines.end(2, 3);
     machines.end(3, 3);
@@ -458,7 +458,7 @@ fn held_by_all(replication: Replication, say: &[u8], io: Io) -> Machines {
 }
 
 #[test]
-fn a_failure_that_others_do_not_have_is_no_lie_nor_is_a_success_where_others_fail() {
+fn failures_and_successes_against_the_quorum_are_no_dissents() {
     let mut machines = held_by_all(replication(3, 2, 0), &[TRUTH; 3], io());
     for index in 0..4 {
         machines.end_as(failed(&machines, 1, index), 1);
@@ -478,7 +478,7 @@ fn a_failure_that_others_do_not_have_is_no_lie_nor_is_a_success_where_others_fai
 }
 
 #[test]
-fn a_machine_on_which_all_fails_that_succeeds_on_others_is_left_alone_for_a_while() {
+fn a_machine_on_which_only_failures_come_is_avoided() {
     let mut machines = held_by_all(replication(3, 2, 0), &[TRUTH; 3], io());
     let avoided = |machines: &Machines, number: u8| {
         !machines.ledger.avoided.avoided_for(contact(number).peer, machines.io.now).is_zero()
@@ -505,7 +505,7 @@ fn a_machine_on_which_all_fails_that_succeeds_on_others_is_left_alone_for_a_whil
 }
 
 #[test]
-fn nobody_is_believed_alone_who_says_that_a_task_failed() {
+fn a_failure_is_never_believed_alone() {
     let mut io = io();
     for _ in 0..crate::reputation::CLEAN_AFTER {
         io.reputations.note(contact(1).peer, true, NOW);
@@ -552,7 +552,7 @@ fn a_crash_of_one_copy_ends_no_other_and_makes_room_for_one_more() {
         machines.copies()
     };
     assert!(machines.held[&2].contains(0) && machines.held[&2].contains(1), "{:?}", machines.held);
-    // Those that were given fewest come first: the machine that it crashed on is among them, then the other.
+    // The machines that were sent fewest tasks come first: that on which the task crashed, then the other.
     assert_eq!(crash(&mut machines, 0), [(2, IntervalSet::from(0..1))]);
     assert_eq!(crash(&mut machines, 1), [(4, IntervalSet::from(1..2))]);
     machines.give(4, &IntervalSet::from(1..2));
@@ -566,16 +566,16 @@ fn a_crash_of_one_copy_ends_no_other_and_makes_room_for_one_more() {
         assert_eq!(is_held, is_kept, "attempt {attempt}: what crashed there is no new placement, what came since is");
     }
     assert_accounted(&machines.ledger);
-    // The first copy fails by itself: a vote, which stays until there is a decision.
+    // The first copy fails by itself: that vote stays until there is a decision.
     machines.io.effects.clear();
     let fails = TaskResult { output: BlobId([9; 32]), ..result(0, false) };
     machines.ledger.results(&contact(1), vec![fails], &mut machines.io, &machines.config);
     assert_eq!((machines.ledger.votes.count(0), &machines.io.effects[..]), (1, &[][..]));
 }
 
-/// Its vote is kept here. If it kept the task, each of its words would take the task off the way to another machine.
+/// Its vote is kept here. If it kept the task, each of its `Holding`s would claim the copy on its way to another machine.
 #[test]
-fn who_has_voted_and_has_no_lease_any_more_is_told_to_forget_the_task() {
+fn a_voter_without_a_lease_is_told_to_drop_the_task() {
     let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 3]);
     machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     machines.give(1, &IntervalSet::from(0..TASKS));

@@ -1,10 +1,10 @@
-//! Tests of tasks that come back before their end.
+//! Tests of checkpoints: tasks that come back before their end.
 
 use super::*;
 use crate::bag::CHECKPOINTS_MAX;
 
 #[test]
-fn what_comes_back_before_its_end_goes_on_elsewhere_from_its_checkpoint_and_has_not_failed() {
+fn an_unfinished_task_goes_on_elsewhere_from_its_checkpoint() {
     let (mut io, config) = (io(), Config::default());
     let mut ledger = ledger(&io, 0);
     ledger.requests(&io, &config);
@@ -16,7 +16,7 @@ fn what_comes_back_before_its_end_goes_on_elsewhere_from_its_checkpoint_and_has_
         "{:?}",
         io.effects
     );
-    // Its driver has made another blob of it, which is what others are told.
+    // The driver has signed the checkpoint as another blob, which requests name.
     let checkpoint = Checkpoint { blob: BlobId([10; 32]), bytes: 141 };
     ledger.fetched(5, true, Some(checkpoint), &mut io);
     assert_accounted(&ledger);
@@ -32,14 +32,14 @@ fn what_comes_back_before_its_end_goes_on_elsewhere_from_its_checkpoint_and_has_
     let (put, _) = written(&mut io);
     assert!(put.contains(&Record::Checkpoint { bag: BagId([7; 32]), index: 5, checkpoint }), "{put:?}");
     assert_eq!(acks(&io), 1);
-    // What it still lists is no new placement.
+    // A `Holding` that still lists the task places nothing.
     ledger.holding(said(1, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
     let requests = ledger.requests(&io, &config);
     assert_eq!(requests.len(), 1);
     assert_eq!((requests[0].ranges.clone(), requests[0].attempt), (IntervalSet::from(5..6), 1));
     assert_eq!(*requests[0].checkpoints, [(5, checkpoint)]);
     assert_eq!((ledger.view().failed, ledger.view().reissued), (0, 0));
-    // It comes twice: the second is not wanted.
+    // A repeated checkpoint is not wanted.
     let sent = io.effects.len();
     ledger.results(&contact(1), vec![back], &mut io, &config);
     assert!(matches!(&io.effects[sent..], [Effect::Send { message: Message::ResultsAck { .. }, .. }]));
@@ -49,7 +49,7 @@ fn what_comes_back_before_its_end_goes_on_elsewhere_from_its_checkpoint_and_has_
     };
     place(&mut ledger, &mut io, 2, 1, 1);
     assert_accounted(&ledger);
-    // A worker that dies leaves it what it goes on from.
+    // A dead worker leaves the task its checkpoint.
     ledger.tries.set_retries_max(5);
     ledger.results(&contact(2), vec![TaskResult { crashed: true, attempt: 1, ..result(5, false) }], &mut io, &config);
     assert_eq!(ledger.checkpoints.iter().collect::<Vec<_>>(), [(5, checkpoint)]);
@@ -59,14 +59,14 @@ fn what_comes_back_before_its_end_goes_on_elsewhere_from_its_checkpoint_and_has_
     assert_eq!(again[0].checkpoints.len(), 1);
     place(&mut ledger, &mut io, 3, 1, again[0].attempt);
     written(&mut io);
-    // One that fails by itself begins anew.
+    // A task that fails by itself begins anew.
     let attempt = again[0].attempt;
     ledger.results(&contact(3), vec![TaskResult { attempt, ..result(5, false) }], &mut io, &config);
     assert!(ledger.checkpoints.iter().next().is_none() && written(&mut io).1.contains(&key));
 }
 
 #[test]
-fn a_checkpoint_is_stored_as_long_as_its_task_is_not_over() {
+fn a_checkpoint_is_stored_until_its_task_ends() {
     let key = RecordKey::Checkpoint(BagId([7; 32]), 5);
     let checkpoint = Checkpoint { blob: BlobId([9; 32]), bytes: 77 };
     let restored = || {
@@ -85,7 +85,7 @@ fn a_checkpoint_is_stored_as_long_as_its_task_is_not_over() {
 }
 
 #[test]
-fn a_request_names_no_more_checkpoints_than_it_may() {
+fn checkpoints_in_a_request_are_bounded() {
     let (io, config) = (io(), Config::default());
     let mut ledger = ledger(&io, 0);
     let tasks = 2 * CHECKPOINTS_MAX as u64 + 10;

@@ -1,15 +1,15 @@
-//! Tests of what machines do not take.
+//! Tests of declined tasks.
 
 use super::*;
 
 #[test]
-fn what_is_declined_waits_and_goes_to_who_takes_it() {
+fn declined_tasks_pause_and_go_to_a_willing_machine() {
     let (mut io, config) = (io(), Config::default());
     let mut ledger = ledger(&io, 0);
     ledger.issue(Vec::new, &io, &config);
     ledger.holding(said(1, 1, IntervalSet::from(0..20)), &mut io, &config);
     ledger.holding(said(2, 1, IntervalSet::from(20..25)), &mut io, &config);
-    // What is placed is nobody else's to decline.
+    // Placed tasks cannot be declined by other machines.
     ledger.declined(contact(3).peer, &IntervalSet::from(0..40), DeclineReason::Role, &mut io);
     assert_accounted(&ledger);
     assert_eq!(ledger.view().placed, 25);
@@ -23,7 +23,7 @@ fn what_is_declined_waits_and_goes_to_who_takes_it() {
     };
     let (first, requests) = next(&mut ledger, &mut io);
     assert!(matches!(&requests[..], [(None, request)] if request.ranges == IntervalSet::from(25..40)), "{requests:?}");
-    // Others of it are placed meanwhile: the next pause is short again.
+    // Other tasks are placed meanwhile: the next pause is short again.
     ledger.holding(said(2, 2, IntervalSet::from(20..26)), &mut io, &config);
     ledger.declined(contact(3).peer, &IntervalSet::from(26..40), DeclineReason::Quota, &mut io);
     let (second, requests) = next(&mut ledger, &mut io);
@@ -31,7 +31,7 @@ fn what_is_declined_waits_and_goes_to_who_takes_it() {
     let [(Some(to), request)] = &requests[..] else { panic!("{requests:?}") };
     assert_eq!((to.peer, &request.ranges), (contact(2).peer, &IntervalSet::from(26..40)));
     assert_accounted(&ledger);
-    // Only that one can say anything about it.
+    // Only the machine that it was sent to can decline it.
     ledger.declined(contact(3).peer, &IntervalSet::from(26..40), DeclineReason::Quota, &mut io);
     assert!(ledger.issues.iter().any(|issue| issue.ranges == IntervalSet::from(26..40)));
     ledger.holding(said(2, 3, IntervalSet::from(20..40)), &mut io, &config);
@@ -40,7 +40,7 @@ fn what_is_declined_waits_and_goes_to_who_takes_it() {
 }
 
 #[test]
-fn where_all_decline_the_own_machine_runs_it_and_asks_seldom() {
+fn the_submitter_runs_tasks_that_all_decline() {
     let (mut io, config) = (io(), Config::default());
     let mut ledger = ledger(&io, 0);
     ledger.issue(Vec::new, &io, &config);
@@ -54,7 +54,7 @@ fn where_all_decline_the_own_machine_runs_it_and_asks_seldom() {
         let requests = ledger.issue(Vec::new, &io, &config);
         let to: Vec<Option<PeerId>> = requests.iter().map(|(to, _)| to.as_ref().map(|to| to.peer)).collect();
         assert_eq!(to, [(round > 0).then_some(io.me.peer)]);
-        // Whom it went to is asked no more; as if it had been lost on its way.
+        // The machine that it was sent to is not asked again, as if the request had been lost.
         ledger.issues.send_to_anybody();
     }
     assert_eq!(pauses[..7], [1, 2, 4, 8, 16, 32, 60]);

@@ -1,5 +1,5 @@
 //! Machines that do what they are asked, in any order: some tasks fail, some bring their worker down, outputs come late, and
-//! everything is said more than once. Every bag ends, and ends right.
+//! every message is repeated. Every bag ends, with true results.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,10 +11,10 @@ use crate::ledger::outputs::UNFETCHED_MAX;
 use crate::ledger::quorum::{Known, Replication};
 
 const MACHINES: u8 = 6;
-/// So often in a row an output does not arrive, which is less than where a task is run again for it.
+/// So many fetches of an output fail in a row, fewer than those after which the task is run again.
 const MISSES_MAX: u32 = UNFETCHED_MAX - 2;
 
-/// What comes of a task wherever it runs.
+/// How a task ends, wherever it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Succeeds,
@@ -46,7 +46,7 @@ fn turn() -> impl Strategy<Value = Turn> {
 
 #[derive(Default)]
 struct Machine {
-    /// What is to be run, and as which attempt.
+    /// The tasks to run, and their attempts.
     waiting: BTreeMap<u64, u32>,
     outbox: BTreeMap<u64, TaskResult>,
     version: u64,
@@ -89,7 +89,7 @@ impl Grid {
         self.machines.get_mut(&number).expect("one of them")
     }
 
-    /// What the ledger has to say reaches everybody, once it is durable.
+    /// Delivers the ledger's messages, once their writes are durable.
     fn deliver(&mut self) {
         persist_all(&mut self.io);
         for effect in std::mem::take(&mut self.io.effects) {
@@ -152,7 +152,7 @@ impl Grid {
         self.deliver();
     }
 
-    /// What is to be issued goes to one machine, copies where they are meant for.
+    /// Delivers requests through the tree to one machine, and direct ones to their receivers.
     fn issue(&mut self, number: u8) {
         let known = || (1..=MACHINES).map(|number| Known { contact: contact(number), right: number > 3 }).collect();
         let right = |peer: PeerId| peer.0[0] > 3;
@@ -172,7 +172,7 @@ impl Grid {
         self.deliver();
     }
 
-    /// All leases are renewed: nobody is away.
+    /// All machines renew their leases.
     fn wait(&mut self, millis: u64) {
         self.io.now += Duration::from_millis(millis);
         self.ledger.expire(&mut self.io);
@@ -194,7 +194,7 @@ impl Grid {
         }
     }
 
-    /// Everybody goes on until the bag is over.
+    /// Runs until the bag is closed.
     fn finish(&mut self) {
         for round in 0..2_000_u64 {
             if self.ledger.is_closed() {
@@ -214,7 +214,7 @@ impl Grid {
 
 proptest! {
     #[test]
-    fn every_bag_ends_right(
+    fn every_bag_ends_with_true_results(
         replicas in 1..=3_u32,
         retries_max in 0..=1_u32,
         fates in prop::collection::vec((0..TASKS, prop_oneof![Just(Fate::Fails), Just(Fate::Crashes)]), 0..=2),
@@ -232,7 +232,7 @@ proptest! {
             prop_assert_eq!(grid.ledger.over().1.contains(index), fate != Fate::Succeeds, "task {}", index);
             let runs = grid.runs[&index];
             if replicas == 1 {
-                // Nobody was away, so that nothing was run in vain.
+                // No machine was away, so that no task was run in vain.
                 let (least, most) = match fate {
                     Fate::Succeeds => (1, 1),
                     Fate::Fails => (retries_max + 1, retries_max + 1),
@@ -241,7 +241,7 @@ proptest! {
                 prop_assert!((least.min(CRASHED_ON_MAX as u32)..=most).contains(&runs), "task {index}: {runs} runs");
             }
         }
-        // All said the same.
+        // All votes were alike.
         let wall = grid.io.wall(grid.io.now);
         prop_assert_eq!(grid.io.reputations.all(wall).map(|(_, reputation)| reputation.dissents).sum::<u32>(), 0);
         prop_assert_eq!(grid.ledger.counts.unasked, 0);

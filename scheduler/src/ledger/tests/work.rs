@@ -1,8 +1,8 @@
-//! What machines claim that tasks took.
+//! Tests of the work that results report.
 
 use super::*;
 
-/// A bag whose user did not say how much work a task is: 10 Mop were measured.
+/// A bag without a declared task size: 10 Mop were measured.
 fn undeclared(io: &Io) -> Ledger {
     let mut ledger = ledger(io, 0);
     ledger.bag.declared = false;
@@ -10,7 +10,7 @@ fn undeclared(io: &Io) -> Ledger {
     ledger
 }
 
-/// This machine has these tasks, and says after a second that each was so much work.
+/// This machine holds these tasks, and a second later reports so much work for each.
 fn ran(ledger: &mut Ledger, executor: u8, ranges: std::ops::Range<u64>, work_mops: f64, io: &mut Io) {
     let config = Config::default();
     ledger.requests(io, &config);
@@ -23,7 +23,7 @@ fn ran(ledger: &mut Ledger, executor: u8, ranges: std::ops::Range<u64>, work_mop
     persist_all(io);
 }
 
-/// a of what is issued again.
+/// a of tasks that are issued again.
 fn issued_again(ledger: &mut Ledger, io: &mut Io) -> f64 {
     io.now += Duration::from_secs(3600);
     ledger.expire(io);
@@ -32,7 +32,7 @@ fn issued_again(ledger: &mut Ledger, io: &mut Io) -> f64 {
 }
 
 #[test]
-fn a_machine_that_claims_the_impossible_does_not_change_the_work_of_the_bag() {
+fn impossible_work_in_results_does_not_count() {
     for others in [0, 1, 2, 5] {
         let mut io = io();
         let mut ledger = undeclared(&io);
@@ -54,10 +54,10 @@ fn one_machine_has_one_voice_however_many_results_it_sends() {
     for lie in [0.0, 5e4] {
         let mut io = io();
         let mut ledger = undeclared(&io);
-        // That much may just have been done in a second.
+        // Just so much can be done in a second.
         ran(&mut ledger, 9, 0..30, lie, &mut io);
         ran(&mut ledger, 1, 30..31, 11.0, &mut io);
-        // Of the two the one is as good as the other: what was measured here decides.
+        // Between two voices the submitter's own measurement decides.
         let of_two = ledger.view().measured_mops;
         assert!((10.0..=11.0).contains(&of_two), "{of_two} between {lie} and 11");
         ran(&mut ledger, 2, 31..32, 13.0, &mut io);
@@ -68,7 +68,7 @@ fn one_machine_has_one_voice_however_many_results_it_sends() {
 }
 
 #[test]
-fn what_a_machine_can_have_done_counts_from_when_it_was_sent_the_task() {
+fn possible_work_counts_from_when_the_task_was_sent() {
     let mut io = io();
     let mut ledger = undeclared(&io);
     let config = Config::default();
@@ -79,14 +79,14 @@ fn what_a_machine_can_have_done_counts_from_when_it_was_sent_the_task() {
     ledger.expire(&mut io);
     ran(&mut ledger, 2, 30..40, 1e6, &mut io);
     assert_eq!(ledger.view().overstated, 10, "a million Mop in the second since that");
-    // The same of the machine that has had its tasks for an hour.
+    // The same from the machine that has had its tasks for an hour.
     ledger.results(&contact(1), vec![TaskResult { work_mops: 1e6, ..result(3, true) }], &mut io, &config);
     ledger.fetched(3, true, None, &mut io);
     assert_eq!((ledger.view().overstated, ledger.view().measured_mops), (10, 1e6));
 }
 
 #[test]
-fn after_a_restart_the_impossible_is_not_believed_either() {
+fn impossible_work_does_not_count_after_a_restart() {
     let mut io = io();
     io.now = Time::ZERO + Duration::from_secs(100);
     let mut ledger = undeclared(&io);

@@ -1,13 +1,13 @@
-//! What is expected of the rows of a summary, and how surely: the model that drives the adaptive coder.
+//! The model that drives the adaptive coder: what it predicts of the rows of a summary, and how surely.
 //!
-//! Two bodies of it exist, one for each direction of [`Coder`]; what they hold is the same, decision by decision.
+//! It is compiled twice, once for each direction of [`Coder`]; writer and reader have the same state after each decision.
 
 use super::super::coder::{Chance, Coder, Number};
 use super::super::grid::{HORIZON_COUNT, STRETCH_COUNT, TASK_SIZE_COUNT};
 use super::super::{CELL_MAX, scale};
 use super::{Codes, Line, NOTHING, Scaled, ScaledRow, changed_lines, is_same};
 
-/// What is expected of the rows, and how surely; the same for who writes and who reads.
+/// The predictions, the same for writer and reader.
 pub(in crate::summary) struct Model<'a> {
     bits: u32,
     is_loose: bool,
@@ -17,42 +17,42 @@ pub(in crate::summary) struct Model<'a> {
     has_base: bool,
     /// The last row; zeros before the first.
     pub(super) codes: Codes,
-    /// Which lines of the last row are not those of the row before it.
+    /// Which lines of the last row differ from the row before it.
     pub(super) changed: u32,
     is_first: bool,
-    /// How far its cells were from what was expected.
+    /// How far its cells were from their predictions.
     misses: [[u8; TASK_SIZE_COUNT]; HORIZON_COUNT],
     more_rows: [Chance; 2],
     at_base: Chance,
     gap: [Number; 2],
-    /// Which lines are not those of the row before: whether the first is the expected one, how far it is otherwise, whether
-    /// the next one is altered too, whether any more are, and how far that is.
+    /// Which lines differ from the row before: whether the first is the predicted one, how far it is from that otherwise,
+    /// whether the next line differs too, whether any more do, and how far the next of them is.
     at_start: Chance,
     start: Number,
     goes_on: [Chance; 2],
     more_lines: Chance,
     between: Number,
-    /// Whether a row, a line, a cell is what it is in the base.
+    /// Whether a row, a line, a cell is the same as in the base.
     kept_row: [Chance; 2],
     kept_line: [Chance; 4],
     kept: [Chance; 8],
     last_row_kept: bool,
-    /// Whether a line is that of a quarter of its horizon for tasks a quarter as large.
+    /// Whether a line equals that of a quarter of its horizon, for tasks a quarter as large.
     shifted: [Chance; 4],
     last_shifted: bool,
-    /// Whether the cells behind the first are all as expected; how many are before the first that is not.
+    /// Whether the cells behind the first are all as predicted; how many are before the first that is not.
     smooth: [Chance; 4],
     last_smooth: bool,
     run: [Number; 2],
-    /// Whether a cell is not what is expected: by the misses around it, and what it may be.
+    /// Whether a cell differs from its prediction: by the misses around it, and the codes it may have.
     missed: [Chance; 216],
     above: [Chance; 3],
     distance: [Number; 4],
-    /// Of the very first cell, which nothing predicts.
+    /// For the very first cell, which has no prediction.
     corner: Number,
 }
 
-/// Which codes a cell may have, and which one is expected.
+/// The codes a cell may have, and the predicted one.
 #[derive(Clone, Copy, Debug)]
 struct Guess {
     low: u16,
@@ -60,8 +60,8 @@ struct Guess {
     expected: u16,
 }
 
-/// What is around a line: that of a quarter of its horizon, that of the horizon before, the same line in the row before,
-/// and that of the horizon before there.
+/// The neighbours of a line: that of a quarter of its horizon, that of the horizon before, the same line in the row before, and
+/// that row's line of the horizon before.
 #[derive(Clone, Copy, Debug)]
 struct Around {
     quarter: Option<Line>,
@@ -70,14 +70,14 @@ struct Around {
     below_earlier: Line,
 }
 
-/// Whether no code of the one is above that of the other.
+/// Whether no code of `one` is above that of `other`.
 fn is_at_most(one: &Line, other: &Line) -> bool {
     one.iter().zip(other).fold(true, |all, (one, other)| all & (one <= other))
 }
 
 impl<'a> Model<'a> {
     pub(super) fn new(height: u8, is_loose: bool, base: Option<&'a Scaled>) -> Self {
-        // What is loose there cannot be kept here where nothing is.
+        // Lines of a loose base cannot be kept in a summary that is not loose.
         let usable = base.filter(|base| is_loose || !base.head.is_loose);
         Self {
             bits: scale::bits(height),
@@ -198,7 +198,7 @@ impl<'a> Model<'a> {
         self.changed = changed;
     }
 
-    /// The first line that is not that of the row before.
+    /// The first line that differs from the row before.
     fn first_altered(&mut self, coder: &mut impl Coder, wanted: u32) -> usize {
         // Where the row before ended.
         let expected = if self.is_first { 0 } else { 32 - self.changed.leading_zeros() as usize };
@@ -209,7 +209,7 @@ impl<'a> Model<'a> {
         usize::from(self.start.code(coder, wanted as u16)).min(HORIZON_COUNT - 1)
     }
 
-    /// The one behind `t`; [`HORIZON_COUNT`] where there is none.
+    /// The next one behind `t`; [`HORIZON_COUNT`] where there is none.
     fn next_altered(&mut self, coder: &mut impl Coder, t: usize, wanted: u32) -> usize {
         let from = t + 1;
         if from == HORIZON_COUNT {
@@ -228,7 +228,7 @@ impl<'a> Model<'a> {
         (from + 1 + usize::from(between)).min(HORIZON_COUNT - 1)
     }
 
-    /// Whether a line that is not that of the row before is what it is in the base.
+    /// Whether a line that differs from the row before is the same as in the base.
     fn keeps_line(
         &mut self,
         coder: &mut impl Coder,
@@ -269,7 +269,7 @@ impl<'a> Model<'a> {
             self.misses[t] = [0; TASK_SIZE_COUNT];
             return line;
         }
-        // All as expected?
+        // Whether all are as predicted.
         let mut smooth = line;
         for at in 1..TASK_SIZE_COUNT {
             smooth[at] = self.guess(t, at, around, &smooth).expected;
@@ -333,8 +333,8 @@ impl<'a> Model<'a> {
         true
     }
 
-    /// As much in tasks four times as large as there is by a quarter of the time: what an idle leaf offers. Nothing where
-    /// that cannot be.
+    /// The line of an idle leaf: as many tasks as by a quarter of the time in tasks a quarter as large. `None` where the bounds
+    /// exclude it.
     fn shift(&self, around: &Around) -> Option<Line> {
         let quarter = around.quarter.as_ref()?;
         let mut shifted = [0; TASK_SIZE_COUNT];
@@ -345,7 +345,7 @@ impl<'a> Model<'a> {
         (may_be && shifted[1] <= most && !is_same(&shifted, &around.below)).then_some(shifted)
     }
 
-    /// What is known of a cell from those before it.
+    /// The bounds and the prediction of a cell, from those before it.
     fn guess(&self, t: usize, at: usize, around: &Around, line: &Line) -> Guess {
         let Around { earlier, below, below_earlier, .. } = around;
         let low = below[at].max(earlier[at]);
@@ -360,7 +360,7 @@ impl<'a> Model<'a> {
             };
             (scale::code(CELL_MAX, self.bits), expected)
         } else {
-            // Whatever bounds it from above there bounds it here: what is between them stays.
+            // The same upper bound holds here and there: keep the distance from it.
             let most = quarter(line[at - 1]);
             let expected = match (self.is_first, t) {
                 (true, 0) => most,
@@ -374,7 +374,7 @@ impl<'a> Model<'a> {
         Guess { low, high, expected }
     }
 
-    /// Whether the cell is what it is in the base.
+    /// Whether the cell is the same as in the base.
     fn keeps(
         &mut self,
         coder: &mut impl Coder,
@@ -398,7 +398,7 @@ impl<'a> Model<'a> {
         keeps
     }
 
-    /// A cell by its distance from what is expected.
+    /// Codes a cell by its distance from the prediction.
     fn cell(&mut self, coder: &mut impl Coder, (t, at): (usize, usize), guess: Guess, wanted: u16) -> u16 {
         let Guess { low, high, expected } = guess;
         let smaller = if at == 0 { 0 } else { self.misses[t][at - 1] };
@@ -432,7 +432,7 @@ impl<'a> Model<'a> {
                 2..=5 => &mut self.distance[2],
                 _ => &mut self.distance[3],
             };
-            // What nobody writes is read as the furthest there is.
+            // A distance that no writer writes is read as the furthest possible.
             number.code(coder, wanted.abs_diff(expected).saturating_sub(1)).min(room - 1) + 1
         };
         self.misses[t][at] = distance.min(255) as u8;

@@ -1,9 +1,9 @@
-//! What is declined, or brought to a machine that may not have it, goes to others.
+//! Tests of tasks that are declined, or reach a machine that may not have them: they go to others.
 
 use super::super::super::tests::persist_all;
 use super::*;
 
-/// The ledger's requests that are due at its next deadline: to whom, and which tasks.
+/// The ledger's requests at its next deadline: receivers and tasks.
 fn next_requests(machines: &mut Machines) -> Vec<(Option<u8>, IntervalSet)> {
     let deadline = machines.ledger.deadline().expect("it is issued again");
     machines.io.now = deadline.max(machines.io.now);
@@ -14,7 +14,7 @@ fn next_requests(machines: &mut Machines) -> Vec<(Option<u8>, IntervalSet)> {
 }
 
 #[test]
-fn what_the_tree_brings_to_a_distrusted_machine_goes_elsewhere_at_once_and_not_there_again() {
+fn tasks_that_reach_a_distrusted_machine_go_elsewhere() {
     let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 3]);
     for _ in 0..3 {
         machines.io.reputations.note(contact(2).peer, false, machines.io.wall(Time::ZERO));
@@ -28,8 +28,8 @@ fn what_the_tree_brings_to_a_distrusted_machine_goes_elsewhere_at_once_and_not_t
     assert!(machines.ledger.issues.iter().all(|issue| issue.ranges == rest), "{:?}", machines.ledger.issues);
     let wait = machines.ledger.deadline().expect("as above").since(machines.io.now);
     assert!(wait <= Duration::from_secs(2), "as long as for what is declined, not as for what was lost: {wait:?}");
-    // The tree knows nothing of it and brings them there again: the next time somebody else gets them, of those that may
-    // have them the one with fewest.
+    // The tree brings them to that machine again: the next time another machine gets them, the one with fewest of those that
+    // may have them.
     assert_eq!(next_requests(&mut machines), [(None, some.clone())]);
     machines.give(2, &some);
     machines.give(1, &IntervalSet::from(10..20));
@@ -38,9 +38,9 @@ fn what_the_tree_brings_to_a_distrusted_machine_goes_elsewhere_at_once_and_not_t
     assert_accounted(&machines.ledger);
 }
 
-/// At the end of a bag nobody holds anything of it, and the submitter's own machine may be distrusted, too.
+/// At the end of a bag no machine holds tasks of it, and the submitter's own may be distrusted, too.
 #[test]
-fn what_the_tree_brings_to_distrusted_machines_alone_goes_to_a_neighbour_that_holds_nothing() {
+fn tasks_that_reach_only_distrusted_machines_go_to_a_neighbour() {
     let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 4]);
     let me = machines.io.me.peer;
     for peer in [me, contact(2).peer, contact(3).peer] {
@@ -52,16 +52,16 @@ fn what_the_tree_brings_to_distrusted_machines_alone_goes_to_a_neighbour_that_ho
     assert_eq!(next_requests(&mut machines), [(None, all.clone())]);
     machines.give(2, &all);
     assert_eq!(next_requests(&mut machines), [(Some(1), all.clone())]);
-    // Where it does not answer another one is asked.
+    // If that machine does not answer another one is asked.
     assert_eq!(next_requests(&mut machines), [(Some(4), all.clone())]);
     machines.give(4, &all);
     assert_eq!(machines.held[&4], all);
     assert_accounted(&machines.ledger);
 }
 
-/// On each of these tasks one of the two machines that are left has voted.
+/// One of the two remaining machines has voted on each of these tasks.
 #[test]
-fn what_was_declined_goes_in_one_request_to_each_machine_that_may_have_a_part_of_it() {
+fn declined_tasks_go_in_one_request_to_each_willing_machine() {
     let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 2]);
     machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     machines.give(1, &IntervalSet::from(0..TASKS));
@@ -82,7 +82,7 @@ fn what_was_declined_goes_in_one_request_to_each_machine_that_may_have_a_part_of
 }
 
 #[test]
-fn what_was_declined_goes_to_nobody_who_may_not_have_it() {
+fn declined_tasks_never_go_to_a_machine_that_may_not_have_them() {
     let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 4]);
     machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     for (number, tasks) in [(1, 0..2), (2, 2..9), (3, 9..14), (4, 14..15)] {
@@ -114,7 +114,7 @@ fn what_was_declined_goes_to_nobody_who_may_not_have_it() {
     let known = (4..=5).map(|number| Known { contact: contact(number), right: false }).collect();
     let willing = machines.ledger.willing(&one, || known, &machines.io).map(|(contact, _)| contact.peer.0[0]);
     assert_eq!(willing, Some(5), "the neighbour that may have it");
-    // Who has voted and is brought the task by the tree is no place for it either.
+    // A machine that has voted may not have the task when the tree brings it.
     machines.held.remove(&3);
     machines.give(3, &IntervalSet::from(9..14).union(&IntervalSet::from(20..21)));
     assert!(!machines.held[&3].contains(20) && machines.ledger.issues.iter().all(|issue| !issue.ranges.contains(20)));
@@ -122,7 +122,7 @@ fn what_was_declined_goes_to_nobody_who_may_not_have_it() {
 }
 
 #[test]
-fn a_copy_that_is_declined_goes_to_another_machine_at_once_and_back_only_after_a_pause() {
+fn a_declined_copy_goes_to_another_machine_at_once() {
     let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 4]);
     let all = IntervalSet::from(0..TASKS);
     machines.ledger.issue(Vec::new, &machines.io, &machines.config);
@@ -140,7 +140,7 @@ fn a_copy_that_is_declined_goes_to_another_machine_at_once_and_back_only_after_a
     }
     assert!((3..=12).contains(&asked.len()), "all but the one that has them: {asked:?}");
     assert_eq!(machines.ledger.view().placed, TASKS, "what has one copy stays placed");
-    // Later they are asked again, each time later.
+    // They are asked again later, after a longer pause each time.
     let mut pauses = Vec::new();
     for _ in 0..8 {
         let before = machines.io.now;
@@ -160,7 +160,7 @@ fn a_copy_that_is_declined_goes_to_another_machine_at_once_and_back_only_after_a
         }
     }
     assert!(pauses.is_sorted() && pauses[0] <= 16 && (60..=75).contains(&pauses[7]), "{pauses:?}");
-    // Who takes something is as good as any other.
+    // A machine that takes a task is asked at once again.
     machines.io.now += Duration::from_secs(61);
     machines.ledger.votes.look_for_copies();
     machines.speak(1);
@@ -171,9 +171,9 @@ fn a_copy_that_is_declined_goes_to_another_machine_at_once_and_back_only_after_a
 }
 
 proptest! {
-    /// Who has which tasks, run by run, is what asking each of them for each task comes to.
+    /// Runs of holders agree with asking each machine about each task.
     #[test]
-    fn runs_of_holders_agree_with_asking_everybody(
+    fn runs_of_holders_agree_with_a_full_search(
         held in prop::collection::vec(prop::collection::vec((0_u64..80, 1_u64..9), 0..6), 1..6),
         voted in prop::collection::vec((0_u64..80, 1_u8..8), 0..8),
         wanted in prop::collection::vec((0_u64..80, 1_u64..20), 0..5),
@@ -207,13 +207,13 @@ proptest! {
     }
 }
 
-/// What the first machine says of task 3: that this attempt failed.
+/// The first machine's result of task 3: this attempt failed.
 fn fail_as(machines: &mut Machines, attempt: u32) {
     let failed = TaskResult { attempt, ..failed(machines, 1, 3) };
     machines.end_as(failed, 1);
 }
 
-/// Time passes until copies were looked for again, `times` times, and all that is written then is durable.
+/// Lets copies be looked for `times` times, with all writes durable.
 fn wait(machines: &mut Machines, times: u32) {
     assert_eq!(machines.copies(), []);
     for _ in 0..times {
@@ -225,7 +225,7 @@ fn wait(machines: &mut Machines, times: u32) {
     }
 }
 
-/// A machine says that it has task 3 as the newest attempt, which this is.
+/// A machine sends a `Holding` of task 3 with the newest attempt; returns that attempt.
 fn say_anew(machines: &mut Machines, machine: u8) -> u32 {
     machines.version += 1;
     let attempt = machines.ledger.attempt;
@@ -246,9 +246,9 @@ fn tried_again() -> Machines {
     machines
 }
 
-/// In a grid of two a quorum of two would never be reached again after one failure by chance.
+/// In a grid of two machines a quorum of two could never be reached after one failure by chance.
 #[test]
-fn where_nobody_else_can_have_a_task_it_is_tried_again_where_it_failed_as_often_as_others_are() {
+fn a_stuck_task_is_tried_again_where_it_failed() {
     let (mut machines, task) = (tried_again(), IntervalSet::from(3..4));
     for tries in 1..=machines.ledger.tries.retries_max() {
         let told = machines.io.effects.drain(..).any(|effect| {
@@ -268,7 +268,7 @@ fn where_nobody_else_can_have_a_task_it_is_tried_again_where_it_failed_as_often_
         "but no more often than that"
     );
     assert_eq!(machines.ledger.avoided.failed_in_row(contact(1).peer), 0, "nothing shows that it succeeds elsewhere");
-    // Another one that joins is asked as ever.
+    // A machine that joins is asked as ever.
     machines.say.push(TRUTH);
     machines.ledger.votes.look_for_copies();
     assert_eq!((machines.copies(), machines.ledger.view().undecided), (vec![(3, task.clone())], 0));
@@ -278,12 +278,12 @@ fn where_nobody_else_can_have_a_task_it_is_tried_again_where_it_failed_as_often_
 }
 
 #[test]
-fn what_a_machine_said_of_a_task_before_it_tries_it_again_is_no_vote() {
+fn results_before_a_new_try_are_no_votes() {
     let (mut machines, task) = (tried_again(), IntervalSet::from(3..4));
-    // It lists the task as it did, since it has not heard yet that it is to forget what came of it.
+    // The machine lists the task, since it was not told yet to forget its result.
     machines.speak(1);
     assert!(!machines.ledger.placed.of(contact(1).peer).unwrap().ranges.contains(3));
-    // It has it anew, and what it had said comes again.
+    // The machine has the task again, and its old result comes once more.
     machines.held.entry(1).or_default().extend_with(&task);
     for _ in 0..2 {
         say_anew(&mut machines, 1);
@@ -299,9 +299,9 @@ fn what_a_machine_said_of_a_task_before_it_tries_it_again_is_no_vote() {
     assert!(machines.ledger.votes.stuck.is_empty() && machines.ledger.votes.counts_from.is_empty());
 }
 
-/// With one machine too few for a quorum a further try is of no use; nor is one on a machine that may have nothing.
+/// A further try is useless with one machine too few for a quorum, or on a machine that may not have tasks.
 #[test]
-fn a_task_is_not_tried_again_where_that_decides_nothing() {
+fn a_stuck_task_is_not_tried_again_without_hope_of_a_quorum() {
     let mut few = held_by_all(replication(3, 3, 0), &[TRUTH; 2], io());
     let mut distrusted = held_by_all(replication(2, 2, 0), &[TRUTH; 2], io());
     distrusted.distrust(contact(1).peer);
@@ -318,7 +318,7 @@ fn a_task_is_not_tried_again_where_that_decides_nothing() {
 }
 
 #[test]
-fn a_quorum_of_three_comes_though_two_of_three_machines_have_failed_at_first() {
+fn a_quorum_of_three_forms_after_two_failures_of_three() {
     let mut machines = held_by_all(replication(3, 3, 0), &[TRUTH; 3], io());
     machines.end(3, 3);
     for machine in [1, 2] {
@@ -334,7 +334,7 @@ fn a_quorum_of_three_comes_though_two_of_three_machines_have_failed_at_first() {
 }
 
 #[test]
-fn nobody_is_believed_alone_where_a_task_has_failed_and_is_tried_again() {
+fn no_machine_is_believed_alone_on_a_retried_task() {
     let mut known = io();
     for _ in 0..crate::reputation::CLEAN_AFTER {
         known.reputations.note(contact(2).peer, true, NOW);

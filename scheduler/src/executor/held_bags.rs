@@ -1,25 +1,25 @@
-//! The bags of one machine, and when each has something to do next, so that nobody looks through all of them for that: a
-//! machine may hold a hundred, and most events concern one.
+//! The bags of one machine, and an index of when each needs attention next: a machine may hold a hundred bags, and most events
+//! concern one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use idlewood_overlay::Time;
 
-use super::held::Held;
+use super::held_bag::HeldBag;
 use crate::bag::BagId;
 
-/// Bags by id. Whoever may change a bag has it looked at anew.
+/// Bags by id. Every mutable access marks a bag, and [`Self::look`] reads the due time of marked bags anew.
 #[derive(Debug, Default)]
-pub(super) struct Shelf {
+pub(super) struct HeldBags {
     /// In boxes: a node of the map has room for eleven, and most machines hold few.
-    bags: BTreeMap<BagId, Box<Held>>,
-    /// When each has something to do, as of the last [`Self::look`].
+    bags: BTreeMap<BagId, Box<HeldBag>>,
+    /// [`HeldBag::next_due`] of each, as of the last [`Self::look`].
     due: BTreeSet<(Time, BagId)>,
-    /// May have changed since.
+    /// Bags that may have changed since.
     touched: Vec<BagId>,
 }
 
-impl Shelf {
+impl HeldBags {
     pub(super) fn len(&self) -> usize {
         self.bags.len()
     }
@@ -32,30 +32,30 @@ impl Shelf {
         self.bags.contains_key(bag)
     }
 
-    pub(super) fn get(&self, bag: &BagId) -> Option<&Held> {
+    pub(super) fn get(&self, bag: &BagId) -> Option<&HeldBag> {
         self.bags.get(bag).map(|held| &**held)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&BagId, &Held)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&BagId, &HeldBag)> {
         self.bags.iter().map(|(bag, held)| (bag, &**held))
     }
 
-    pub(super) fn values(&self) -> impl Iterator<Item = &Held> {
+    pub(super) fn values(&self) -> impl Iterator<Item = &HeldBag> {
         self.bags.values().map(|held| &**held)
     }
 
-    pub(super) fn get_mut(&mut self, bag: &BagId) -> Option<&mut Held> {
+    pub(super) fn get_mut(&mut self, bag: &BagId) -> Option<&mut HeldBag> {
         let held = self.bags.get_mut(bag)?;
         self.touched.push(*bag);
         Some(held)
     }
 
-    pub(super) fn get_or_insert_with(&mut self, bag: BagId, new: impl FnOnce() -> Held) -> &mut Held {
+    pub(super) fn get_or_insert_with(&mut self, bag: BagId, new: impl FnOnce() -> HeldBag) -> &mut HeldBag {
         self.touched.push(bag);
         self.bags.entry(bag).or_insert_with(|| Box::new(new()))
     }
 
-    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut Held> {
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut HeldBag> {
         self.touched.clear();
         self.touched.extend(self.bags.keys());
         self.bags.values_mut().map(|held| &mut **held)
@@ -67,7 +67,7 @@ impl Shelf {
         }
     }
 
-    /// Looks at what may have changed: from now on [`Self::due`] knows of it.
+    /// Brings the index up to date for all bags that may have changed.
     pub(super) fn look(&mut self, now: Time) {
         for bag in self.touched.drain(..) {
             let Some(held) = self.bags.get_mut(&bag) else { continue };
@@ -81,13 +81,13 @@ impl Shelf {
         }
     }
 
-    /// Whether every bag is due when it says itself, as it is after [`Self::look`].
+    /// Whether the index is right for every bag, as it is after [`Self::look`].
     pub(super) fn is_up_to_date(&self, now: Time) -> bool {
-        let says = |held: &Held| held.due == Some(held.next_due(now)) || held.due.is_some_and(|due| due <= now);
-        self.due.len() == self.bags.len() && self.bags.values().all(|held| says(held))
+        let is_right = |held: &HeldBag| held.due == Some(held.next_due(now)) || held.due.is_some_and(|due| due <= now);
+        self.due.len() == self.bags.len() && self.bags.values().all(|held| is_right(held))
     }
 
-    /// Bags that have something to do, and when, the first first.
+    /// Bags by when they need attention, the earliest first.
     pub(super) fn due(&self) -> impl Iterator<Item = (Time, BagId)> {
         self.due.iter().copied()
     }

@@ -1,4 +1,5 @@
-//! When this machine speaks to submitters of what it holds: what is due, what is told again, and what waits for room.
+//! Sending to submitters: `Holding`, `Renewal` and `Results` when they are due, again while they are not answered, and
+//! after there was no room for them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use super::Executor;
-use super::held::Held;
+use super::held_bag::HeldBag;
 use crate::bag::{BagId, TaskId, TaskResult};
 use crate::config::Config;
 use crate::io::Io;
@@ -14,38 +15,35 @@ use crate::message::{Message, RENEWALS_MAX};
 use crate::ranges::IntervalSet;
 
 impl Executor {
-    /// The end of a task here is durable: its submitter may be told.
+    /// The result of this attempt at a task is durable, and may be sent.
     pub(crate) fn written(&mut self, task: TaskId, attempt: u32) {
-        if let Some(held) = self.held.get_mut(&task.bag) {
+        if let Some(held) = self.bags.get_mut(&task.bag) {
             held.outbox.written(task.index, attempt);
         }
     }
 
-    /// These results did not leave: there is no room on the way to their submitter.
+    /// These results were not sent: there is no room on the way to their submitter.
     pub(crate) fn not_told(&mut self, bag: BagId, results: &[TaskResult], io: &Io, config: &Config) {
-        if let Some(held) = self.held.get_mut(&bag) {
-            held.not_told(results, io.now + config.lease);
+        if let Some(held) = self.bags.get_mut(&bag) {
+            held.not_sent(results, io.now + config.lease);
         }
     }
 
     /// There is room again on the way to this submitter.
     pub(crate) fn has_room(&mut self, submitter: PeerId, now: Time) {
-        for held in self.held.values_mut().filter(|held| held.bag.submitter.peer == submitter) {
-            held.crowded_until = held.crowded_until.min(now);
+        for held in self.bags.values_mut().filter(|held| held.bag.submitter.peer == submitter) {
+            held.updates.room(now);
         }
     }
 
-    /// This machine leaves, or may: what it holds and what is finished is told now, whatever the pace.
+    /// This machine may be about to leave: unanswered `Holding`s and unsent results are sent now, whatever the pace.
     pub(crate) fn tell_all(&mut self, now: Time) {
-        for held in self.held.values_mut() {
-            held.results_due = held.results_due.min(now);
-            if !held.agreed {
-                held.holding_due = held.holding_due.min(now);
-            }
+        for held in self.bags.values_mut() {
+            held.updates.hurry(now);
         }
     }
 
-    /// Does what is due: renewals, repetitions, handing back.
+    /// Does what is due: hands back tasks, takes back offers, and sends `Holding`, `Renewal` and `Results`.
     pub(crate) fn tick(&mut self, io: &mut Io, config: &Config) {
         self.rate_what_runs(io.now);
         self.vacate_if_due(io, config);
@@ -55,23 +53,23 @@ impl Executor {
         self.changed |= self.rest.ends(io.now);
         let mut renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)> = BTreeMap::new();
         for bag in due {
-            let Some(held) = self.held.get_mut(&bag) else { continue };
-            // Results are told as each is durable, and what is held once all of it is.
-            let may_say = held.holding_due <= io.now && !io.is_writing(bag);
-            if may_say && held.agreed {
+            let Some(held) = self.bags.get_mut(&bag) else { continue };
+            // A result is sent once it is durable itself, a `Holding` once all writes of the bag are.
+            let is_holding_due = held.updates.holding_due() <= io.now && !io.is_writing(bag);
+            if is_holding_due && held.updates.is_answered() {
                 let submitter = &held.bag.submitter;
                 let (_, bags) = renewals.entry(submitter.peer).or_insert_with(|| (submitter.clone(), Vec::new()));
                 if bags.len() < RENEWALS_MAX {
-                    bags.push((held.bag.id, held.version));
-                    held.speak(io, config);
+                    bags.push((held.bag.id, held.updates.version()));
+                    held.updates.await_answer(io.now, config);
                 }
-            } else if may_say {
+            } else if is_holding_due {
                 self.version += 1;
-                let message = held.holding(self.version, io, config);
+                let message = held.new_holding(self.version, io, config);
                 io.send(held.bag.submitter.clone(), message);
             }
             loop {
-                let results = held.results(io, config);
+                let results = held.due_results(io, config);
                 if results.is_empty() {
                     break;
                 }
@@ -83,12 +81,12 @@ impl Executor {
         self.renew(renewals, io, config);
     }
 
-    /// What has not begun of those of these bags that are not fresh, and that no submitter speaks of when asked, goes back: it
-    /// must not stand in the way of others for ever.
+    /// Hands back the unstarted tasks of bags that are not fresh and whose submitter has not spoken for them in time: such
+    /// tasks must not delay others for ever.
     fn return_unspoken(&mut self, due: &[BagId], io: &mut Io, config: &Config) {
         for &bag in due {
-            let is_due = |held: &&mut Held| held.unspoken_until().is_some_and(|until| until <= io.now);
-            let Some(held) = self.held.get_mut(&bag).filter(is_due).filter(|_| !io.is_writing(bag)) else { continue };
+            let is_due = |held: &&mut HeldBag| held.unspoken_until().is_some_and(|until| until <= io.now);
+            let Some(held) = self.bags.get_mut(&bag).filter(is_due).filter(|_| !io.is_writing(bag)) else { continue };
             self.unspoken += held.waiting.len();
             self.version += 1;
             held.hand_back(IntervalSet::new(), self.version, io, config);
@@ -98,51 +96,52 @@ impl Executor {
         }
     }
 
-    /// One message to each submitter renews what is due, and with it what will be soon.
+    /// Sends one `Renewal` to each submitter, for bags that are due and those that will be soon.
     fn renew(&mut self, renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)>, io: &mut Io, config: &Config) {
         for (peer, (submitter, mut bags)) in renewals {
             for bag in self.due(io.now, config.lease / 4) {
-                let is_soon = |held: &Held| {
-                    let is_due = held.holding_due > io.now && held.holding_due <= io.now + config.lease / 4;
-                    held.agreed && is_due && held.bag.submitter.peer == peer
+                let is_soon = |held: &HeldBag| {
+                    let due = held.updates.holding_due();
+                    let is_due = due > io.now && due <= io.now + config.lease / 4;
+                    held.updates.is_answered() && is_due && held.bag.submitter.peer == peer
                 };
                 let is_listed = bags.iter().any(|(listed, _)| *listed == bag);
                 if is_listed || bags.len() >= RENEWALS_MAX || io.is_writing(bag) {
                     continue;
                 }
-                // Only who changes has to be looked at anew.
-                if !self.held.get(&bag).is_some_and(is_soon) {
+                // Mutable access is for those that change: it has the bag's due time read anew.
+                if !self.bags.get(&bag).is_some_and(is_soon) {
                     continue;
                 }
-                if let Some(held) = self.held.get_mut(&bag) {
-                    bags.push((bag, held.version));
-                    held.speak(io, config);
+                if let Some(held) = self.bags.get_mut(&bag) {
+                    bags.push((bag, held.updates.version()));
+                    held.updates.await_answer(io.now, config);
                 }
             }
             io.send(submitter, Message::Renewal { executor: (&io.me).into(), bags });
         }
     }
 
-    /// Bags that have something to do now or in so much time, in the order of their ids.
+    /// Bags that need attention now or within `ahead`, by id.
     fn due(&mut self, now: Time, ahead: Duration) -> Vec<BagId> {
-        self.held.look(now);
-        let due = self.held.due().take_while(|(due, _)| *due <= now + ahead);
+        self.bags.look(now);
+        let due = self.bags.due().take_while(|(due, _)| *due <= now + ahead);
         let mut due: Vec<BagId> = due.map(|(_, bag)| bag).collect();
         due.sort_unstable();
         due
     }
 
-    /// When `tick` or `dispatch` next has something to do.
+    /// When `tick` or `dispatch` next has timed work.
     pub(crate) fn deadline(&mut self, io: &Io) -> Option<Time> {
-        self.held.look(io.now);
-        debug_assert!(self.held.is_up_to_date(io.now), "a bag was changed and not looked at");
+        self.bags.look(io.now);
+        debug_assert!(self.bags.is_up_to_date(io.now), "the index of due bags is out of date");
         let mut held: Option<Time> = None;
-        for (due, bag) in self.held.due() {
+        for (due, bag) in self.bags.due() {
             if held.is_some_and(|first| first <= due) {
                 break;
             }
             let is_writing = io.is_writing(bag);
-            let due = if is_writing { self.held.get(&bag).and_then(Held::tell_due) } else { Some(due) };
+            let due = if is_writing { self.bags.get(&bag).and_then(HeldBag::next_results) } else { Some(due) };
             held = held.into_iter().chain(due).min();
         }
         [held, self.suspension.vacate_at(), self.rest.until(), self.rating_due(io.now)].into_iter().flatten().min()

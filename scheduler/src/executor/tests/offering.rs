@@ -1,4 +1,4 @@
-//! Tests of what goes to a machine that asks for work.
+//! Tests of the tasks that are offered to a machine that asks for work.
 
 use super::*;
 
@@ -19,9 +19,9 @@ fn offers(io: &mut Io) -> Vec<(u8, IntervalSet)> {
 }
 
 #[test]
-fn a_machine_of_the_same_speed_gets_half_of_what_has_not_begun_of_each_bag() {
+fn an_idle_machine_is_offered_its_share_of_each_bag() {
     let config = Config::default();
-    // 9 and 5 wait; what a share is short of a whole task is carried over to the next bag.
+    // 9 and 5 tasks wait; the fraction of a share is carried over to the next bag.
     for (speed_mops, expected) in
         [(1000.0, vec![(1, 6..10), (2, 2..5)]), (3000.0, vec![(1, 4..10), (2, 1..5)]), (100.0, vec![(2, 4..5)])]
     {
@@ -29,14 +29,14 @@ fn a_machine_of_the_same_speed_gets_half_of_what_has_not_begun_of_each_bag() {
         executor.answer_ask(&asker(speed_mops, 0.0), &mut io, &config);
         let expected: Vec<_> = expected.into_iter().map(|(bag, range)| (bag, IntervalSet::from(range))).collect();
         assert_eq!(offers(&mut io), expected);
-        // One at a time.
+        // While one offer is open there is no other.
         executor.answer_ask(&asker(speed_mops, 0.0), &mut io, &config);
         assert!(offers(&mut io).is_empty());
     }
 }
 
 #[test]
-fn a_machine_with_a_smaller_stretch_gets_of_the_bottleneck_what_levels_both() {
+fn a_machine_with_a_smaller_stretch_is_offered_tasks_up_to_the_bottleneck() {
     let config = Config::default();
     // The first bag takes 1000 s and has a stretch of 1e-4; the second, done after 1500 s, one of 7.5e-5.
     let nothing = IntervalSet::new();
@@ -46,13 +46,13 @@ fn a_machine_with_a_smaller_stretch_gets_of_the_bottleneck_what_levels_both() {
         (1000.0, 5e-5, last(2)),
         (4000.0, 5e-5, last(4)),
         (1000.0, 7e-5, last(1)),
-        // A task is more than that, but done there before those here; and one that is not.
+        // A task is more than that, but the asker ends it before the rest ends here; and one that it would not.
         (1000.0, 8.5e-5, last(1)),
         (1000.0, 9.2e-5, nothing.clone()),
         (4000.0, 9.2e-5, last(1)),
         (1e9, 9.96e-5, nothing.clone()),
         (1e9, 2e-4, nothing),
-        // What begins first here is not in it.
+        // The task that has begun here is not offered.
         (1e9, 1e-9, last(9)),
     ] {
         let (mut executor, mut io) = laden(&config);
@@ -61,13 +61,13 @@ fn a_machine_with_a_smaller_stretch_gets_of_the_bottleneck_what_levels_both() {
             Some(expected).filter(|given| !given.is_empty()).map(|given| (1, given)).into_iter().collect();
         assert_eq!(offers(&mut io), expected, "{speed_mops} {stretch}");
     }
-    // As fast with sixteen slots a task takes as long there as on one of them.
+    // On a machine as fast with sixteen slots, a task takes as long as on one of them.
     for (slots, given) in [(1, 1), (16, 0)] {
         let (mut executor, mut io) = laden(&config);
         executor.answer_ask(&Asker { slots, ..asker(4000.0, 9.2e-5) }, &mut io, &config);
         assert_eq!(offers(&mut io).len(), given, "{slots} slots");
     }
-    // What is bound to this machine is not counted among what could be given.
+    // Tasks with a checkpoint here do not count among those that could be offered.
     let (mut executor, mut io) = laden(&config);
     executor.found_checkpoints(BagId([1; 32]), &IntervalSet::from(1..6));
     executor.answer_ask(&asker(1000.0, 8.5e-5), &mut io, &config);
@@ -75,30 +75,30 @@ fn a_machine_with_a_smaller_stretch_gets_of_the_bottleneck_what_levels_both() {
 }
 
 #[test]
-fn what_is_offered_does_not_begin_until_it_is_refused_and_is_forgotten_when_it_is_taken() {
+fn offered_tasks_wait_for_the_submitters_answer() {
     let config = Config::default();
     let (mut executor, mut io) = laden(&config);
     executor.answer_ask(&asker(1000.0, 0.0), &mut io, &config);
     let given = offers(&mut io);
-    let offered = |executor: &Executor| executor.held.values().map(|held| held.offered.len()).sum::<u64>();
+    let offered = |executor: &Executor| executor.bags.values().map(|held| held.offered.len()).sum::<u64>();
     assert_eq!(offered(&executor), 7);
-    let all = |executor: &Executor| executor.held.values().map(|held| held.ranges().len()).sum::<u64>();
+    let all = |executor: &Executor| executor.bags.values().map(|held| held.ranges().len()).sum::<u64>();
     assert_eq!(all(&executor), 15, "all of it is still accounted for");
     let waiting: Vec<u64> = executor.held().iter().map(|held| held.waiting).collect();
     assert_eq!(waiting.iter().sum::<u64>(), 7, "{waiting:?}");
-    // Taken.
+    // The submitter takes them.
     let (bag, ranges) = &given[0];
     let (term, drop) = (Duration::from_secs(60), ranges.clone());
     let lease =
         Lease { bag: BagId([*bag; 32]), version: 0, submitter: None, term, drop, rest: Duration::ZERO, key: None };
     executor.lease(contact(1).peer, lease, &mut io, &config);
     assert_eq!(all(&executor), 15 - ranges.len());
-    // No answer.
+    // The submitter does not answer.
     assert!(executor.deadline(&io).is_some_and(|deadline| deadline <= io.now + config.placement_timeout));
     io.now += config.placement_timeout;
     executor.tick(&mut io, &config);
     assert_eq!((offered(&executor), all(&executor)), (0, 15 - ranges.len()));
-    // Where the owner is back, all of it may go.
+    // On a machine whose owner is back all waiting tasks are offered.
     executor.suspend(true, &mut io);
     let waiting: u64 = executor.held().iter().map(|held| held.waiting).sum();
     assert!(executor.summary(io.now).longest_wait_s > 0);

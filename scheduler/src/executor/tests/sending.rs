@@ -1,9 +1,9 @@
-//! Tests of when a machine speaks: of what it offers, of its leases, of last results.
+//! Tests of when a machine reports availability, renews leases, and sends last results.
 
-use super::giving::asker;
+use super::offering::asker;
 use super::*;
 
-/// What has taken as long as it was to take in [`laden`].
+/// A task of [`laden`] that took as long as declared.
 const FINISHED: Finished = Finished {
     success: true,
     crashed: false,
@@ -15,7 +15,7 @@ const FINISHED: Finished = Finished {
 };
 
 #[test]
-fn only_what_time_alone_does_not_tell_is_news() {
+fn only_unexpected_changes_are_reported() {
     let config = Config::default();
     for (ran_s, is_news) in [(100, false), (95, false), (50, true), (150, true)] {
         let (mut executor, mut io) = laden(&config);
@@ -27,7 +27,7 @@ fn only_what_time_alone_does_not_tell_is_news() {
         assert_eq!(executor.changed, is_news, "after {ran_s} s of 100");
         assert!(!executor.eased, "more of its bag is left");
     }
-    // A slot that nothing waits for is news even where others still run.
+    // An idle slot is reported even where other slots are busy.
     for (slots, is_news) in [(14, false), (15, true)] {
         let (mut executor, mut io) = laden(&Config { slots, ..Config::default() });
         executor.changed = false;
@@ -43,26 +43,26 @@ fn only_what_time_alone_does_not_tell_is_news() {
 }
 
 #[test]
-fn one_message_renews_what_is_due_and_what_will_be_soon() {
+fn one_renewal_covers_bags_due_now_and_soon() {
     let config = Config::default();
     let (mut executor, mut io) = laden(&config);
-    let bags: Vec<_> = executor.held.values().map(|held| (held.bag.id, held.version)).collect();
+    let bags: Vec<_> = executor.bags.values().map(|held| (held.bag.id, held.updates.version())).collect();
     assert_eq!(bags.len(), 2);
-    let later = executor.held.get_mut(&bags[1].0).expect("held");
-    later.holding_due += Duration::from_secs(10);
+    let later = executor.bags.get_mut(&bags[1].0).expect("held");
+    later.updates.delay_holding(Duration::from_secs(10));
     io.now += Duration::from_secs(30);
     executor.tick(&mut io, &config);
     let sent: Vec<_> = std::mem::take(&mut io.effects);
     let renewal = Message::Renewal { executor: (&contact(2)).into(), bags: bags.clone() };
     assert_eq!(sent, [Effect::Send { to: contact(1).into(), message: renewal }]);
-    // Only its submitter renews, and only what was said last.
+    // Only the bag's submitter extends the lease, and only for the last `Holding`.
     let term = Duration::from_secs(100);
     executor.renewed(contact(3).peer, &bags, term, &mut io, &config);
     executor.renewed(contact(1).peer, &[(bags[0].0, 99)], term, &mut io, &config);
-    assert!(executor.held.values().all(|held| held.holding_due <= io.now + config.repeat_after));
+    assert!(executor.bags.values().all(|held| held.updates.holding_due() <= io.now + config.repeat_after));
     executor.renewed(contact(1).peer, &bags, term, &mut io, &config);
-    assert!(executor.held.values().all(|held| held.holding_due == io.now + term / 2));
-    // Where the submitter asks, all is said.
+    assert!(executor.bags.values().all(|held| held.updates.holding_due() == io.now + term / 2));
+    // An unasked `Lease` is answered with a `Holding`.
     let (bag, drop) = (bags[0].0, IntervalSet::new());
     executor.lease(
         contact(1).peer,
@@ -82,9 +82,9 @@ fn last_result_waits(maximum_stretch: f64, period: Duration, age: Duration) -> D
     let (mut executor, mut io) = empty(&config);
     io.maximum_stretch = maximum_stretch;
     give(&mut executor, &mut io, 1, 1e4, 1e6, 0);
-    executor.held.get_mut(&BagId([1; 32])).unwrap().pace = Pace { period, share: 0.999 };
+    executor.bags.get_mut(&BagId([1; 32])).unwrap().updates.set_pace(Pace { period, share: 0.999 });
     executor.dispatch(&mut io);
-    // Its own moment is just over.
+    // The machine's own moment has just passed.
     io.now = Time::ZERO + age;
     let finished = Finished {
         success: true,
@@ -96,7 +96,7 @@ fn last_result_waits(maximum_stretch: f64, period: Duration, age: Duration) -> D
         exit_code: Some(0),
     };
     executor.ended(TaskId { bag: BagId([1; 32]), index: 0 }, TaskOutcome::Finished(finished), &mut io, &config);
-    executor.held.get(&BagId([1; 32])).unwrap().results_due.since(io.now)
+    executor.bags.get(&BagId([1; 32])).unwrap().updates.results_due().since(io.now)
 }
 
 /// The last result waits for its share of the submitter's link, for longer where another bag is worse off.
@@ -117,19 +117,19 @@ fn the_last_results_wait_longer_where_another_bag_is_worse_off() {
 
 /// Machines that were answered at the same moment do not renew at the same moment.
 #[test]
-fn those_who_are_answered_together_renew_one_by_one() {
+fn machines_answered_together_renew_at_different_moments() {
     let term = Duration::from_secs(60);
     let renewals = [3, 4, 5].map(|number| {
         let config = Config::default();
         let (mut executor, mut io) = empty(&config);
         io.me = contact(number).into();
         give(&mut executor, &mut io, 1, 1e4, 1e6, 0);
-        let held = executor.held.get_mut(&BagId([1; 32])).unwrap();
-        held.renewed(term, &io, &config);
-        let first = held.holding_due;
+        let held = executor.bags.get_mut(&BagId([1; 32])).unwrap();
+        held.lease_extended(term, &io, &config);
+        let first = held.updates.holding_due();
         io.now = first;
-        held.renewed(term, &io, &config);
-        assert_eq!(held.holding_due.since(first), term / 2);
+        held.lease_extended(term, &io, &config);
+        assert_eq!(held.updates.holding_due().since(first), term / 2);
         first.since(Time::ZERO).as_secs_f64()
     });
     assert!(renewals.iter().all(|wait| (15.0..30.0).contains(wait)), "{renewals:?}");

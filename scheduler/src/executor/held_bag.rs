@@ -1,0 +1,468 @@
+//! One bag on an executor: which of its tasks wait, run and are offered to other machines, its unacknowledged results
+//! (`outbox`), and when its submitter is written to next (`updates`).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use idlewood_overlay::Time;
+
+use super::outbox::Outbox;
+use super::updates::Updates;
+use crate::bag::{BagHeader, BagKey, Checkpoint, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
+use crate::config::Config;
+use crate::io::{Io, Then};
+use crate::message::{Message, RESULTS_MAX};
+use crate::queue::{Entry, WORK_MOPS_MAX, WORK_MOPS_MIN};
+use crate::ranges::IntervalSet;
+use crate::record::{Change, Record, RecordKey};
+
+/// Most checkpoints with which unfinished tasks of one bag came here. Our choice: with as many intervals they take half of the
+/// largest record.
+const HELD_CHECKPOINTS_MAX: usize = 4096;
+
+/// A bag is spared while its stretch is below this share of the grid's largest, which is known as of a second ago. Our choice.
+const SPARED: f64 = 0.9;
+
+/// One bag on this machine.
+#[derive(Debug)]
+pub(super) struct HeldBag {
+    pub(super) bag: BagHeader,
+    pub(super) released: Time,
+    /// The highest attempt of any task that came.
+    pub(super) attempt: u32,
+    /// Tasks by attempt; those that are not listed have attempt 0.
+    attempts: BTreeMap<u32, IntervalSet>,
+    /// Whether its submitter has sent a `Lease` for it; until then the bag may be somebody's invention.
+    pub(super) spoken_for: bool,
+    /// With what this machine reads the bag's blobs, once the submitter has sent it.
+    pub(super) key: Option<BagKey>,
+    /// Until the submitter has spoken for the bag, its tasks begin only before this moment, while its manifest is fresh;
+    /// `None`: at any time.
+    pub(super) fresh_until: Option<Time>,
+    /// [`Config::placement_timeout`].
+    placement_timeout: Duration,
+    /// Tasks that have not begun.
+    pub(super) waiting: IntervalSet,
+    /// Tasks offered to another machine: they do not begin here until the submitter answers, or until `offered_until`.
+    pub(super) offered: IntervalSet,
+    pub(super) offered_until: Time,
+    /// Tasks that have begun, frozen ones included.
+    pub(super) running: IntervalSet,
+    /// The checkpoints with which unfinished tasks came, to go on from.
+    pub(super) checkpoints: BTreeMap<u64, Checkpoint>,
+    /// Tasks that began here before and left a checkpoint on this machine: they are not given away without it.
+    pub(super) local_checkpoints: IntervalSet,
+    pub(super) outbox: Outbox,
+    /// Number of tasks finished here.
+    pub(super) finished_tasks: u64,
+    /// Their summed work, in Mop.
+    pub(super) finished_mops: f64,
+    /// The measured work of its tasks as a multiple of the declared one, where that is far more (`rating`); else 1.
+    pub(super) times_declared: f64,
+    /// The size of the bags before it in its submitter's line on this machine (`submitters`), in Mop.
+    pub(super) line_mops: f64,
+    /// No task begins before then: the last start failed.
+    pub(super) blocked_until: Time,
+    /// Starts that failed in a row.
+    pub(super) failed_starts: u32,
+    pub(super) updates: Updates,
+    /// [`Self::next_due`] as [`super::held_bags::HeldBags::look`] last found it.
+    pub(super) due: Option<Time>,
+}
+
+impl HeldBag {
+    pub(super) fn new(bag: BagHeader, released: Time, config: &Config) -> Self {
+        Self {
+            bag,
+            released,
+            attempt: 0,
+            attempts: BTreeMap::new(),
+            spoken_for: false,
+            key: None,
+            fresh_until: None,
+            placement_timeout: config.placement_timeout,
+            waiting: IntervalSet::new(),
+            offered: IntervalSet::new(),
+            offered_until: Time::ZERO,
+            running: IntervalSet::new(),
+            checkpoints: BTreeMap::new(),
+            local_checkpoints: IntervalSet::new(),
+            outbox: Outbox::default(),
+            finished_tasks: 0,
+            finished_mops: 0.0,
+            times_declared: 1.0,
+            line_mops: 0.0,
+            blocked_until: Time::ZERO,
+            failed_starts: 0,
+            updates: Updates::new(config),
+            due: None,
+        }
+    }
+
+    /// When the bag next needs attention: a message is due, an offer or a block ends, or tasks go back that the submitter
+    /// has not spoken for.
+    pub(super) fn next_due(&self, now: Time) -> Time {
+        let results = self.next_results();
+        let offered = (!self.offered.is_empty()).then_some(self.offered_until);
+        let blocked = (!self.waiting.is_empty() && self.blocked_until > now).then_some(self.blocked_until);
+        [results, offered, blocked, self.unspoken_until()]
+            .into_iter()
+            .flatten()
+            .fold(self.updates.holding_due(), Time::min)
+    }
+
+    /// Whether both headers can be of one bag: all fields are constant but the submitter's address and, while it is not
+    /// declared, the task size.
+    pub(super) fn agrees_with(&self, bag: &BagHeader) -> bool {
+        let BagHeader { id, submitter, tasks, task_mops, application_size_mops, declared } = &self.bag;
+        (*id, submitter.peer, *tasks, *declared) == (bag.id, bag.submitter.peer, bag.tasks, bag.declared)
+            && *application_size_mops == bag.application_size_mops
+            && (!declared || *task_mops == bag.task_mops)
+    }
+
+    /// Whether the bag's tasks here, with those of this request, fit in one `Holding` and one record.
+    pub(super) fn has_room_for(&self, request: &Request) -> bool {
+        let unfinished = self.unfinished();
+        let of_attempts: usize = self.attempts_among(&unfinished).values().map(IntervalSet::intervals).sum();
+        let intervals = self.ranges().intervals().max(of_attempts) + request.ranges.intervals();
+        let checkpoints = self.checkpoints_among(&unfinished).len() + request.checkpoints.len();
+        intervals <= HELD_INTERVALS_MAX && checkpoints <= HELD_CHECKPOINTS_MAX
+    }
+
+    /// Forgets waiting tasks that no longer fit in one `Holding`, after others were dropped between them, and has a `Holding`
+    /// sent: the submitter issues the tasks again that it does not list.
+    pub(super) fn forget_excess(&mut self, now: Time) {
+        while let Some(excess @ 1..) = self.ranges().intervals().checked_sub(HELD_INTERVALS_MAX)
+            && !self.waiting.is_empty()
+        {
+            let left = self.waiting.intervals().saturating_sub(excess);
+            self.waiting = self.waiting.ranges().take(left).collect();
+            self.updates.send_holding_now(now);
+        }
+    }
+
+    /// All tasks for which this machine accounts: unfinished, or with an unacknowledged result.
+    pub(super) fn ranges(&self) -> IntervalSet {
+        let mut ranges = self.unfinished();
+        for index in self.outbox.indices() {
+            ranges.insert_index(index);
+        }
+        ranges
+    }
+
+    pub(super) fn unfinished(&self) -> IntervalSet {
+        let begun = self.waiting.union(&self.running);
+        if self.offered.is_empty() { begun } else { begun.union(&self.offered) }
+    }
+
+    pub(super) fn unfinished_is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty() && self.offered.is_empty()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.unfinished_is_empty() && self.outbox.is_empty()
+    }
+
+    /// Panics where a task is in two of the states waiting, running, offered and ended, or has two attempts.
+    #[cfg(debug_assertions)]
+    pub(super) fn assert_one_state(&self) {
+        self.outbox.assert_consistent();
+        let bag = self.bag.id;
+        let ended: IntervalSet = self.outbox.indices().map(|index| index..index + 1).collect();
+        let mut all = IntervalSet::new();
+        for (state, tasks) in
+            [("waits", &self.waiting), ("runs", &self.running), ("is offered", &self.offered), ("has ended", &ended)]
+        {
+            let twice = all.intersection(tasks);
+            debug_assert!(twice.is_empty(), "{bag:?}: {twice:?} {state}, and is something else, too");
+            all.extend_with(tasks);
+        }
+        let mut attempted = IntervalSet::new();
+        for (attempt, tasks) in &self.attempts {
+            let twice = attempted.intersection(tasks);
+            debug_assert!(twice.is_empty() && *attempt <= self.attempt, "{bag:?}: {twice:?} of two attempts");
+            attempted.extend_with(tasks);
+        }
+    }
+
+    /// a as known here, in Mop: declared, or the mean of the tasks finished here.
+    pub(super) fn task_mops(&self) -> f64 {
+        match (self.finished_tasks, self.finished_mops) {
+            (count, sum) if !self.bag.declared && count > 0 => (sum / count as f64).max(WORK_MOPS_MIN),
+            _ => self.bag.task_mops * self.times_declared,
+        }
+    }
+
+    /// `left` tasks of this bag as an entry of the queue's [`crate::queue::Load`].
+    pub(super) fn entry(&self, task_mops: f64, left: f64) -> Entry {
+        let (release_s, application_size_mops) = (self.released.as_secs_f64(), self.size_mops());
+        Entry { release_s, application_size_mops, task_mops, left }
+    }
+
+    /// w from which the deadline is computed here, in Mop.
+    fn size_mops(&self) -> f64 {
+        // A header may give a size below the sum of its tasks.
+        let all_tasks_mops = self.bag.tasks as f64 * self.bag.task_mops;
+        let size_mops = (all_tasks_mops + self.line_mops).max(self.bag.application_size_mops) * self.times_declared;
+        size_mops.min(WORK_MOPS_MAX)
+    }
+
+    /// The submitter wants these tasks with this attempt: those that neither run nor have a later attempt take it.
+    pub(super) fn set_attempt(&mut self, attempt: u32, ranges: &IntervalSet) {
+        self.attempt = self.attempt.max(attempt);
+        let held = self.unfinished();
+        let mut ranges = ranges.difference(&self.running);
+        for (known, tasks) in &mut self.attempts {
+            *tasks = tasks.intersection(&held);
+            if *known > attempt {
+                ranges.subtract(tasks);
+            }
+        }
+        self.attempts.values_mut().for_each(|tasks| tasks.subtract(&ranges));
+        if attempt > 0 {
+            self.attempts.entry(attempt).or_default().extend_with(&ranges);
+        }
+        self.attempts.retain(|_, tasks| !tasks.is_empty());
+    }
+
+    /// Whether the submitter has spoken for the bag, or may not have had the time yet.
+    pub(super) fn is_current(&self, now: Time) -> bool {
+        self.spoken_for || self.fresh_until.is_none_or(|until| now < until)
+    }
+
+    /// Whether its tasks may begin.
+    pub(super) fn may_begin(&self, now: Time) -> bool {
+        self.blocked_until <= now && self.is_current(now)
+    }
+
+    /// When unstarted tasks go back because the submitter has not spoken for the bag: had it issued them, it has issued them
+    /// again by then.
+    pub(super) fn unspoken_until(&self) -> Option<Time> {
+        let until = self.fresh_until.filter(|_| !self.spoken_for && !self.waiting.is_empty())?;
+        Some(until + self.placement_timeout + self.updates.period())
+    }
+
+    /// The attempt with which a task came.
+    pub(super) fn attempt_of(&self, index: u64) -> u32 {
+        self.attempts.iter().find(|(_, tasks)| tasks.contains(index)).map_or(0, |(attempt, _)| *attempt)
+    }
+
+    /// Forgets failures of earlier attempts at these tasks: the submitter wants another attempt.
+    pub(super) fn supersede(&mut self, attempt: u32, ranges: &IntervalSet) -> Vec<Change> {
+        let old = |result: &TaskResult| !result.success && result.attempt < attempt && ranges.contains(result.index);
+        let bag = self.bag.id;
+        self.outbox.forget(old).into_iter().map(|index| Change::Delete(RecordKey::Outbox(bag, index))).collect()
+    }
+
+    /// The change that brings the record of unfinished tasks up to date.
+    pub(super) fn record_change(&self, io: &Io) -> Change {
+        let ranges = self.unfinished();
+        if ranges.is_empty() {
+            return Change::Delete(RecordKey::Held(self.bag.id));
+        }
+        Change::Put(Record::Held {
+            bag: self.bag.clone(),
+            released: io.wall(self.released),
+            attempt: self.attempt,
+            attempts: (self.attempt > 0).then(|| self.attempts_among(&ranges)),
+            checkpoints: self.checkpoints_among(&ranges),
+            ranges,
+        })
+    }
+
+    /// The attempts above 0 of these tasks.
+    fn attempts_among(&self, ranges: &IntervalSet) -> BTreeMap<u32, IntervalSet> {
+        let among = self.attempts.iter().map(|(attempt, tasks)| (*attempt, tasks.intersection(ranges)));
+        among.filter(|(_, tasks)| !tasks.is_empty()).collect()
+    }
+
+    fn checkpoints_among(&self, ranges: &IntervalSet) -> BTreeMap<u64, Checkpoint> {
+        let among = self.checkpoints.iter().filter(|(index, _)| ranges.contains(**index));
+        among.map(|(index, checkpoint)| (*index, *checkpoint)).collect()
+    }
+
+    /// These tasks are new here: they go on from these checkpoints, those without one begin anew.
+    pub(super) fn take_checkpoints(&mut self, tasks: &IntervalSet, checkpoints: &[(u64, Checkpoint)]) {
+        let held = self.unfinished();
+        self.checkpoints.retain(|index, _| held.contains(*index) && !tasks.contains(*index));
+        self.local_checkpoints.subtract(tasks);
+        self.checkpoints.extend(checkpoints.iter().filter(|(index, _)| tasks.contains(*index)).copied());
+    }
+
+    /// Waiting tasks that have a checkpoint on this machine, and so are not given away without it.
+    pub(super) fn unmovable(&self) -> IntervalSet {
+        self.waiting.intersection(&self.local_checkpoints)
+    }
+
+    /// Whether any unstarted task can be given away.
+    pub(super) fn has_movable(&self) -> bool {
+        !self.offered.is_empty() || !self.waiting.is_empty() && self.waiting != self.unmovable()
+    }
+
+    /// The submitter extends the lease by `term`.
+    pub(super) fn lease_extended(&mut self, term: Duration, io: &Io, config: &Config) {
+        self.updates.lease_extended(self.bag.id, term, &io.me, io.now, config);
+    }
+
+    /// The `Holding` of this version, to be sent now.
+    pub(super) fn new_holding(&mut self, version: u64, io: &Io, config: &Config) -> Message {
+        self.updates.holding_sent(version, io.now, config);
+        // Acknowledgements out of order may leave more intervals than came. The submitter issues unlisted tasks again.
+        let ranges = self.ranges().ranges().take(HELD_INTERVALS_MAX).collect();
+        let succeeded = self.outbox.values().filter(|result| result.success);
+        let finished: IntervalSet = succeeded.map(|result| result.index..result.index + 1).collect();
+        let finished = finished.ranges().take(HELD_INTERVALS_MAX).collect();
+        let (bag, executor) = (self.bag.id, (&io.me).into());
+        Message::Holding { bag, executor, version, attempt: self.attempt, ranges, finished }
+    }
+
+    /// Unstarted tasks but for `stay` go back to the submitter: a `Holding` that no longer lists them is sent once that is
+    /// durable.
+    pub(super) fn hand_back(&mut self, stay: IntervalSet, version: u64, io: &mut Io, config: &Config) {
+        self.waiting = stay;
+        self.offered = IntervalSet::new();
+        self.hurry_if_last(io);
+        self.updates.hand_back(config);
+        let change = self.record_change(io);
+        let (to, message) = (self.bag.submitter.clone(), self.new_holding(version, io, config));
+        io.persist_held(self.bag.id, vec![change], vec![Then::Send(to, message)]);
+    }
+
+    /// A task ran to its end, or goes back with a checkpoint: the result is sent once it is durable, together with others where
+    /// it can wait, at once where `at_once` says that this machine may be about to leave. With a `version`, a `Holding` of that
+    /// version goes before it.
+    pub(super) fn task_ended(
+        &mut self,
+        result: TaskResult,
+        began: Time,
+        version: Option<u64>,
+        at_once: bool,
+        io: &mut Io,
+        config: &Config,
+    ) {
+        if !result.unfinished {
+            self.failed_starts = 0;
+            self.finished_tasks += 1;
+            self.finished_mops += result.work_mops;
+        }
+        self.checkpoints.remove(&result.index);
+        self.local_checkpoints.remove_index(result.index);
+        // While other tasks of the bag are unfinished here the result can wait for theirs. The last one here may be the bag's
+        // last of all, and waits for less.
+        let is_last = self.unfinished_is_empty();
+        self.updates.spread_last_results(began);
+        let takes_a_link = self.bag.submitter.peer != io.me.peer;
+        let can_wait = result.success && !at_once && !self.updates.is_unpaced() && (takes_a_link || !is_last);
+        let waits_until = self.outbox.has_unsent().then_some(self.updates.results_due());
+        let (bag, index, attempt) = (self.bag.id, result.index, result.attempt);
+        if !takes_a_link && version.is_none() && result.success && result.content.is_some() {
+            // This machine's ledger journals it at once: one record is enough.
+            self.outbox.insert_unstored(result.clone());
+            io.persist_held(bag, vec![self.record_change(io)], Vec::new());
+            let (executor, results) = ((&io.me).into(), vec![result]);
+            io.send(self.bag.submitter.clone(), Message::Results { bag, executor, results, signature: None });
+            return;
+        }
+        self.outbox.insert(result.clone());
+        let outbox = self.outbox_record(result, io);
+        let results = match (can_wait || self.updates.has_no_room(io.now), is_last) {
+            (true, _) => Vec::new(),
+            (false, false) => self.outbox.send_one(index, io.now),
+            // The last result takes along all that wait; those that are not durable yet, or do not fit in this message,
+            // follow at once.
+            (false, true) => {
+                let mut results = self.outbox.send_one(index, io.now);
+                self.outbox.send_with(&mut results, RESULTS_MAX, io.now);
+                results
+            }
+        };
+        let due = match (can_wait, is_last) {
+            (false, false) if !results.is_empty() => Time::MAX,
+            (false, _) => io.now,
+            (true, false) => self.updates.paced(io.now),
+            (true, true) => self.last_due(io),
+        };
+        // Results that wait already are sent at their time at the latest.
+        self.updates.send_results_at(waits_until.map_or(due, |until| until.min(due)));
+        let results = (!results.is_empty()).then(|| Message::Results {
+            bag,
+            executor: (&io.me).into(),
+            results,
+            signature: None,
+        });
+        let holding = version.map(|version| self.new_holding(version, io, config));
+        let then = holding.into_iter().chain(results).map(|message| Then::Send(self.bag.submitter.clone(), message));
+        let written = Then::Written(TaskId { bag, index }, attempt);
+        let changes = vec![outbox, self.record_change(io)];
+        io.persist_held(bag, changes, then.chain([written]).collect());
+    }
+
+    /// Stores the result of a task of this machine's own bag, since its ledger has not taken it.
+    pub(super) fn store_untaken(&mut self, task: TaskId, io: &mut Io) {
+        if let Some(result) = self.outbox.store(task.index) {
+            let written = Then::Written(task, result.attempt);
+            // Due with the results that wait already, or at once.
+            self.updates.send_results_by(io.now);
+            let change = self.outbox_record(result, io);
+            io.persist_held(task.bag, vec![change], vec![written]);
+        }
+    }
+
+    /// The record of a result, which is kept until the result is acknowledged.
+    fn outbox_record(&self, result: TaskResult, io: &Io) -> Change {
+        Change::Put(Record::Outbox { bag: self.bag.clone(), released: io.wall(self.released), result })
+    }
+
+    /// Tasks have left this machine: if none is unfinished, the unsent results are the last here, and are sent as such.
+    pub(super) fn hurry_if_last(&mut self, io: &Io) {
+        if self.unfinished_is_empty() && self.outbox.has_unsent() {
+            self.updates.send_results_by(self.last_due(io));
+        }
+    }
+
+    /// When the last results on this machine are sent.
+    fn last_due(&self, io: &Io) -> Time {
+        if self.bag.submitter.peer == io.me.peer {
+            return io.now;
+        }
+        let age = io.now.since(self.released);
+        let spared_s = io.maximum_stretch * SPARED * self.size_mops() - age.as_secs_f64();
+        let spared = Duration::try_from_secs_f64(spared_s.max(0.0)).unwrap_or(Duration::MAX);
+        self.updates.last_results_due(io.now, age, spared)
+    }
+
+    /// When results are sent next, for the first time or again.
+    pub(super) fn next_results(&self) -> Option<Time> {
+        self.updates.next_results(&self.outbox)
+    }
+
+    /// The results to send now in one message: again those that were not acknowledged in time, else those not sent yet.
+    pub(super) fn due_results(&mut self, io: &Io, config: &Config) -> Vec<TaskResult> {
+        if self.updates.has_no_room(io.now) {
+            return Vec::new();
+        }
+        if self.updates.resend_due(&self.outbox).is_some_and(|due| due <= io.now) {
+            // All that were sent a first wait ago or earlier.
+            let sent_by = io.now - self.updates.first_wait(config);
+            self.updates.results_resent(config);
+            return self.outbox.resend(sent_by, io.now);
+        }
+        if !self.outbox.may_send() || self.updates.results_due() > io.now {
+            return Vec::new();
+        }
+        let results = self.outbox.send(RESULTS_MAX, io.now);
+        if !self.outbox.has_written() {
+            // Results that are still being written wait for the next moment of the pace.
+            let next = self.updates.paced(io.now + Duration::from_micros(1));
+            self.updates.send_results_at(if self.unfinished_is_empty() { self.last_due(io) } else { next });
+        }
+        results
+    }
+
+    /// These results came back for lack of room on the way to the submitter: none are sent until there is room, or until
+    /// `until`.
+    pub(super) fn not_sent(&mut self, results: &[TaskResult], until: Time) {
+        self.outbox.not_sent(results);
+        self.updates.wait_for_room(until);
+    }
+}
