@@ -9,6 +9,7 @@ mod checkpoints;
 mod commits;
 mod driver;
 mod ending;
+mod execution;
 mod handle;
 mod homes;
 mod jobs;
@@ -20,12 +21,10 @@ mod owner;
 mod pause;
 mod pin;
 mod pins;
-mod places;
 mod receipts;
 mod reclaim;
 mod rerun;
 mod results;
-mod runs;
 mod scratch;
 mod submission;
 mod task;
@@ -168,7 +167,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let peer = Peer::restore(config.clone(), grid, me, seed, clock.now(), wall, records)
         .with_context(|| "the agent's settings make no sense")?;
 
-    let (worker_sender, worker_events) = mpsc::channel(runs::JOBS_MAX * config.places() as usize);
+    let (worker_sender, worker_events) = mpsc::channel(idlewood_machine::JOBS_MAX * config.places() as usize);
     let (measure_sender, measure_events) = mpsc::channel(4);
     let strict = settings.get().limits.strict_sandbox;
     let checkpoints = directory.join("checkpoints");

@@ -4,10 +4,9 @@
 //! The clock of a peer starts with its machine, as a driver's does: nothing in the protocol may depend on clocks that
 //! agree. A host holds no other machine's state and draws only from its own streams.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::collections::BTreeSet;
 
-use idlewood_machine::{Effect, Event, FetchId, Machine};
+use idlewood_machine::{Effect, Event, FetchId, JobId, Machine};
 use idlewood_overlay::{Contact, GridId, PeerId, Time, WallTime};
 use idlewood_scheduler::{BagId, DeclineReason, Peer, TaskId};
 use rand::RngExt;
@@ -19,6 +18,7 @@ use crate::link::Link;
 use crate::random::{SmallStream, digest, happens};
 use crate::scenario::{BadRouting, Scenario};
 use crate::store::Store;
+use crate::workers::{Going, Job, Workers};
 use crate::workload::{bandwidths_bytes_s, slots, speed_mops};
 
 /// Wall-clock time at the start of the simulation: 2026-01-01 UTC. No result depends on it.
@@ -34,38 +34,6 @@ pub(crate) enum Ending {
     Failure,
     /// Its worker dies.
     Crash,
-}
-
-/// A task that runs on a machine.
-#[derive(Debug)]
-pub(crate) struct Run {
-    pub(crate) task: TaskId,
-    pub(crate) work_mops: f64,
-    /// How long it takes from its beginning, and from here.
-    takes: Duration,
-    left: Duration,
-    /// When it last began to run; `None` while frozen, for others or by the owner.
-    since: Option<Time>,
-    /// Frozen for others.
-    frozen: bool,
-    /// Which of the scheduled ends is its own.
-    serial: u64,
-}
-
-impl Run {
-    /// Stops its clock; the end that is scheduled is no longer its own.
-    fn pause(&mut self, now: Time, serial: u64) {
-        if let Some(since) = self.since.take() {
-            self.left = self.left.saturating_sub(now.since(since));
-        }
-        self.serial = serial;
-    }
-
-    /// Starts its clock: when and under which serial it ends.
-    fn go_on(&mut self, now: Time) -> (Time, u64) {
-        self.since = Some(now);
-        (now + self.left.max(Duration::from_micros(1)), self.serial)
-    }
 }
 
 /// One machine.
@@ -105,15 +73,10 @@ pub(crate) struct Host {
     incarnation: u64,
     /// When this life began.
     started: Time,
-    suspended: bool,
     slots: u32,
-    places: u32,
-    /// What has begun, by place.
-    runs: BTreeMap<u32, Run>,
-    /// How long tasks that were interrupted still take from their last checkpoint on.
-    checkpoints: BTreeMap<TaskId, Duration>,
-    checkpoint_interval: Option<Duration>,
-    serial: u64,
+    pub(crate) workers: Workers,
+    /// Jobs that are being prepared.
+    pub(crate) preparing: BTreeSet<JobId>,
     sequence: u64,
     /// When the pending wake is due.
     wake: Option<Time>,
@@ -126,6 +89,7 @@ pub(crate) struct Host {
 impl Host {
     pub(crate) fn new(scenario: &Scenario, index: HostIndex) -> Self {
         let (number, slots) = (u64::from(index), slots(scenario, index));
+        let places = idlewood_scheduler::Config { slots, ..scenario.peer.clone() }.places();
         Self {
             index,
             id: peer_id(scenario.seed, index),
@@ -153,13 +117,9 @@ impl Host {
             crashes: 0,
             incarnation: 0,
             started: Time::ZERO,
-            suspended: false,
             slots,
-            places: idlewood_scheduler::Config { slots, ..scenario.peer.clone() }.places(),
-            runs: BTreeMap::new(),
-            checkpoints: BTreeMap::new(),
-            checkpoint_interval: scenario.checkpoint_interval,
-            serial: 0,
+            workers: Workers::new(slots, places, scenario.checkpoint_interval),
+            preparing: BTreeSet::new(),
             sequence: 0,
             wake: None,
             instant: (Time::ZERO, 0),
@@ -199,7 +159,6 @@ impl Host {
         self.life += 1;
         self.started = now;
         self.wake = None;
-        self.suspended = false;
         self.condition.restart();
         let wall_now = self.wall(now);
         let incarnation = u64::try_from(wall_now.0 / 1000).unwrap_or(0).max(self.incarnation + 1);
@@ -216,8 +175,8 @@ impl Host {
         };
         let grid = GridId(digest(scenario.seed, "grid", 0));
         let seed = u64::from_le_bytes(seed_bytes);
-        let peer = Peer::restore(config, grid, me, seed, Time::ZERO, wall_now, self.store.records());
-        self.machine = Some(Machine::new(peer.expect("settings that were validated"), self.speed_mops));
+        let peer = Peer::restore(config.clone(), grid, me, seed, Time::ZERO, wall_now, self.store.records());
+        self.machine = Some(Machine::new(peer.expect("settings that were validated"), &config));
     }
 
     /// The power is cut. `queue_lost`: what it held for others is gone too.
@@ -237,27 +196,13 @@ impl Host {
         self.machine = None;
         self.condition.pause = None;
         self.store.lose_pending();
-        self.keep_checkpoints(now);
+        self.workers.go_down(queue_lost, now);
         if queue_lost {
             self.store.lose_queue();
-            self.checkpoints.clear();
         }
         self.fetches.clear();
-        self.runs.clear();
+        self.preparing.clear();
         self.wake = None;
-    }
-
-    /// What runs now can go on from its last checkpoint.
-    fn keep_checkpoints(&mut self, now: Time) {
-        let Some(interval) = self.checkpoint_interval else { return };
-        for run in self.runs.values_mut() {
-            run.pause(now, run.serial);
-            let done_us = (run.takes - run.left).as_micros();
-            let kept_us = done_us - done_us % interval.as_micros();
-            if kept_us > 0 {
-                self.checkpoints.insert(run.task, run.takes - Duration::from_micros(kept_us as u64));
-            }
-        }
     }
 
     /// Gives the machine one event; appends what it answers.
@@ -321,33 +266,18 @@ impl Host {
 
     // ---- tasks ----
 
-    /// A task begins at a place: when and under which serial it ends, unless it is frozen meanwhile.
+    /// A worker is given a job.
     ///
     /// # Panics
-    /// When the place is not free, all slots are taken or the owner does not want the bag: the peer broke its promise.
-    pub(crate) fn run(&mut self, place: u32, task: TaskId, work_mops: f64, now: Time) -> Option<(Time, u64)> {
-        assert!(place < self.places, "machine {} starts {task:?} at place {place} of {}", self.index, self.places);
+    /// When the owner does not want the bag, or as [`Workers::give`]: the machine broke its promise.
+    pub(crate) fn run(&mut self, slot: usize, job: JobId, task: TaskId, work_mops: f64, now: Time) -> Option<Going> {
         let is_own = || self.peer().is_some_and(|peer| peer.bag(task.bag).is_some());
         assert!(
             self.verdict(task.bag).is_ok() || is_own(),
             "machine {} starts {task:?}, which is declined",
             self.index
         );
-        let takes = Duration::from_micros(((work_mops / self.speed_mops * 1e6).round() as u64).max(1));
-        let left = self.checkpoints.remove(&task).unwrap_or(takes);
-        let since = (!self.suspended).then_some(now);
-        self.serial += 1;
-        let serial = self.serial;
-        let before = self.runs.insert(place, Run { task, work_mops, takes, left, since, frozen: false, serial });
-        assert!(before.is_none(), "machine {} starts {task:?} at place {place}, which has {before:?}", self.index);
-        self.assert_slots();
-        since.map(|since| (since + left, serial))
-    }
-
-    /// The end of a run comes: what ran, unless it was stopped or frozen since.
-    pub(crate) fn finish(&mut self, place: u32, serial: u64) -> Option<Run> {
-        self.runs.get(&place).filter(|run| run.serial == serial)?;
-        self.runs.remove(&place)
+        self.workers.give(slot, Job::new(job, task, work_mops, self.speed_mops), now)
     }
 
     /// How a try ends that has run for as long as it takes. Whoever makes results up does not run anything that could fail.
@@ -370,78 +300,16 @@ impl Host {
         happens(&mut self.fetch_rng, scenario.unfetched_percent)
     }
 
-    /// Stops what is at a place; whether it was this task.
-    pub(crate) fn stop(&mut self, place: u32, task: TaskId) -> bool {
-        let runs = self.runs.get(&place).is_some_and(|run| run.task == task);
-        if runs {
-            self.runs.remove(&place);
-        }
-        runs
-    }
-
-    /// Freezes one task for others.
-    ///
-    /// # Panics
-    /// When it is not there or frozen already: the peer broke its promise. Here a task's end is told at once.
-    pub(crate) fn freeze(&mut self, place: u32, task: TaskId, now: Time) {
-        self.serial += 1;
-        let run = self.runs.get_mut(&place).filter(|run| run.task == task && !run.frozen);
-        let run = run.unwrap_or_else(|| panic!("machine {} freezes {task:?}, which does not run", self.index));
-        run.frozen = true;
-        run.pause(now, self.serial);
-    }
-
-    /// Lets a task that was frozen for others go on: when and under which serial it ends.
-    ///
-    /// # Panics
-    /// When it is not there or not frozen, or all slots are taken: the peer broke its promise.
-    pub(crate) fn thaw(&mut self, place: u32, task: TaskId, now: Time) -> Option<(Time, u64)> {
-        let run = self.runs.get_mut(&place).filter(|run| run.task == task && run.frozen);
-        let run = run.unwrap_or_else(|| panic!("machine {} thaws {task:?}, which is not frozen", self.index));
-        run.frozen = false;
-        let end = if self.suspended { None } else { Some(run.go_on(now)) };
-        self.assert_slots();
-        end
-    }
-
-    fn assert_slots(&self) {
-        let running = self.runs.values().filter(|run| !run.frozen).count();
-        assert!(running <= self.slots as usize, "machine {} runs {running} tasks on {} slots", self.index, self.slots);
-    }
-
-    /// Freezes all tasks.
-    pub(crate) fn suspend(&mut self, now: Time) {
-        self.suspended = true;
-        for run in self.runs.values_mut() {
-            self.serial += 1;
-            run.pause(now, self.serial);
-        }
-    }
-
     /// The lid is shut: nothing is handled, and tasks stand still.
     pub(crate) fn shut(&mut self, pause: Pause, now: Time) {
         self.condition.pause = Some(pause);
-        let suspended = self.suspended;
-        self.suspend(now);
-        self.suspended = suspended;
+        self.workers.shut(true, now);
     }
 
-    /// The lid is opened: the tasks that go on, as from `resume`.
-    pub(crate) fn open(&mut self, now: Time) -> Vec<(u32, Time, u64)> {
+    /// The lid is opened: the tasks that go on.
+    pub(crate) fn open(&mut self, now: Time) -> Vec<Going> {
         self.condition.pause = None;
-        if self.suspended { Vec::new() } else { self.resume(now) }
-    }
-
-    /// Lets all tasks go on but for those that are frozen for others: when and under which serial each ends.
-    pub(crate) fn resume(&mut self, now: Time) -> Vec<(u32, Time, u64)> {
-        self.suspended = false;
-        let frozen = self.runs.iter_mut().filter(|(_, run)| run.since.is_none() && !run.frozen);
-        frozen
-            .map(|(&place, run)| {
-                let (end, serial) = run.go_on(now);
-                (place, end, serial)
-            })
-            .collect()
+        self.workers.shut(false, now)
     }
 }
 
@@ -465,79 +333,7 @@ pub(crate) fn host_index(id: PeerId) -> HostIndex {
 
 #[cfg(test)]
 mod tests {
-    use idlewood_scheduler::BagId;
-
     use super::*;
-
-    const TASK: TaskId = TaskId { bag: BagId([3; 32]), index: 4 };
-
-    fn at(seconds: i64) -> Time {
-        Time::from_micros(seconds * 1_000_000)
-    }
-
-    #[test]
-    fn a_frozen_task_goes_on_where_it_stopped() {
-        let mut host = Host::new(&Scenario::default(), 0);
-        let (end, serial) = host.run(0, TASK, 100.0 * host.speed_mops, at(0)).unwrap();
-        assert_eq!(end, at(100));
-        host.suspend(at(30));
-        assert!(host.finish(0, serial).is_none(), "it ended while it was frozen");
-        let resumed = host.resume(at(1000));
-        let &[(0, end, serial)] = resumed.as_slice() else { panic!("{resumed:?}") };
-        assert_eq!(end, at(1070));
-        assert_eq!(host.finish(0, serial).map(|run| run.task), Some(TASK));
-    }
-
-    #[test]
-    fn a_task_that_a_power_cut_ended_goes_on_from_its_last_checkpoint() {
-        let checkpoint_interval = Some(Duration::from_secs(20));
-        let mut host = Host::new(&Scenario { checkpoint_interval, ..Scenario::default() }, 0);
-        let work_mops = 100.0 * host.speed_mops;
-        host.run(0, TASK, work_mops, at(0));
-        host.crash(false, at(50));
-        assert_eq!(host.run(0, TASK, work_mops, at(1000)).map(|(end, _)| end), Some(at(1060)));
-        // What was done before this life counts.
-        host.crash(false, at(1025));
-        assert_eq!(host.run(0, TASK, work_mops, at(2000)).map(|(end, _)| end), Some(at(2040)));
-        host.crash(true, at(2030));
-        assert_eq!(host.run(0, TASK, work_mops, at(3000)).map(|(end, _)| end), Some(at(3100)));
-    }
-
-    #[test]
-    fn freezing_for_others_and_by_the_owner_do_not_disturb_each_other() {
-        let mut host = Host::new(&Scenario::default(), 0);
-        let other = TaskId { index: 5, ..TASK };
-        let (_, first) = host.run(0, TASK, 100.0 * host.speed_mops, at(0)).unwrap();
-        host.freeze(0, TASK, at(10));
-        let (end, _) = host.run(1, other, 20.0 * host.speed_mops, at(10)).unwrap();
-        assert_eq!(end, at(30));
-        host.suspend(at(20));
-        let resumed = host.resume(at(100));
-        let &[(1, end, serial)] = resumed.as_slice() else { panic!("{resumed:?}") };
-        assert_eq!(end, at(110));
-        assert!(host.finish(0, first).is_none(), "it ended while it was frozen");
-        assert_eq!(host.finish(1, serial).map(|run| run.task), Some(other));
-        let (end, serial) = host.thaw(0, TASK, at(110)).unwrap();
-        assert_eq!(end, at(200));
-        assert_eq!(host.finish(0, serial).map(|run| run.task), Some(TASK));
-    }
-
-    #[test]
-    #[should_panic(expected = "runs 2 tasks on 1 slots")]
-    fn no_more_tasks_run_than_there_are_slots() {
-        let mut host = Host::new(&Scenario::default(), 0);
-        host.run(0, TASK, 1e6, at(0));
-        host.run(1, TaskId { index: 5, ..TASK }, 1e6, at(0));
-    }
-
-    #[test]
-    fn a_stopped_task_never_ends_by_itself() {
-        let mut host = Host::new(&Scenario::default(), 0);
-        let (_, serial) = host.run(2, TASK, 1e6, at(0)).unwrap();
-        assert!(!host.stop(2, TaskId { index: 5, ..TASK }));
-        assert!(host.stop(2, TASK));
-        assert!(host.finish(2, serial).is_none());
-    }
 
     #[test]
     fn identities_tell_their_number() {

@@ -47,6 +47,7 @@ pub mod slab;
 mod store;
 pub mod survey;
 pub mod swarm;
+mod workers;
 pub mod workflow;
 pub mod workload;
 

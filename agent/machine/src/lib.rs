@@ -5,18 +5,20 @@
 //! simulated. A [`Machine`] has the contract of a peer: it is given the time, draws nothing by chance of its own, and never waits.
 //!
 //! Parts own their fields: `outputs` decides which outputs of its bags a machine fetches, and when; `measuring` whose first task
-//! runs to show how long a task takes.
+//! runs to show how long a task takes; `execution` what workers run, and what they are given ahead.
 //!
-//! Left out so far, and decided in the agent: what a worker is given ahead, how results are batched, the order of writes, whether the
-//! owner lets tasks run, and that a machine with a full disk, or one that finishes, hands its tasks back at once.
+//! Left out so far, and decided in the agent: how results are batched, the order of writes, whether the owner lets tasks run, and
+//! that a machine with a full disk, or one that finishes, hands its tasks back at once.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod execution;
 mod machine;
 mod measuring;
 mod outputs;
 
+pub use execution::{JOBS_MAX, JobId, WorkEvent, WorkOrder};
 pub use machine::{Effect, Event, Machine};
 pub use measuring::FirstTask;
 pub use outputs::{FETCHES_MAX, FetchEnd, FetchId, Wanted};

@@ -185,7 +185,7 @@ fn fits(bag: &BagHeader, label: &Label) -> bool {
 impl Driver {
     /// Stops what runs here of bags that may not be here any more, and gives them back.
     pub(super) fn withdraw_unwanted(&mut self) {
-        let running = self.runs.manifests();
+        let running = self.work.manifests();
         let held = self.peer().held();
         let held = held.iter().filter(|held| held.waiting + held.running > 0).map(|held| held.bag);
         for bag in held {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use idlewood_machine::{FetchEnd, FetchId, Machine};
+use idlewood_machine::{FetchEnd, FetchId, JobId, Machine};
 use idlewood_net::{NetEvent, NetHandle};
 use idlewood_overlay::{Contact, GridId, Time};
 use idlewood_scheduler::ranges::IntervalSet;
@@ -31,6 +31,7 @@ use super::absence::Absence;
 use super::checkpoints;
 use super::commits::{Commits, Ended};
 use super::ending::Ending;
+use super::execution::Work;
 use super::handle::{Command, Reply};
 use super::jobs::Jobs;
 use super::manifests::Manifests;
@@ -40,17 +41,13 @@ use super::outputs::{Fetched, Fetches};
 use super::owner::Owner;
 use super::pin::Pin;
 use super::pins::Pins;
-use super::places::Place;
 use super::receipts::Leaving;
 use super::rerun::Needs;
-use super::runs::Runs;
 use super::submission::Accepted;
 use super::task::{Collected, Preparation, Supplies};
 
 /// How often time alone is looked at: absences, and what of the owner's policy depends on it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// How often it is looked whether a task holds up what waits behind it, while anything does.
-const RELIEVE_INTERVAL: Duration = Duration::from_millis(100);
 /// Ends of tasks, or of writes, that are handled before anything else is looked at.
 const AT_ONCE_MAX: usize = 64;
 
@@ -83,14 +80,13 @@ pub(super) struct Parts {
 /// What work beside the loop ends in.
 pub(super) enum Done {
     Prepared {
-        place: usize,
+        job: JobId,
         task: TaskId,
-        attempt: u32,
         preparation: Preparation,
     },
     Collected {
+        job: JobId,
         task: TaskId,
-        attempt: u32,
         collected: Collected,
     },
     MeasurePrepared {
@@ -153,7 +149,6 @@ struct Wakes {
     terminate: Signal,
     interrupt: Signal,
     look: Interval,
-    relieve: Interval,
     save: Interval,
     sweep: Interval,
 }
@@ -194,8 +189,7 @@ pub(super) struct Driver {
     pub(super) commits: Commits,
     /// As the peer was told last.
     disk_was_full: bool,
-    pub(super) places: Vec<Place>,
-    pub(super) runs: Runs,
+    pub(super) work: Work,
     pub(super) jobs: Jobs<Done>,
     /// Work beside the loop for whoever waits for an answer: it goes on also while what is to be written has no room.
     pub(super) answers: Jobs<Done>,
@@ -232,12 +226,12 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) fn new(parts: Parts) -> Self {
-        let places: Vec<Place> = (0..parts.config.places()).map(|_| Place::Free).collect();
+        let work = Work::new(parts.workers.slots());
         let activity = Activity { busy: false, since: parts.clock.now() };
         // Whoever is silent for longer than a heartbeat is asked whether it lives.
         let absence = Absence::new(parts.clock.now(), Duration::from_millis(parts.config.overlay.heartbeat_ms));
         Self {
-            machine: Machine::new(parts.peer, parts.config.speed_mops),
+            machine: Machine::new(parts.peer, &parts.config),
             grid: parts.grid,
             gate: parts.gate,
             clock: parts.clock,
@@ -262,8 +256,7 @@ impl Driver {
             pins: parts.pins,
             commits: Commits::default(),
             disk_was_full: false,
-            runs: Runs::new(places.len()),
-            places,
+            work,
             jobs: Jobs::new(),
             answers: Jobs::new(),
             manifests: Manifests::default(),
@@ -296,10 +289,10 @@ impl Driver {
             terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
             interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
             look: interval(LOOK_INTERVAL),
-            relieve: interval(RELIEVE_INTERVAL),
             save: interval(neighbours::SAVE_INTERVAL),
             sweep: interval(checkpoints::SWEEP_INTERVAL),
         };
+        self.keep_to_memory();
         self.find_checkpoints();
         self.join_grid();
         self.feed(Event::DeadlineReached);
@@ -324,8 +317,6 @@ impl Driver {
                 self.notice_absence();
                 self.tidy_partial_blobs();
             }
-            // An idle agent is not woken for it.
-            _ = wakes.relieve.tick(), if self.runs.are_long() => self.relieve_runs(),
             Some(suspend) = self.suspends.recv() => self.suspend(suspend),
             () = sleep_until(self.sleep.release_at()) => self.sleep.release(),
             // Tasks may end faster than the disk takes their results: then the workers wait, and not ever more results.
@@ -408,6 +399,7 @@ impl Driver {
         }
         self.effects = effects;
         self.follow_up_pins.clear();
+        self.note_busy();
     }
 
     fn carry_out(&mut self, effect: idlewood_machine::Effect) {
@@ -417,6 +409,7 @@ impl Driver {
             idlewood_machine::Effect::AbandonFetch { fetch } => self.abandon_fetch(fetch),
             idlewood_machine::Effect::RunFirstTask { bag, time_limit } => self.run_first_task(bag, time_limit),
             idlewood_machine::Effect::StopFirstTask { bag } => self.stop_first_task(bag),
+            idlewood_machine::Effect::Work(order) => self.carry_out_work(order),
         }
     }
 
@@ -424,16 +417,16 @@ impl Driver {
         match effect {
             Effect::Send { to, message } => self.send(to, message),
             Effect::Persist { ticket, changes } => self.persist(ticket, changes),
-            Effect::StartTask { place, task, attempt, bag, checkpoint } => {
-                self.start_task(place as usize, task, attempt, bag, checkpoint);
-            }
             Effect::KeepCheckpoints { stop, bag, tasks } => self.keep_checkpoints(stop, bag, tasks),
-            Effect::StopTask { place, .. } => self.stop_task(place as usize),
-            Effect::FreezeTask { place, task } => self.freeze_task(place as usize, task),
-            Effect::ThawTask { place, task } => self.thaw_task(place as usize, task),
-            Effect::SuspendTasks | Effect::ResumeTasks => self.settle_workers(),
             Effect::Authorise { bag } => self.authorise(bag),
-            Effect::MeasureTask { .. } | Effect::FetchOutput { .. } => {
+            Effect::StartTask { .. }
+            | Effect::StopTask { .. }
+            | Effect::FreezeTask { .. }
+            | Effect::ThawTask { .. }
+            | Effect::SuspendTasks
+            | Effect::ResumeTasks
+            | Effect::MeasureTask { .. }
+            | Effect::FetchOutput { .. } => {
                 tracing::error!(?effect, "an order that the machine decides about");
             }
             Effect::Notify(notice) => self.notice(notice),
@@ -441,19 +434,7 @@ impl Driver {
     }
 
     fn persist(&mut self, ticket: Ticket, changes: Vec<Change>) {
-        for change in &changes {
-            self.pins.apply(change);
-            match change {
-                // None is ahead that has to be given something first.
-                Change::Put(Record::Held { bag, ranges, checkpoints, .. }) if !checkpoints.is_empty() => {
-                    let waits: IntervalSet = checkpoints.keys().map(|&index| index..index + 1).collect();
-                    self.note_held(bag.id, Some(&ranges.difference(&waits)));
-                }
-                Change::Put(Record::Held { bag, ranges, .. }) => self.note_held(bag.id, Some(ranges)),
-                Change::Delete(RecordKey::Held(bag)) => self.note_held(*bag, None),
-                Change::Put(_) | Change::Delete(_) => {}
-            }
-        }
+        changes.iter().for_each(|change| self.pins.apply(change));
         let is_patient = changes.iter().any(is_of_an_end);
         self.commits.push(ticket, changes, is_patient);
         self.commits.flow(&self.store);
@@ -541,10 +522,8 @@ impl Driver {
 
     fn done(&mut self, job: Id, done: Done) {
         match done {
-            Done::Prepared { place, task, attempt, preparation } => {
-                self.prepared(job, place, task, attempt, preparation);
-            }
-            Done::Collected { task, attempt, collected } => self.over(task, attempt, collected),
+            Done::Prepared { job, task, preparation } => self.prepared(job, task, preparation),
+            Done::Collected { job, task, collected } => self.collected(job, task, collected),
             Done::MeasurePrepared { bag, preparation } => self.measure_prepared(job, bag, preparation),
             Done::Measured { bag, cpu, collected } => self.measured(bag, cpu, &collected),
             Done::Authorised { bag, label } => self.authorised(bag, label),
@@ -562,8 +541,8 @@ impl Driver {
     }
 
     /// Since when the machine has tasks, or has none. The owner's return must be noticed at once from the first on.
-    pub(super) fn note_busy(&mut self) {
-        let busy = self.places.iter().any(|place| !matches!(place, Place::Free));
+    fn note_busy(&mut self) {
+        let busy = self.machine.is_busy();
         if busy != std::mem::replace(&mut self.activity.busy, busy) {
             self.activity.since = self.clock.now();
             self.owner.set_busy(busy);

@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use idlewood_blobs::Blobs;
+use idlewood_machine::WorkEvent;
 use idlewood_overlay::Time;
 use idlewood_scheduler::Event;
 use idlewood_sensing::{Reading, Watch, cpu, memory, power, programs};
@@ -14,7 +15,6 @@ use jiff::Zoned;
 
 use super::driver::{Done, Driver};
 use super::pause::PauseFile;
-use super::places::Place;
 use super::reclaim::{self, Reclaims};
 use crate::policy::{Facts, Input, Orders, Policy, Reason};
 use crate::settings::{Current, Settings};
@@ -47,7 +47,7 @@ pub(super) struct Owner {
     memory_share: ByteSize,
     sampled: Option<Time>,
     /// Whether the peer may give tasks to the workers.
-    pub(super) takes_work: bool,
+    takes_work: bool,
     /// When tasks under a limit stand still or go on next.
     throttle_at: Option<Instant>,
     rests: bool,
@@ -215,10 +215,8 @@ impl Driver {
         self.owner.rests = false;
         self.owner.throttle_at = (1..100).contains(&judgement.cpu_percent).then(Instant::now);
         self.owner.stops += 1;
-        self.settle_workers();
-        if !stands_still && !judgement.takes_work {
-            self.keep_to_claimed();
-        }
+        self.owner.takes_work = judgement.takes_work;
+        self.allow_work();
         // A first task that is measured is frozen by the pause alone: the owner who is there may have submitted it.
         if self.owner.orders.pause.is_some() {
             self.measurer.freeze();
@@ -230,7 +228,6 @@ impl Driver {
         }
         let reason = judgement.reason.as_ref().map_or("none", |reason| reason.code());
         tracing::info!(reason, cpu_percent = judgement.cpu_percent, takes_work = judgement.takes_work, "owner's state");
-        self.owner.takes_work = judgement.takes_work;
         self.feed(if judgement.takes_work { Event::OwnerLeft } else { Event::OwnerReturned { stands_still } });
         let finishes = self.owner.orders.finish && !judgement.takes_work && !stands_still;
         if judgement.reason == Some(Reason::DiskFull) || finishes {
@@ -240,22 +237,22 @@ impl Driver {
         self.keep_to_limits();
     }
 
-    /// Freezes or thaws all workers, as the policy and its limits have it.
+    /// Tells the machine what the policy and its limits allow: it freezes or thaws all workers.
     ///
     /// What they were given ahead is with them, and stands still too.
-    pub(super) fn settle_workers(&mut self) {
-        if self.owner.stands_still() || self.owner.rests {
-            self.workers.freeze();
-            self.runs.note_freeze();
-        } else {
-            self.workers.thaw();
-            self.runs.note_thaw();
-        }
+    fn allow_work(&mut self) {
+        let stands_still = self.owner.stands_still() || self.owner.rests;
+        self.feed(WorkEvent::Allowed { stands_still, takes_work: self.owner.takes_work });
+    }
+
+    /// Tells the machine how much memory tasks may take.
+    pub(super) fn keep_to_memory(&mut self) {
+        self.feed(WorkEvent::MemoryMax(self.owner.memory_cap().0));
     }
 
     /// Measures how long the workers that run tasks take to stop.
     fn time_reclaim(&mut self, last: Option<Reading>) {
-        if self.runs.are_idle() {
+        if self.work.is_idle() {
             return;
         }
         let from = last.map_or_else(Instant::now, |last| last.not_before);
@@ -286,13 +283,13 @@ impl Driver {
         self.owner.rests = !self.owner.rests;
         let span = if self.owner.rests { THROTTLE_CYCLE - share } else { share };
         self.owner.throttle_at = Some(Instant::now() + span);
-        self.settle_workers();
+        self.allow_work();
     }
 
     /// Whether the agent was told to finish and has.
     pub(super) fn has_finished(&mut self) -> bool {
         let is_busy = !self.owner.orders.finish
-            || self.places.iter().any(|place| !matches!(place, Place::Free))
+            || self.machine.is_busy()
             || !self.submitting.is_empty()
             || self.accepting > 0
             || self.packing > 0;

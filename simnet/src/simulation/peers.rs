@@ -5,7 +5,7 @@ use idlewood_overlay::{Body, Node, PeerId};
 use idlewood_scheduler::{BagId, Change, Effect, Event, Message, Notice, Path, Peer, Record as StoreRecord, TaskId};
 
 use super::Surroundings;
-use super::shard::{LOCAL_DELAY, Occurrence, Shard};
+use super::shard::{Occurrence, Shard};
 use super::trace::Trace;
 use super::world::Observed;
 use crate::event_queue::HostIndex;
@@ -14,7 +14,7 @@ use crate::host::Host;
 /// What a peer did about requests and reports, recorded for checks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Deed {
-    /// A leaf started a task.
+    /// A leaf started a task that was not ahead.
     Started {
         /// The task.
         task: TaskId,
@@ -116,6 +116,7 @@ impl Shard {
             Order::RunFirstTask { bag, time_limit } => self.run_first_task(host, bag, time_limit, around),
             // Here it ends as if it had not been stopped.
             Order::StopFirstTask { .. } => {}
+            Order::Work(order) => self.work(host, order, around),
         }
     }
 
@@ -161,43 +162,16 @@ impl Shard {
             Effect::Authorise { bag } => {
                 self.cause(host, now, host, Occurrence::Authorised { life, bag: bag.id });
             }
-            Effect::StartTask { place, task, attempt, .. } => {
-                let end = machine.run(place, task, around.work_mops(task), now);
-                if self.is_watched {
-                    self.deeds.push((host, Deed::Started { task, attempt }));
-                }
-                self.tell(host, Observed::Started(task));
-                if let Some((at, serial)) = end {
-                    self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
-                }
-            }
-            Effect::FreezeTask { place, task } => {
-                machine.freeze(place, task, now);
-                self.counts.preemptions += 1;
-                self.tell(host, Observed::Frozen(task));
-            }
-            Effect::ThawTask { place, task } => {
-                let end = machine.thaw(place, task, now);
-                self.tell(host, Observed::Thawed(task));
-                if let Some((at, serial)) = end {
-                    self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
-                }
-            }
-            Effect::StopTask { place, task } => {
-                if machine.stop(place, task) {
-                    self.tell(host, Observed::Stopped(task));
-                    self.cause(host, now + LOCAL_DELAY, host, Occurrence::Stopped { life, task });
-                }
-            }
             // Simulated tasks keep none.
             Effect::KeepCheckpoints { .. } => {}
-            Effect::SuspendTasks => machine.suspend(now),
-            Effect::ResumeTasks => {
-                for (place, at, serial) in machine.resume(now) {
-                    self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
-                }
-            }
-            Effect::MeasureTask { .. } | Effect::FetchOutput { .. } => {
+            Effect::StartTask { .. }
+            | Effect::StopTask { .. }
+            | Effect::FreezeTask { .. }
+            | Effect::ThawTask { .. }
+            | Effect::SuspendTasks
+            | Effect::ResumeTasks
+            | Effect::MeasureTask { .. }
+            | Effect::FetchOutput { .. } => {
                 unreachable!("{effect:?} is for its machine to decide about")
             }
             Effect::Notify(Notice::BagAccepted(bag)) => self.tell(host, Observed::Accepted(bag)),

@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_machine::FetchId;
+use idlewood_machine::{FetchId, WorkEvent};
 use idlewood_overlay::{Contact, PeerId, Time, WallTime};
-use idlewood_scheduler::{Approval, BagId, Event, Message, Submission, TaskId, TaskOutcome, manifest_age};
+use idlewood_scheduler::{Approval, BagId, Event, Message, Submission, TaskId, manifest_age};
 
 use super::Surroundings;
 use super::peers::Deed;
@@ -37,9 +37,11 @@ pub(super) enum Occurrence {
     /// The oldest pending write is durable.
     Durable { life: u32 },
     /// A task has run for as long as it takes.
-    RunEnds { life: u32, place: u32, serial: u64 },
+    RunEnds { life: u32, slot: usize, serial: u64 },
     /// A worker has stopped on request.
-    Stopped { life: u32, task: TaskId },
+    Stopped { life: u32, slot: usize },
+    /// A worker, or the preparation of tasks, has answered.
+    Work { life: u32, event: WorkEvent },
     /// The first task of a bag, which runs to measure how long a task takes, has run for so long: to its end or to its
     /// limit.
     FirstTaskEnds { life: u32, bag: BagId, cpu: Duration, is_whole: bool },
@@ -446,10 +448,9 @@ impl Shard {
             Occurrence::SessionEnds { life } if lives(life) => self.end_session(host, around),
             Occurrence::Owner { life, here } if lives(life) => self.owner(host, here, around),
             Occurrence::Durable { life } if lives(life) => self.commit(host, around),
-            Occurrence::RunEnds { life, place, serial } if lives(life) => self.end_run(host, place, serial, around),
-            Occurrence::Stopped { life, task } if lives(life) => {
-                self.give(host, Event::TaskEnded { task, outcome: TaskOutcome::Stopped }, around);
-            }
+            Occurrence::RunEnds { life, slot, serial } if lives(life) => self.end_run(host, slot, serial, around),
+            Occurrence::Stopped { life, slot } if lives(life) => self.end_killed(host, slot, around),
+            Occurrence::Work { life, event } if lives(life) => self.answered(host, event, around),
             Occurrence::FirstTaskEnds { life, bag, cpu, is_whole } if lives(life) => {
                 self.end_first_task(host, bag, cpu, is_whole, around);
             }
@@ -486,6 +487,7 @@ impl Shard {
             | Occurrence::Durable { .. }
             | Occurrence::RunEnds { .. }
             | Occurrence::Stopped { .. }
+            | Occurrence::Work { .. }
             | Occurrence::FirstTaskEnds { .. }
             | Occurrence::Authorised { .. }
             | Occurrence::FetchSent { .. }
@@ -525,6 +527,7 @@ impl Shard {
             self.cause(host, now + after, host, Occurrence::Owner { life, here: !here });
         }
         self.tell(host, Observed::Owner { here });
+        self.give(host, WorkEvent::Allowed { stands_still: here, takes_work: !here }, around);
         self.give(host, if here { Event::OwnerReturned { stands_still: true } } else { Event::OwnerLeft }, around);
         self.counts.reclaims += u64::from(here);
     }
@@ -580,11 +583,8 @@ impl Shard {
     /// Opens the lid of a machine.
     pub(super) fn open(&mut self, host: HostIndex, now: Time) {
         self.now = now;
-        let machine = self.host_mut(host);
-        let life = machine.life;
-        for (place, at, serial) in machine.open(now) {
-            self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
-        }
+        let going = self.host_mut(host).open(now);
+        self.go_on(host, going);
         for due in self.deferred.remove(&host).unwrap_or_default() {
             let key = self.host_mut(host).key(now, host);
             self.push(key, due);

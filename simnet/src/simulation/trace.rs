@@ -4,7 +4,7 @@
 //! between two runs and is not for security. Identities and hashes enter by their first eight bytes: they are random
 //! already.
 
-use idlewood_machine::{Effect as Order, FetchEnd, FirstTask};
+use idlewood_machine::{Effect as Order, FetchEnd, FirstTask, WorkEvent, WorkOrder};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BagId, Change, Effect, Event, Notice, TaskId, TaskOutcome};
 
@@ -53,7 +53,49 @@ impl Trace<'_> {
                 self.letter(if matches!(first, FirstTask::Ran { .. }) { b'm' } else { b'M' });
                 self.bag(*bag);
             }
+            idlewood_machine::Event::Work(event) => self.work_event(event),
         }
+    }
+
+    fn work_event(&mut self, event: &WorkEvent) {
+        match event {
+            WorkEvent::Prepared { job, .. } => {
+                self.letter(b'P');
+                self.word(job.0);
+            }
+            WorkEvent::Ended { slot, job, outcome, .. } => {
+                self.outcome(outcome.as_ref());
+                self.word(*slot as u64);
+                self.word(job.0);
+            }
+            WorkEvent::Over { job, task, outcome } => {
+                self.outcome(Some(outcome));
+                self.word(job.0);
+                self.task(task);
+            }
+            WorkEvent::TakenBack { slot, jobs } => {
+                self.letter(b'B');
+                self.word(*slot as u64);
+                jobs.iter().for_each(|job| self.word(job.0));
+            }
+            WorkEvent::Allowed { stands_still, takes_work } => {
+                self.letter(b'w');
+                self.word(u64::from(*stands_still) << 1 | u64::from(*takes_work));
+            }
+            WorkEvent::MemoryMax(bytes) => {
+                self.letter(b'q');
+                self.word(*bytes);
+            }
+        }
+    }
+
+    fn outcome(&mut self, outcome: Option<&TaskOutcome>) {
+        self.letter(match outcome {
+            Some(TaskOutcome::Finished(_)) => b'F',
+            Some(TaskOutcome::NotStarted { .. }) => b'N',
+            Some(TaskOutcome::Stopped) => b'S',
+            None => b'K',
+        });
     }
 
     /// Adds an order of a machine.
@@ -80,6 +122,31 @@ impl Trace<'_> {
                 self.letter(b's');
                 self.bag(*bag);
             }
+            Order::Work(order) => self.work_order(order),
+        }
+    }
+
+    fn work_order(&mut self, order: &WorkOrder) {
+        let of_slot = |letter: u8, slot: &usize| (letter, *slot as u64);
+        let (letter, word) = match order {
+            WorkOrder::Prepare { job, .. } => (b'1', job.0),
+            WorkOrder::KeepExample { job, .. } => (b'e', job.0),
+            WorkOrder::ForgetExample { bag } => (b'E', head(&bag.0)),
+            WorkOrder::Give { slot, .. } => of_slot(b'g', slot),
+            WorkOrder::TakeBack { slot } => of_slot(b't', slot),
+            WorkOrder::Stop { slot } => of_slot(b'2', slot),
+            WorkOrder::Freeze { slot } => of_slot(b'3', slot),
+            WorkOrder::Thaw { slot } => of_slot(b'8', slot),
+            WorkOrder::FreezeAll => (b'4', 0),
+            WorkOrder::ThawAll => (b'5', 0),
+            WorkOrder::Forget { job } => (b'd', job.0),
+            WorkOrder::TellNoMemory { wanted_bytes, .. } => (b'M', *wanted_bytes),
+        };
+        self.letter(letter);
+        self.word(word);
+        if let WorkOrder::Prepare { task, attempt, .. } | WorkOrder::Give { task, attempt, .. } = order {
+            self.task(task);
+            self.word(u64::from(*attempt));
         }
     }
 
@@ -126,11 +193,7 @@ impl Trace<'_> {
                 self.bag(*bag);
             }
             Event::TaskEnded { task, outcome } => {
-                self.letter(match outcome {
-                    TaskOutcome::Finished(_) => b'F',
-                    TaskOutcome::NotStarted { .. } => b'N',
-                    TaskOutcome::Stopped => b'S',
-                });
+                self.outcome(Some(outcome));
                 self.task(task);
             }
             Event::Fetched { task, here, .. } => {

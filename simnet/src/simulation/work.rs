@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use idlewood_machine::{FETCHES_MAX, FetchEnd, FetchId, FirstTask, Wanted};
+use idlewood_machine::{FETCHES_MAX, FetchEnd, FetchId, FirstTask, JobId, Wanted, WorkEvent, WorkOrder};
 use idlewood_scheduler::{
     BagId, BlobId, Change, Event, Finished, Record as StoreRecord, SmallOutput, TaskId, TaskOutcome, TaskResult,
 };
 
 use super::Surroundings;
+use super::peers::Deed;
 use super::shard::{Fetch, LOCAL_DELAY, Occurrence, Shard};
 use super::world::Observed;
 use crate::event_queue::HostIndex;
 use crate::host::{Ending, host_index};
+use crate::workers::Going;
 
 /// How long a fetch may take beyond the time that it and what goes before it on the link need: our choice, an agent's
 /// patience.
@@ -38,12 +40,103 @@ impl Shard {
 
     // ---- tasks ----
 
-    pub(super) fn end_run(&mut self, host: HostIndex, place: u32, serial: u64, around: &Surroundings) {
+    /// An order about workers and what they run.
+    pub(super) fn work(&mut self, host: HostIndex, order: WorkOrder, around: &Surroundings) {
+        let now = self.now;
         let machine = self.host_mut(host);
-        let Some(run) = machine.finish(place, serial) else { return };
-        machine.store.produce(run.task);
-        let outcome = TaskOutcome::Finished(self.finished(host, run.task, run.work_mops, around));
-        self.give(host, Event::TaskEnded { task: run.task, outcome }, around);
+        match order {
+            WorkOrder::Prepare { job, task, attempt, .. } => self.prepare(host, job, task, attempt),
+            WorkOrder::Give { slot, job, task, .. } => {
+                let going = machine.run(slot, job, task, around.work_mops(task), now);
+                self.go_on(host, going);
+            }
+            WorkOrder::TakeBack { slot } => {
+                let jobs = machine.workers.take_back(slot);
+                self.answer(host, WorkEvent::TakenBack { slot, jobs });
+            }
+            WorkOrder::Stop { slot } => {
+                if let Some(task) = machine.workers.kill(slot, now) {
+                    let life = machine.life;
+                    self.tell(host, Observed::Stopped(task));
+                    self.cause(host, now + LOCAL_DELAY, host, Occurrence::Stopped { life, slot });
+                }
+            }
+            WorkOrder::Freeze { slot } => {
+                let (task, _) = machine.workers.freeze(slot, true, now);
+                self.counts.preemptions += u64::from(task.is_some());
+                task.into_iter().for_each(|task| self.tell(host, Observed::Frozen(task)));
+            }
+            WorkOrder::Thaw { slot } => {
+                let (task, going) = machine.workers.freeze(slot, false, now);
+                // Where it has ended, another begins.
+                let is_there = going.is_none_or(|going| going.began.is_none());
+                task.filter(|_| is_there).into_iter().for_each(|task| self.tell(host, Observed::Thawed(task)));
+                self.go_on(host, going);
+            }
+            WorkOrder::FreezeAll => drop(machine.workers.freeze_all(true, now)),
+            WorkOrder::ThawAll => {
+                let going = machine.workers.freeze_all(false, now);
+                self.go_on(host, going);
+            }
+            WorkOrder::Forget { job } => {
+                machine.preparing.remove(&job);
+            }
+            // Simulated tasks need nothing and take no memory.
+            WorkOrder::KeepExample { .. } | WorkOrder::ForgetExample { .. } | WorkOrder::TellNoMemory { .. } => {}
+        }
+    }
+
+    /// The machine has the manifest at once.
+    fn prepare(&mut self, host: HostIndex, job: JobId, task: TaskId, attempt: u32) {
+        if self.is_watched {
+            self.deeds.push((host, Deed::Started { task, attempt }));
+        }
+        self.host_mut(host).preparing.insert(job);
+        self.answer(host, WorkEvent::Prepared { job, memory_bytes: 0, is_example: true });
+    }
+
+    /// A worker, or who prepares, answers as soon as the machine can hear it.
+    fn answer(&mut self, host: HostIndex, event: WorkEvent) {
+        let (now, life) = (self.now, self.host(host).life);
+        self.cause(host, now, host, Occurrence::Work { life, event });
+    }
+
+    /// Gives a machine what was answered, unless that is of a job which it has forgotten.
+    pub(super) fn answered(&mut self, host: HostIndex, event: WorkEvent, around: &Surroundings) {
+        if let WorkEvent::Prepared { job, .. } = event
+            && !self.host_mut(host).preparing.remove(&job)
+        {
+            return;
+        }
+        self.give(host, event, around);
+    }
+
+    /// Plans the ends of what goes on.
+    pub(super) fn go_on(&mut self, host: HostIndex, going: impl IntoIterator<Item = Going>) {
+        let life = self.host(host).life;
+        for Going { slot, end, serial, began } in going {
+            began.into_iter().for_each(|task| self.tell(host, Observed::Started(task)));
+            self.cause(host, end, host, Occurrence::RunEnds { life, slot, serial });
+        }
+    }
+
+    pub(super) fn end_run(&mut self, host: HostIndex, slot: usize, serial: u64, around: &Surroundings) {
+        let (now, machine) = (self.now, self.host_mut(host));
+        let Some((job, next)) = machine.workers.finish(slot, serial, now) else { return };
+        machine.store.produce(job.task);
+        let outcome = TaskOutcome::Finished(self.finished(host, job.task, job.work_mops, around));
+        self.go_on(host, next);
+        let (job, wall) = (job.id, Some(job.ran));
+        self.give(host, WorkEvent::Ended { slot, job, wall, outcome: Some(outcome) }, around);
+    }
+
+    /// A worker that was told to stop has stopped.
+    pub(super) fn end_killed(&mut self, host: HostIndex, slot: usize, around: &Surroundings) {
+        let now = self.now;
+        let Some((job, next)) = self.host_mut(host).workers.killed(slot, now) else { return };
+        self.go_on(host, next);
+        let (job, wall) = (job.id, Some(job.ran));
+        self.give(host, WorkEvent::Ended { slot, job, wall, outcome: Some(TaskOutcome::Stopped) }, around);
     }
 
     /// Result of a task that has run for as long as it takes.

@@ -126,8 +126,7 @@ impl Driver {
         let Self {
             workers,
             measurer,
-            places,
-            runs,
+            work,
             measuring,
             jobs,
             answers,
@@ -145,7 +144,7 @@ impl Driver {
             workers.shutdown();
             measurer.shutdown();
             // What they ran in can be removed now.
-            drop((places, runs, measuring));
+            drop((work, measuring));
         });
         let events = async { while net_events.recv().await.is_some() {} };
         let jobs = async { tokio::join!(jobs.shutdown(), answers.shutdown()) };

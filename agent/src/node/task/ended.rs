@@ -115,7 +115,7 @@ pub(in crate::node) fn collect_untouched(
     success_codes: &[i32],
     ended: &Ended,
     speed_mops: f64,
-) -> Option<Collected> {
+) -> Option<TaskOutcome> {
     let Outcome::Exited { code } = ended.outcome else { return None };
     if !ended.untouched {
         return None;
@@ -123,7 +123,7 @@ pub(in crate::node) fn collect_untouched(
     let (exit_code, code) = (Some(code), i32::from(code));
     let bytes = TaskOutput { exit_code: Some(code), ..ended.times(Some(job)) }.encode();
     let content = SmallOutput::new(&bytes).filter(|_| blobs.make_room_in_records(bytes.len() as u64).is_ok())?;
-    let outcome = TaskOutcome::Finished(Finished {
+    Some(TaskOutcome::Finished(Finished {
         success: success_codes.contains(&code),
         crashed: false,
         output: BlobId(*blake3::hash(&bytes).as_bytes()),
@@ -131,8 +131,7 @@ pub(in crate::node) fn collect_untouched(
         content: Some(content),
         work_mops: ended.work_mops(speed_mops),
         exit_code,
-    });
-    Some(Collected { outcome, pin: None })
+    }))
 }
 
 /// Keeps the bytes of an output: small ones, where they may be, go with their result, whose record keeps them. Their hash.

@@ -1,0 +1,539 @@
+//! What the workers of this machine run, and what they are given ahead.
+//!
+//! The peer starts, stops, freezes and thaws tasks at *places*. Each worker, or slot, has a *run* of jobs, one after the other. The
+//! first jobs of a run are tasks that the peer has started (*claimed*); those behind them are *ahead* ([`ahead`]). A task that the
+//! peer starts is claimed where it is ahead; else what it needs is prepared, and the worker with the fewest claimed jobs gets it.
+//!
+//! Only a worker knows whether a job has begun. So whoever wants a job back asks the worker for all that it has not begun
+//! ([`WorkOrder::TakeBack`]), and what is to become of each job is decided when the answer comes ([`WorkEvent::TakenBack`]): the
+//! place remembers that its task is to stop or to freeze, the run ([`run::Recall`]) that what is not claimed is unwanted. Until then
+//! the worker is given nothing and is not asked again; jobs for it wait.
+//!
+//! The driver keeps what is large, by [`JobId`]: what was prepared, what a task wrote. Each job that it hears of is forgotten once
+//! ([`WorkOrder::Forget`]).
+
+mod ahead;
+mod invariants;
+mod memory;
+mod order;
+mod run;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use idlewood_overlay::Time;
+use idlewood_scheduler::ranges::IntervalSet;
+use idlewood_scheduler::{BagHeader, BagId, Checkpoint, Config, TaskId, TaskOutcome};
+
+use self::ahead::{Early, Kit};
+use self::run::{Job, Recall, Run};
+use crate::machine::Effect;
+
+pub use self::ahead::JOBS_MAX;
+pub use self::order::{JobId, WorkEvent, WorkOrder};
+
+/// What becomes of a task that the peer has started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// What it needs is being fetched.
+    Preparing,
+    /// What it needs is here; it is frozen, and had not begun.
+    Ready,
+    /// It is in a worker's run.
+    Given,
+    /// No worker has it any more: its output is being kept.
+    Keeping,
+}
+
+/// A task that the peer has started.
+#[derive(Clone, Debug)]
+struct Started {
+    job: JobId,
+    task: TaskId,
+    attempt: u32,
+    memory_bytes: u64,
+    stage: Stage,
+    /// The peer has frozen it for others.
+    frozen: bool,
+    /// The peer has told it to stop.
+    stopping: bool,
+}
+
+/// A task that the peer has started and that is over.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) job: JobId,
+    pub(crate) task: TaskId,
+    pub(crate) outcome: TaskOutcome,
+}
+
+/// What the workers of this machine have.
+#[derive(Debug)]
+pub(crate) struct Execution {
+    /// Tasks that may run at the same time.
+    slots: usize,
+    /// What the peer has started, by place.
+    places: Vec<Option<Started>>,
+    /// By worker.
+    runs: Vec<Run>,
+    /// Bags of which tasks can be given ahead.
+    kits: BTreeMap<BagId, Kit>,
+    /// Tasks that are not over here, as the peer's records say, of bags without a kit.
+    held: BTreeMap<BagId, IntervalSet>,
+    /// Tasks that have ended before the peer has started them.
+    early: BTreeMap<TaskId, Early>,
+    /// Of which the peer is to hear.
+    ended: VecDeque<Ended>,
+    /// Since when all workers stand still.
+    frozen_since: Option<Time>,
+    /// Whether tasks may begin that the peer has not started.
+    takes_work: bool,
+    memory_max_bytes: u64,
+    /// Number of the last job.
+    jobs: u64,
+    /// Debug builds check the invariants after so many events more.
+    unchecked: usize,
+}
+
+impl Execution {
+    /// As many tasks at once, and as many workers, as the peer's settings say; without a limit of memory until one is told.
+    pub(crate) fn new(config: &Config) -> Self {
+        let places = config.places() as usize;
+        Self {
+            slots: config.slots as usize,
+            places: (0..places).map(|_| None).collect(),
+            runs: (0..places).map(|_| Run::default()).collect(),
+            kits: BTreeMap::new(),
+            held: BTreeMap::new(),
+            early: BTreeMap::new(),
+            ended: VecDeque::new(),
+            frozen_since: None,
+            takes_work: true,
+            memory_max_bytes: u64::MAX,
+            jobs: 0,
+            unchecked: 0,
+        }
+    }
+
+    /// Whether the peer has started a task that is not over.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.places.iter().any(Option::is_some)
+    }
+
+    /// Whether the owner has all tasks stand still.
+    pub(crate) fn stands_still(&self) -> bool {
+        self.frozen_since.is_some()
+    }
+
+    /// The next task that is over and of which the peer is to hear. Its job is to be forgotten when the peer has heard.
+    pub(crate) fn next_ended(&mut self) -> Option<Ended> {
+        self.ended.pop_front()
+    }
+
+    // ---- what the peer orders ----
+
+    /// Takes an order of the peer that is about tasks, and gives any other back. Of what the peer writes down it notes what is held.
+    pub(crate) fn take(
+        &mut self,
+        peer_order: idlewood_scheduler::Effect,
+        effects: &mut Vec<Effect>,
+    ) -> Option<idlewood_scheduler::Effect> {
+        match peer_order {
+            idlewood_scheduler::Effect::StartTask { place, task, attempt, bag, checkpoint } => {
+                self.start(place as usize, task, attempt, bag, checkpoint, effects);
+            }
+            idlewood_scheduler::Effect::StopTask { place, task } => self.stop(place as usize, task),
+            idlewood_scheduler::Effect::FreezeTask { place, task } => self.freeze(place as usize, task),
+            idlewood_scheduler::Effect::ThawTask { place, task } => self.thaw(place as usize, task),
+            // Workers stood still before the peer heard of it.
+            idlewood_scheduler::Effect::SuspendTasks => {
+                debug_assert!(self.stands_still(), "the owner is back, and workers were not frozen");
+            }
+            idlewood_scheduler::Effect::ResumeTasks => {}
+            other => {
+                if let idlewood_scheduler::Effect::Persist { changes, .. } = &other {
+                    self.note_changes(changes, effects);
+                }
+                return Some(other);
+            }
+        }
+        None
+    }
+
+    /// The peer starts a task at a place.
+    fn start(
+        &mut self,
+        place: usize,
+        task: TaskId,
+        attempt: u32,
+        bag: BagHeader,
+        checkpoint: Option<Checkpoint>,
+        effects: &mut Vec<Effect>,
+    ) {
+        debug_assert!(self.places[place].is_none(), "{task:?} starts at place {place}, which is taken");
+        if self.claim(place, task, attempt, effects) {
+            return;
+        }
+        if checkpoint.is_none() {
+            self.note_start(task, attempt);
+        }
+        let job = self.next_job();
+        self.places[place] = Some(Started::new(job, task, attempt, Stage::Preparing));
+        order(effects, WorkOrder::Prepare { job, task, attempt, bag, checkpoint });
+    }
+
+    /// The peer starts a task that is ahead already, or that has ended before. Whether it is one.
+    fn claim(&mut self, place: usize, task: TaskId, attempt: u32, effects: &mut Vec<Effect>) -> bool {
+        if let Some(early) = self.early.remove(&task) {
+            if early.attempt == attempt {
+                self.places[place] = Some(Started::new(early.job, task, attempt, Stage::Keeping));
+                if let Some(outcome) = early.outcome {
+                    self.end(place, outcome);
+                }
+                return true;
+            }
+            early.forget(effects);
+        }
+        for run in &mut self.runs {
+            let Some(job) = run.jobs.iter_mut().find(|job| job.task == task) else { continue };
+            if job.attempt == attempt {
+                debug_assert_eq!(job.place, None, "{task:?} is started twice");
+                job.place = Some(place);
+                let started = Started::new(job.id, task, attempt, Stage::Given);
+                self.places[place] = Some(Started { memory_bytes: job.memory_bytes, ..started });
+                return true;
+            }
+            // Another attempt must not be taken for this one.
+            run.recall(Recall::UNCLAIMED);
+        }
+        false
+    }
+
+    /// The peer stops a task.
+    fn stop(&mut self, place: usize, task: TaskId) {
+        let Some(started) = self.places[place].as_mut().filter(|started| started.task == task) else { return };
+        started.stopping = true;
+        match started.stage {
+            Stage::Preparing | Stage::Ready => self.end(place, TaskOutcome::Stopped),
+            Stage::Given => {
+                if self.take_or_recall(place) {
+                    self.end(place, TaskOutcome::Stopped);
+                }
+            }
+            // Its end comes as an event.
+            Stage::Keeping => {}
+        }
+    }
+
+    /// A bag comes ahead of this task's: it stands still where it is and keeps its worker. One that has not begun will not begin.
+    fn freeze(&mut self, place: usize, task: TaskId) {
+        let Some(started) = self.places[place].as_mut().filter(|started| started.task == task) else { return };
+        started.frozen = true;
+        if started.stage == Stage::Given && self.take_or_recall(place) {
+            self.set_stage(place, Stage::Ready);
+        }
+    }
+
+    /// A task that was frozen goes on. Where a worker has it, [`Execution::settle`] thaws that.
+    fn thaw(&mut self, place: usize, task: TaskId) {
+        let Some(started) = self.places[place].as_mut().filter(|started| started.task == task) else { return };
+        started.frozen = false;
+        if started.stage == Stage::Ready {
+            self.assign(place);
+        }
+    }
+
+    /// Takes the job of this place out of those that wait; where a worker has it, asks the worker for what has not begun. Whether it
+    /// waited.
+    fn take_or_recall(&mut self, place: usize) -> bool {
+        for run in &mut self.runs {
+            if let Some(at) = run.waiting.iter().position(|job| job.place == Some(place)) {
+                run.waiting.remove(at);
+                return true;
+            }
+            if run.jobs.iter().any(|job| job.place == Some(place)) {
+                run.recall(Recall::default());
+            }
+        }
+        false
+    }
+
+    fn set_stage(&mut self, place: usize, stage: Stage) {
+        if let Some(started) = &mut self.places[place] {
+            started.stage = stage;
+        }
+    }
+
+    /// The task at this place is over.
+    fn end(&mut self, place: usize, outcome: TaskOutcome) {
+        if let Some(Started { job, task, .. }) = self.places[place].take() {
+            self.ended.push_back(Ended { job, task, outcome });
+        }
+    }
+
+    fn next_job(&mut self) -> JobId {
+        self.jobs += 1;
+        JobId(self.jobs)
+    }
+
+    // ---- what happens to workers and what they run ----
+
+    /// To be followed by [`Execution::settle`], when the peer has heard what has ended.
+    pub(crate) fn handle(&mut self, now: Time, event: WorkEvent, effects: &mut Vec<Effect>) {
+        match event {
+            WorkEvent::Prepared { job, memory_bytes, is_example } => {
+                self.prepared(job, memory_bytes, is_example, effects);
+            }
+            WorkEvent::Ended { slot, job, wall, outcome } => self.job_ended(now, slot, job, wall, outcome, effects),
+            WorkEvent::Over { job, task, outcome } => self.over(job, task, outcome, effects),
+            WorkEvent::TakenBack { slot, jobs } => self.taken_back(slot, jobs, effects),
+            WorkEvent::Allowed { stands_still, takes_work } => self.allow(now, stands_still, takes_work, effects),
+            WorkEvent::MemoryMax(bytes) => self.set_memory_max(bytes),
+        }
+    }
+
+    fn prepared(&mut self, job: JobId, memory_bytes: u64, is_example: bool, effects: &mut Vec<Effect>) {
+        // Stopped the moment it was ready, it is forgotten already.
+        let Some(place) = self.place_of(job) else { return };
+        let Some(started) = self.places[place].as_mut().filter(|started| started.stage == Stage::Preparing) else {
+            return;
+        };
+        started.memory_bytes = memory_bytes;
+        started.stage = Stage::Ready;
+        let (task, attempt, frozen) = (started.task, started.attempt, started.frozen);
+        if is_example && self.learn(task, attempt, memory_bytes) {
+            order(effects, WorkOrder::KeepExample { bag: task.bag, job });
+        }
+        if !frozen {
+            self.assign(place);
+        }
+    }
+
+    fn place_of(&self, job: JobId) -> Option<usize> {
+        self.places.iter().position(|place| place.as_ref().is_some_and(|started| started.job == job))
+    }
+
+    /// Chooses a worker for a task that is ready: one with the fewest that the peer has started, its own before others.
+    fn assign(&mut self, place: usize) {
+        let Some(started) = &mut self.places[place] else { return };
+        started.stage = Stage::Given;
+        let job = Job::of(started, place);
+        let free = (0..self.runs.len()).filter(|&slot| self.runs[slot].frozen.is_none());
+        let slot = free.min_by_key(|&slot| (self.runs[slot].claimed(), slot != place)).unwrap_or(place);
+        self.runs[slot].waiting.push_back(job);
+    }
+
+    fn job_ended(
+        &mut self,
+        now: Time,
+        slot: usize,
+        job: JobId,
+        wall: Option<Duration>,
+        outcome: Option<TaskOutcome>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(job) = self.runs.get_mut(slot).and_then(|run| run.take(job, now)) else { return };
+        let run = &mut self.runs[slot];
+        if run.frozen == Some(job.id) {
+            run.frozen = None;
+            order(effects, WorkOrder::Thaw { slot });
+        }
+        if let Some(wall) = wall {
+            run.refill = Some(job.task.bag);
+            self.note_span(job.task.bag, wall);
+        }
+        match (job.place, outcome) {
+            (Some(place), Some(outcome)) => self.end(place, outcome),
+            (Some(place), None) => self.set_stage(place, Stage::Keeping),
+            (None, outcome) => self.ended_early(&job, outcome, effects),
+        }
+    }
+
+    /// What came of a job: the peer hears of it if it has started the task, and else when it does.
+    fn over(&mut self, job: JobId, task: TaskId, outcome: TaskOutcome, effects: &mut Vec<Effect>) {
+        match self.place_of(job) {
+            Some(place) => self.end(place, outcome),
+            None => self.kept_early(job, task, outcome, effects),
+        }
+    }
+
+    /// A worker has given back what it had not begun: what is claimed of that is given anew, unless it is to stop or frozen; what has
+    /// begun is stopped or frozen where that is wanted.
+    fn taken_back(&mut self, slot: usize, mut ids: Vec<JobId>, effects: &mut Vec<Effect>) {
+        let Some(run) = self.runs.get_mut(slot) else { return };
+        let Some(recall) = run.recall.take_if(|recall| recall.asked) else { return };
+        ids.sort_unstable();
+        let (back, begun): (VecDeque<Job>, VecDeque<Job>) =
+            run.jobs.drain(..).partition(|job| ids.binary_search(&job.id).is_ok());
+        run.jobs = begun;
+        let waiting = std::mem::take(&mut run.waiting);
+        self.settle_begun(slot, recall, effects);
+        for job in back {
+            match job.place {
+                Some(place) if recall.ends_all => self.end(place, TaskOutcome::Stopped),
+                Some(place) => self.give_anew(place),
+                None => {
+                    self.not_ahead(job.task);
+                    order(effects, WorkOrder::Forget { job: job.id });
+                }
+            }
+        }
+        waiting.into_iter().filter_map(|job| job.place).for_each(|place| self.give_anew(place));
+    }
+
+    /// A claimed job that no worker has begun goes where it is wanted.
+    fn give_anew(&mut self, place: usize) {
+        match &mut self.places[place] {
+            Some(started) if started.stopping => self.end(place, TaskOutcome::Stopped),
+            Some(started) if started.frozen => started.stage = Stage::Ready,
+            Some(_) => self.assign(place),
+            None => {}
+        }
+    }
+
+    /// Stops or freezes what a worker runs, where that is wanted: the last job that it has begun. The ends of those before it are on
+    /// their way.
+    fn settle_begun(&mut self, slot: usize, recall: Recall, effects: &mut Vec<Effect>) {
+        let run = &mut self.runs[slot];
+        let Some(last) = run.jobs.back_mut() else { return };
+        let started = last.place.and_then(|place| self.places[place].as_ref());
+        last.condemned = started.is_none() && recall.stops_unclaimed;
+        let stops = last.condemned || recall.ends_all || started.is_some_and(|started| started.stopping);
+        if stops {
+            order(effects, WorkOrder::Stop { slot });
+        } else if started.is_some_and(|started| started.frozen) && run.frozen.is_none() {
+            run.frozen = Some(last.id);
+            order(effects, WorkOrder::Freeze { slot });
+        }
+    }
+
+    fn allow(&mut self, now: Time, stands_still: bool, takes_work: bool, effects: &mut Vec<Effect>) {
+        if stands_still && self.frozen_since.is_none() {
+            self.frozen_since = Some(now);
+            order(effects, WorkOrder::FreezeAll);
+        }
+        if let Some(since) = self.frozen_since.take_if(|_| !stands_still) {
+            // Meanwhile no task has been slow.
+            self.runs.iter_mut().for_each(|run| run.moved += now.since(since.max(run.moved)));
+            order(effects, WorkOrder::ThawAll);
+        }
+        self.takes_work = takes_work;
+        if !takes_work && !stands_still {
+            self.keep_to_claimed();
+        }
+    }
+
+    /// Takes everything from the workers that the peer has not started.
+    fn keep_to_claimed(&mut self) {
+        self.runs.iter_mut().filter(|run| run.has_unclaimed()).for_each(|run| run.recall(Recall::UNCLAIMED));
+    }
+
+    // ---- what follows ----
+
+    /// Orders what follows from all that has changed. Whether a task could not begin, so that the peer is to hear of its end.
+    pub(crate) fn settle(&mut self, now: Time, effects: &mut Vec<Effect>) -> bool {
+        for slot in 0..self.runs.len() {
+            self.thaw_run(slot, now, effects);
+            self.give_waiting(slot, now, effects);
+        }
+        self.keep_to_slots();
+        for (slot, run) in self.runs.iter_mut().enumerate() {
+            if let Some(recall) = run.recall.as_mut().filter(|recall| !recall.asked) {
+                recall.asked = true;
+                order(effects, WorkOrder::TakeBack { slot });
+            }
+        }
+        for slot in 0..self.runs.len() {
+            self.refill(slot, now, effects);
+        }
+        !self.ended.is_empty()
+    }
+
+    /// Whether the job that is frozen in this run is to go on.
+    fn is_thawing(&self, run: &Run) -> bool {
+        let frozen = run.frozen.and_then(|frozen| run.jobs.iter().find(|job| job.id == frozen)?.place);
+        frozen.and_then(|place| self.places[place].as_ref()).is_some_and(|started| !started.frozen)
+    }
+
+    /// Lets a frozen worker go on, where that is wanted and there is a slot: the task that is to stand still for it may run yet.
+    fn thaw_run(&mut self, slot: usize, now: Time, effects: &mut Vec<Effect>) {
+        if self.is_thawing(&self.runs[slot]) && self.running() < self.slots {
+            let run = &mut self.runs[slot];
+            run.frozen = None;
+            run.moved = now;
+            order(effects, WorkOrder::Thaw { slot });
+        }
+    }
+
+    /// Gives a worker the claimed jobs that wait for it, once it has nothing ahead, and there are a slot and memory for them.
+    fn give_waiting(&mut self, slot: usize, now: Time, effects: &mut Vec<Effect>) {
+        while self.runs[slot].recall.is_none()
+            && let Some(first) = self.runs[slot].waiting.front()
+        {
+            let (place, bytes) = (first.place, first.memory_bytes);
+            if !self.runs[slot].is_running() && self.running() >= self.slots {
+                // Another is to stand still, or to give way.
+                return;
+            }
+            if self.runs[slot].has_unclaimed() {
+                self.runs[slot].recall(Recall::UNCLAIMED);
+            } else if self.fits(slot, bytes) {
+                if let Some(job) = self.runs[slot].waiting.pop_front() {
+                    self.give(slot, job, now, effects);
+                }
+            } else if self.fits_without_ahead(slot, bytes) {
+                // What is ahead gives way, and the job waits for that.
+                self.keep_to_claimed();
+                return;
+            } else {
+                self.runs[slot].waiting.pop_front();
+                if let Some(place) = place {
+                    self.no_memory(slot, place, effects);
+                }
+            }
+        }
+    }
+
+    fn give(&mut self, slot: usize, job: Job, now: Time, effects: &mut Vec<Effect>) {
+        let run = &mut self.runs[slot];
+        if run.jobs.is_empty() {
+            run.moved = now;
+        }
+        run.refill = Some(job.task.bag);
+        let Job { id, task, attempt, .. } = job;
+        run.jobs.push_back(job);
+        order(effects, WorkOrder::Give { slot, job: id, task, attempt });
+    }
+
+    /// Workers that run.
+    fn running(&self) -> usize {
+        self.runs.iter().filter(|run| run.is_running()).count()
+    }
+
+    /// Whether more workers run, or are to, than there are slots, with so many more.
+    fn exceeds_slots(&self, more: usize) -> bool {
+        let is_to = |run: &&Run| run.is_running() || !run.waiting.is_empty() || self.is_thawing(run);
+        self.runs.iter().filter(is_to).count() + more > self.slots
+    }
+
+    /// A task that the peer starts or thaws has a slot by the peer's count, which knows of nothing that is ahead: workers that have
+    /// nothing else give way.
+    fn keep_to_slots(&mut self) {
+        if self.exceeds_slots(0) {
+            let has_none = |run: &&mut Run| run.is_running() && run.claimed() == 0;
+            self.runs.iter_mut().filter(has_none).for_each(|run| run.recall(Recall::UNCLAIMED));
+        }
+    }
+}
+
+impl Started {
+    fn new(job: JobId, task: TaskId, attempt: u32, stage: Stage) -> Self {
+        Self { job, task, attempt, memory_bytes: 0, stage, frozen: false, stopping: false }
+    }
+}
+
+fn order(effects: &mut Vec<Effect>, order: WorkOrder) {
+    effects.push(Effect::Work(order));
+}

@@ -1,0 +1,85 @@
+//! The owner's limit of memory holds for all that workers are given: what the tasks in all workers may take, frozen ones and those
+//! ahead included. A worker runs one task after the other and gives up the memory of one before the next begins, so that of a run only
+//! the largest task counts. What is ahead gives way to what the peer has started. When the limit becomes smaller, since the owner is
+//! back or has set another, tasks end until the others are within it; they begin again later, here or elsewhere, from their
+//! checkpoints.
+//!
+//! Left out: what a worker takes beside its task, and the one that measures first tasks.
+
+use std::time::Duration;
+
+use idlewood_scheduler::TaskOutcome;
+
+use super::run::{Job, Recall, Run};
+use super::{Execution, WorkOrder, order};
+use crate::machine::Effect;
+
+/// A task for which there is no memory is left alone for this long. Our choice, as for one whose program cannot be had.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+impl Run {
+    /// Most memory that its worker may take at once: that of the largest of these jobs.
+    fn memory_bytes(&self, counts: impl Fn(&Job) -> bool) -> u64 {
+        self.jobs.iter().filter(|job| counts(job)).map(|job| job.memory_bytes).max().unwrap_or(0)
+    }
+
+    /// The same of what the peer has started.
+    fn claimed_bytes(&self) -> u64 {
+        let waiting = self.waiting.iter().map(|job| job.memory_bytes).max().unwrap_or(0);
+        self.memory_bytes(|job| job.place.is_some()).max(waiting)
+    }
+}
+
+fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
+    bytes.fold(0, u64::saturating_add)
+}
+
+impl Execution {
+    /// Most memory that all workers may take at once with a job of so many bytes more in `slot`; what is being killed does not count.
+    pub(super) fn memory_bytes_with(&self, slot: usize, bytes: u64) -> u64 {
+        sum(self.runs.iter().enumerate().map(|(other, run)| {
+            let of_run = run.memory_bytes(|job| !job.condemned);
+            if other == slot { of_run.max(bytes) } else { of_run }
+        }))
+    }
+
+    /// Whether a worker may be given a job of so many bytes now.
+    pub(super) fn fits(&self, slot: usize, bytes: u64) -> bool {
+        // Most often it has one like that.
+        let has_such = |run: &Run| run.jobs.iter().any(|job| !job.condemned && job.memory_bytes >= bytes);
+        has_such(&self.runs[slot]) || self.memory_bytes_with(slot, bytes) <= self.memory_max_bytes
+    }
+
+    /// Whether that would be so if nothing were ahead, and nothing waited in other runs.
+    pub(super) fn fits_without_ahead(&self, slot: usize, bytes: u64) -> bool {
+        sum(self.runs.iter().enumerate().map(|(other, run)| {
+            let of_run = run.memory_bytes(|job| job.place.is_some());
+            if other == slot { of_run.max(bytes) } else { of_run }
+        })) <= self.memory_max_bytes
+    }
+
+    /// A claimed job finds no memory in a worker: it is tried again, and goes to another machine after some tries.
+    pub(super) fn no_memory(&mut self, slot: usize, place: usize, effects: &mut Vec<Effect>) {
+        let Some(started) = &self.places[place] else { return };
+        let (task, wanted_bytes) = (started.task, started.memory_bytes);
+        let taken_bytes = self.memory_bytes_with(slot, 0);
+        order(effects, WorkOrder::TellNoMemory { task, wanted_bytes, taken_bytes });
+        self.end(place, TaskOutcome::NotStarted { retry_after: RETRY_AFTER });
+    }
+
+    /// The owner sets another limit: tasks end until the others are within it, those at the last workers first.
+    pub(super) fn set_memory_max(&mut self, max_bytes: u64) {
+        self.memory_max_bytes = max_bytes;
+        if sum(self.runs.iter().map(Run::claimed_bytes)) <= max_bytes {
+            return;
+        }
+        self.keep_to_claimed();
+        let mut kept_bytes = 0_u64;
+        for run in &mut self.runs {
+            match kept_bytes.checked_add(run.claimed_bytes()).filter(|sum| *sum <= max_bytes) {
+                Some(sum) => kept_bytes = sum,
+                None => run.recall(Recall::ALL),
+            }
+        }
+    }
+}
