@@ -5,15 +5,28 @@ use std::time::Duration;
 use idlewood_overlay::Time;
 use idlewood_scheduler::{BagId, Change, Peer, Record};
 
+use crate::finishing::Finishing;
 use crate::measuring::{FirstTask, Measured, Measuring};
 use crate::outputs::{FetchEnd, FetchId, Outputs, Wanted};
+use crate::owner::Owner;
+use crate::policy::{Facts, Judgement, Orders, OwnerSettings, Pause};
 
 /// A fact that reached this machine.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// What its peer alone has to do with, but for what the events below say in its place: never
-    /// [`idlewood_scheduler::Event::Fetched`] nor [`idlewood_scheduler::Event::Measured`].
+    /// [`idlewood_scheduler::Event::Fetched`], `Measured`, `OwnerReturned`, `OwnerLeft`, `Vacate` or `VacatesAfter`.
     Peer(idlewood_scheduler::Event),
+    /// The owner's input and all else that the policy judges by was looked at: to be said at input, and every second where the owner
+    /// has set hours or limits of others' processor use.
+    Sensed(Facts),
+    /// The owner ordered this; what was ordered before does not count any more.
+    Ordered(Orders),
+    /// The owner has changed the settings.
+    OwnerSet(OwnerSettings),
+    /// Whether the driver does anything that must end before a machine that finishes may: a worker that is not free, a submission on
+    /// its way in, checkpoints that are being packed.
+    Busy(bool),
     /// The answer to [`Effect::Fetch`].
     FetchEnded {
         /// Which fetch.
@@ -39,9 +52,24 @@ impl From<idlewood_scheduler::Event> for Event {
 /// An order to the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Of the peer, but for what the orders below say in its place: never [`idlewood_scheduler::Effect::FetchOutput`] nor
-    /// [`idlewood_scheduler::Effect::MeasureTask`].
+    /// Of the peer, but for what the orders below say in its place: never [`idlewood_scheduler::Effect::FetchOutput`], `MeasureTask`,
+    /// `SuspendTasks` or `ResumeTasks`.
     Peer(idlewood_scheduler::Effect),
+    /// Freeze all workers at once: whatever runs stops where it is and keeps its memory; what is started meanwhile does not begin.
+    FreezeWorkers,
+    /// Let go on what [`Effect::FreezeWorkers`] froze, but for what is frozen for others.
+    ThawWorkers,
+    /// Freeze a first task that is measured, and those that come.
+    FreezeMeasurer,
+    /// Undo that.
+    ThawMeasurer,
+    /// Whether tasks may run, and how, or whether the owner is there, has changed: this holds now. Limits of memory and of the line
+    /// follow it.
+    Judged(Judgement),
+    /// Keep the owner's pause, or that there is none, so that it outlives the driver.
+    KeepPause(Option<Pause>),
+    /// The machine has finished as it was told: end in good order.
+    End,
     /// Get the output of a task and keep it durably; [`Event::FetchEnded`] follows.
     Fetch {
         /// Names the fetch.
@@ -75,19 +103,37 @@ pub struct Machine {
     speed_mops: f64,
     outputs: Outputs,
     measuring: Measuring,
+    owner: Owner,
+    finishing: Finishing,
+    /// Writes that are not known to be durable.
+    unwritten: u64,
     peer_effects: Vec<idlewood_scheduler::Effect>,
 }
 
 impl Machine {
-    /// A machine with this peer, whose slots have this speed in Mop/s.
-    pub fn new(peer: Peer, speed_mops: f64) -> Self {
-        let (outputs, measuring) = (Outputs::default(), Measuring::default());
-        Self { peer, speed_mops, outputs, measuring, peer_effects: Vec::new() }
+    /// A machine with this peer, whose slots have this speed in Mop/s, with these settings of its owner. The vacate time among them is
+    /// the one that the peer was made with.
+    pub fn new(peer: Peer, speed_mops: f64, settings: OwnerSettings, now: Time) -> Self {
+        Self {
+            peer,
+            speed_mops,
+            outputs: Outputs::default(),
+            measuring: Measuring::default(),
+            owner: Owner::new(settings, now),
+            finishing: Finishing::default(),
+            unwritten: 0,
+            peer_effects: Vec::new(),
+        }
     }
 
     /// Its peer, to look at.
     pub fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// What it knows of its owner, to look at.
+    pub fn owner(&self) -> &Owner {
+        &self.owner
     }
 
     /// Whether outputs of its bags wait until it has room for them.
@@ -98,7 +144,28 @@ impl Machine {
     /// Feeds one event; appends effects in the order in which they must be carried out. `now` never decreases.
     pub fn handle(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
         match event {
-            Event::Peer(event) => self.feed(now, event, effects),
+            Event::Peer(event) => {
+                if matches!(event, idlewood_scheduler::Event::DeadlineReached) {
+                    let told = self.owner.wake(now, effects);
+                    self.feed_all(now, told, effects);
+                }
+                let is_written = matches!(event, idlewood_scheduler::Event::Persisted(_));
+                self.unwritten = self.unwritten.saturating_sub(is_written.into());
+                self.feed(now, event, effects);
+            }
+            Event::Sensed(facts) => {
+                let told = self.owner.sense(facts, now, effects);
+                self.feed_all(now, told, effects);
+            }
+            Event::Ordered(orders) => {
+                let told = self.owner.order(orders, now, effects);
+                self.feed_all(now, told, effects);
+            }
+            Event::OwnerSet(settings) => {
+                let told = self.owner.set(settings, now, effects);
+                self.feed_all(now, told, effects);
+            }
+            Event::Busy(is_busy) => self.finishing.note_busy(is_busy),
             Event::FetchEnded { fetch, end } => {
                 if let Some((task, end)) = self.outputs.ended(fetch, end, now) {
                     let here = matches!(end, FetchEnd::Here { .. });
@@ -116,12 +183,31 @@ impl Machine {
         let is_open = |bag| self.peer.bag(bag).is_some_and(|bag| bag.closed.is_none());
         self.outputs.fetch(now, |wanted| is_open(wanted.task.bag), effects);
         self.measuring.begin(now, is_open, effects);
+        self.finish(now, effects);
+    }
+
+    fn finish(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        let is_ordered = self.owner.orders().finish;
+        let runs = is_ordered && !self.peer.running().is_empty();
+        let all_taken =
+            is_ordered && self.unwritten == 0 && self.peer.held().iter().all(|held| held.unacknowledged == 0);
+        if self.finishing.is_over(is_ordered, runs, all_taken, now) {
+            effects.push(Effect::End);
+        }
     }
 
     /// When [`Machine::handle`] next has timed work to do, on [`idlewood_scheduler::Event::DeadlineReached`]; `None` when only an
     /// event can wake it.
     pub fn deadline(&self) -> Option<Time> {
-        [self.peer.deadline(), self.outputs.deadline(), self.measuring.deadline()].into_iter().flatten().min()
+        let of_parts =
+            [self.outputs.deadline(), self.measuring.deadline(), self.owner.deadline(), self.finishing.deadline()];
+        of_parts.into_iter().chain([self.peer.deadline()]).flatten().min()
+    }
+
+    fn feed_all(&mut self, now: Time, events: Vec<idlewood_scheduler::Event>, effects: &mut Vec<Effect>) {
+        for event in events {
+            self.feed(now, event, effects);
+        }
     }
 
     /// Gives the peer an event, and each part what it decides of the peer's orders.
@@ -143,8 +229,11 @@ impl Machine {
                         }
                     }
                     idlewood_scheduler::Effect::MeasureTask { bag } => self.measuring.push(bag),
+                    // The owner's part has said so to the workers before it told the peer.
+                    idlewood_scheduler::Effect::SuspendTasks | idlewood_scheduler::Effect::ResumeTasks => {}
                     order => {
                         let closed = closed_by(&order);
+                        self.unwritten += u64::from(matches!(order, idlewood_scheduler::Effect::Persist { .. }));
                         effects.push(Effect::Peer(order));
                         for bag in closed {
                             self.outputs.let_go(bag, effects);

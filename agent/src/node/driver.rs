@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use idlewood_machine::policy::Orders;
 use idlewood_machine::{FetchEnd, FetchId, Machine};
 use idlewood_net::{NetEvent, NetHandle};
 use idlewood_overlay::{Contact, GridId, Time};
@@ -182,7 +183,7 @@ pub(super) struct Driver {
     worker_events: mpsc::Receiver<WorkerEvent>,
     pub(super) measurer: Pool,
     measure_events: mpsc::Receiver<WorkerEvent>,
-    commands: mpsc::Receiver<Command>,
+    pub(super) commands: mpsc::Receiver<Command>,
     suspends: mpsc::Receiver<Suspend>,
     sleep: Sleep,
     pub(super) owner: Owner,
@@ -226,6 +227,10 @@ pub(super) struct Driver {
     /// Of outputs that follow-ups speak of: the peer's record pins them when these are handled, or nobody wants them.
     pub(super) pins: Vec<Pin>,
     left: bool,
+    /// The machine has finished, as it was told.
+    ends: bool,
+    /// As the machine was told last.
+    pub(super) was_busy: bool,
     /// The store is beyond use: the agent ends, and whoever supervises it starts it again.
     fatal: Option<CommitError>,
 }
@@ -237,7 +242,12 @@ impl Driver {
         // Whoever is silent for longer than a heartbeat is asked whether it lives.
         let absence = Absence::new(parts.clock.now(), Duration::from_millis(parts.config.overlay.heartbeat_ms));
         Self {
-            machine: Machine::new(parts.peer, parts.config.speed_mops),
+            machine: Machine::new(
+                parts.peer,
+                parts.config.speed_mops,
+                parts.owner.settings.get().into(),
+                parts.clock.now(),
+            ),
             grid: parts.grid,
             gate: parts.gate,
             clock: parts.clock,
@@ -283,6 +293,8 @@ impl Driver {
             follow_ups: VecDeque::new(),
             pins: Vec::new(),
             left: false,
+            ends: false,
+            was_busy: false,
             fatal: None,
         }
     }
@@ -300,6 +312,10 @@ impl Driver {
             save: interval(neighbours::SAVE_INTERVAL),
             sweep: interval(checkpoints::SWEEP_INTERVAL),
         };
+        self.look_at_owner();
+        if let Some(pause) = self.owner.kept_pause(self.clock.now()) {
+            self.order(Orders { pause: Some(pause), finish: false });
+        }
         self.find_checkpoints();
         self.join_grid();
         self.feed(Event::DeadlineReached);
@@ -312,13 +328,12 @@ impl Driver {
     /// The order is that of urgency: the owner, then what frees resources, then what may come in any number.
     async fn turn(&mut self, wakes: &mut Wakes) -> bool {
         let deadline = self.deadline();
-        let throttle_at = self.owner.throttle_at();
         tokio::select! {
             biased;
             _ = wakes.terminate.recv() => return false,
             _ = wakes.interrupt.recv() => return false,
             () = self.owner.input() => self.look_at_owner(),
-            () = sleep_until(throttle_at) => self.turn_throttle(),
+            () = sleep_until(deadline) => self.feed(Event::DeadlineReached),
             _ = wakes.look.tick() => {
                 self.look_at_owner();
                 self.notice_absence();
@@ -348,7 +363,6 @@ impl Driver {
                 }
             }
             () = sleep_until(self.commits.retry_at()) => self.commits.retry(&self.store),
-            () = sleep_until(deadline) => self.feed(Event::DeadlineReached),
             _ = wakes.save.tick() => self.neighbours.save(self.machine.peer().overlay_view().neighbours()),
             _ = wakes.sweep.tick() => {
                 self.sweep_checkpoints();
@@ -364,6 +378,7 @@ impl Driver {
             Some(event) = self.net_events.recv(), if self.commits.has_room() => self.net_event(event),
         }
         self.tell_of_disk();
+        self.tell_whether_busy();
         self.send_results();
         while let Some(event) = self.follow_ups.pop_front() {
             // There was no room for results.
@@ -373,7 +388,7 @@ impl Driver {
         if self.commits.is_closed() && self.fatal.is_none() {
             self.fatal = Some(CommitError::Broken("its writer has ended".to_owned()));
         }
-        self.fatal.is_none() && !self.has_finished()
+        self.fatal.is_none() && !self.ends
     }
 
     /// The peer hears when the disk is full, and when it has room again.
@@ -417,6 +432,13 @@ impl Driver {
             idlewood_machine::Effect::AbandonFetch { fetch } => self.abandon_fetch(fetch),
             idlewood_machine::Effect::RunFirstTask { bag, time_limit } => self.run_first_task(bag, time_limit),
             idlewood_machine::Effect::StopFirstTask { bag } => self.stop_first_task(bag),
+            idlewood_machine::Effect::FreezeWorkers => self.freeze_workers(),
+            idlewood_machine::Effect::ThawWorkers => self.thaw_workers(),
+            idlewood_machine::Effect::FreezeMeasurer => self.measurer.freeze(),
+            idlewood_machine::Effect::ThawMeasurer => self.measurer.thaw(),
+            idlewood_machine::Effect::Judged(judgement) => self.judged(&judgement),
+            idlewood_machine::Effect::KeepPause(pause) => self.owner.keep_pause(pause, self.clock.now()),
+            idlewood_machine::Effect::End => self.ends = true,
         }
     }
 
@@ -431,9 +453,8 @@ impl Driver {
             Effect::StopTask { place, .. } => self.stop_task(place as usize),
             Effect::FreezeTask { place, task } => self.freeze_task(place as usize, task),
             Effect::ThawTask { place, task } => self.thaw_task(place as usize, task),
-            Effect::SuspendTasks | Effect::ResumeTasks => self.settle_workers(),
             Effect::Authorise { bag } => self.authorise(bag),
-            Effect::MeasureTask { .. } | Effect::FetchOutput { .. } => {
+            Effect::MeasureTask { .. } | Effect::FetchOutput { .. } | Effect::SuspendTasks | Effect::ResumeTasks => {
                 tracing::error!(?effect, "an order that the machine decides about");
             }
             Effect::Notify(notice) => self.notice(notice),
@@ -566,7 +587,7 @@ impl Driver {
         let busy = self.places.iter().any(|place| !matches!(place, Place::Free));
         if busy != std::mem::replace(&mut self.activity.busy, busy) {
             self.activity.since = self.clock.now();
-            self.owner.set_busy(busy);
+            self.set_watchfulness();
         }
     }
 

@@ -398,7 +398,7 @@ impl Driver {
         let Some(bag) = run.jobs.back().map(|given| given.task.bag) else { return };
         let length = self.runs.length(bag);
         // Before an agent finishes, what the peer has started is completed, and nothing else begins.
-        if run.frozen.is_some() || run.jobs.len() > length / 2 || !self.owner.takes_work {
+        if run.frozen.is_some() || run.jobs.len() > length / 2 || !self.machine.owner().judgement().takes_work {
             return;
         }
         while self.runs.runs[slot].jobs.len() < length {
@@ -434,7 +434,7 @@ impl Driver {
         // Where the peer works on the bag at other places, but what it has started there is in other runs.
         if run.jobs.is_empty()
             && run.frozen.is_none()
-            && self.owner.takes_work
+            && self.machine.owner().judgement().takes_work
             && self.runs.length(bag) > 1
             && self.places.iter().any(|place| matches!(place, Place::Running { task, .. } if task.bag == bag))
             && let Some(given) = self.runs.next_ahead(bag, &self.places)

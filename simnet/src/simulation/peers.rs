@@ -116,6 +116,25 @@ impl Shard {
             Order::RunFirstTask { bag, time_limit } => self.run_first_task(host, bag, time_limit, around),
             // It ends when it would have.
             Order::StopFirstTask { .. } => {}
+            Order::FreezeWorkers => {
+                let now = self.now;
+                self.host_mut(host).suspend(now);
+            }
+            Order::ThawWorkers => self.thaw_workers(host),
+            // Nothing here is limited in memory, or by whether the owner is there.
+            Order::Judged(_) => {}
+            Order::FreezeMeasurer | Order::ThawMeasurer | Order::KeepPause(_) | Order::End => {
+                unreachable!("{order:?}, though no owner here orders anything")
+            }
+        }
+    }
+
+    fn thaw_workers(&mut self, host: HostIndex) {
+        let now = self.now;
+        let machine = self.host_mut(host);
+        let life = machine.life;
+        for (place, at, serial) in machine.resume(now) {
+            self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
         }
     }
 
@@ -191,13 +210,7 @@ impl Shard {
             }
             // Tasks here keep none.
             Effect::KeepCheckpoints { .. } => {}
-            Effect::SuspendTasks => machine.suspend(now),
-            Effect::ResumeTasks => {
-                for (place, at, serial) in machine.resume(now) {
-                    self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
-                }
-            }
-            Effect::MeasureTask { .. } | Effect::FetchOutput { .. } => {
+            Effect::MeasureTask { .. } | Effect::FetchOutput { .. } | Effect::SuspendTasks | Effect::ResumeTasks => {
                 unreachable!("{effect:?} is for its machine to decide about")
             }
             Effect::Notify(Notice::BagAccepted(bag)) => self.tell(host, News::Accepted(bag)),

@@ -3,6 +3,7 @@
 //! Each machine has a digest of 64 bits to which everything is added in its order; it is for finding out that two runs
 //! differ, not for safety. Identities and hashes are there by their first eight bytes: they are random already.
 
+use idlewood_machine::policy::Input;
 use idlewood_machine::{Effect as Order, FetchEnd, FirstTask};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BagId, Change, Effect, Event, Notice, TaskId, TaskOutcome};
@@ -44,6 +45,12 @@ impl Trace<'_> {
     pub(super) fn of_machine(&mut self, event: &idlewood_machine::Event) {
         match event {
             idlewood_machine::Event::Peer(event) => self.event(event),
+            idlewood_machine::Event::Sensed(facts) => {
+                self.letter(if facts.input == Input::Present { b'o' } else { b'a' });
+            }
+            idlewood_machine::Event::Ordered(_) => self.letter(b'O'),
+            idlewood_machine::Event::OwnerSet(_) => self.letter(b'V'),
+            idlewood_machine::Event::Busy(is_busy) => self.letter(if *is_busy { b'B' } else { b'I' }),
             idlewood_machine::Event::FetchEnded { fetch, end } => {
                 self.letter(if matches!(end, FetchEnd::Here { .. }) { b'f' } else { b'n' });
                 self.word(fetch.0);
@@ -71,6 +78,15 @@ impl Trace<'_> {
                 self.letter(b'x');
                 self.word(fetch.0);
             }
+            Order::FreezeWorkers => self.letter(b'4'),
+            Order::ThawWorkers => self.letter(b'5'),
+            Order::FreezeMeasurer | Order::ThawMeasurer => self.letter(b'q'),
+            Order::Judged(judgement) => {
+                self.letter(b'j');
+                self.word(judgement.cpu_percent.into());
+            }
+            Order::KeepPause(_) => self.letter(b'P'),
+            Order::End => self.letter(b'E'),
             Order::RunFirstTask { bag, .. } => {
                 self.letter(b'6');
                 self.bag(*bag);

@@ -38,7 +38,7 @@ impl Driver {
     /// When the others that the peer has started leave too little. Then it is tried again, and goes to another machine
     /// after some tries.
     pub(super) fn make_room(&mut self, slot: usize, given: &Given) -> Result<(), PrepareError> {
-        let cap = self.owner.memory_cap();
+        let cap = self.memory_cap();
         if self.runs.memory_bytes_with(slot, given, |_| true) <= cap.0 {
             return Ok(());
         }
@@ -50,14 +50,14 @@ impl Driver {
         }
         let taken = self.claimed_bytes().into_iter().fold(0, u64::saturating_add);
         let (wanted, taken) = (ByteSize(given.prepared.job.memory_bytes), ByteSize(taken));
-        let name = if self.owner.policy().is_in_use() { "limits.in_use.memory" } else { "limits.memory" };
+        let name = if self.machine.owner().is_in_use() { "limits.in_use.memory" } else { "limits.memory" };
         let error = anyhow::anyhow!("it may take {wanted} of memory, {name} is {cap}, {taken} are taken");
         Err(PrepareError::Later(error))
     }
 
     /// Ends tasks until the others are within the owner's limit, those at the last workers first.
     pub(in crate::node) fn keep_to_memory(&mut self) {
-        let cap = self.owner.memory_cap();
+        let cap = self.memory_cap();
         if self.claimed_bytes().into_iter().fold(0, u64::saturating_add) <= cap.0 {
             return;
         }
@@ -82,7 +82,7 @@ impl Driver {
     /// Gives a worker a task that the peer has not started, where the owner's limit of memory leaves room for it. Whether
     /// it does.
     pub(super) fn append_ahead(&mut self, slot: usize, given: Given) -> bool {
-        let cap = self.owner.memory_cap();
+        let cap = self.memory_cap();
         let fits = self.runs.memory_bytes_with(slot, &given, |_| true) <= cap.0;
         if fits {
             self.append(slot, given);

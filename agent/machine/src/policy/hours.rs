@@ -3,20 +3,19 @@
 use std::fmt;
 use std::str::FromStr;
 
-use jiff::civil::Weekday;
-use jiff::{ToSpan as _, Zoned};
 use serde::{Deserialize, Serialize};
 
-const DAYS: [(&str, Weekday); 7] = [
-    ("mon", Weekday::Monday),
-    ("tue", Weekday::Tuesday),
-    ("wed", Weekday::Wednesday),
-    ("thu", Weekday::Thursday),
-    ("fri", Weekday::Friday),
-    ("sat", Weekday::Saturday),
-    ("sun", Weekday::Sunday),
-];
+const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 const MINUTES_PER_DAY: u16 = 24 * 60;
+
+/// What a clock on the wall and a calendar show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalTime {
+    /// Day of the week: 0 is Monday, 6 is Sunday.
+    pub weekday: u8,
+    /// Minute of the day, 0 to 1439.
+    pub minute: u16,
+}
 
 /// From a minute of the day to another, which is not part of it and may lie on the next day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,7 +59,7 @@ impl FromStr for Days {
     fn from_str(text: &str) -> Result<Self, String> {
         let day = |text: &str| {
             let lower = text.trim().to_ascii_lowercase();
-            DAYS.iter().position(|(name, _)| *name == lower)
+            DAYS.iter().position(|name| *name == lower)
         };
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let both = day(first).zip(day(last));
@@ -97,7 +96,7 @@ impl fmt::Display for Hours {
 
 impl fmt::Display for Days {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (DAYS[self.first].0, DAYS[self.last].0) {
+        match (DAYS[self.first], DAYS[self.last]) {
             (first, last) if first == last => formatter.write_str(first),
             (first, last) => write!(formatter, "{first}-{last}"),
         }
@@ -117,8 +116,8 @@ impl From<Days> for String {
 }
 
 impl Days {
-    fn include(self, day: Weekday) -> bool {
-        let number = day.to_monday_zero_offset() as usize;
+    fn include(self, weekday: u8) -> bool {
+        let number = usize::from(weekday);
         if self.first <= self.last {
             (self.first..=self.last).contains(&number)
         } else {
@@ -129,9 +128,9 @@ impl Days {
 
 /// Whether the machine is lent at this local time. No hours are all hours, no days are all days; hours that go past
 /// midnight belong to the day on which they begin.
-pub(crate) fn are_open(hours: &[Hours], days: &[Days], local: &Zoned) -> bool {
-    let minute = local.hour() as u16 * 60 + local.minute() as u16;
-    let today = local.weekday();
+pub fn are_open(hours: &[Hours], days: &[Days], local: LocalTime) -> bool {
+    let LocalTime { weekday: today, minute } = local;
+    let yesterday = (today + 6) % 7;
     let is_day = |day| days.is_empty() || days.iter().any(|days| days.include(day));
     if hours.is_empty() {
         return is_day(today);
@@ -140,37 +139,21 @@ pub(crate) fn are_open(hours: &[Hours], days: &[Days], local: &Zoned) -> bool {
         if hours.from < hours.to {
             return is_day(today) && (hours.from..hours.to).contains(&minute);
         }
-        is_day(today) && minute >= hours.from || is_day(today.previous()) && minute < hours.to
+        is_day(today) && minute >= hours.from || is_day(yesterday) && minute < hours.to
     })
-}
-
-/// When that changes, to the minute, if it does within a week. A change of the clocks is part of the answer.
-pub(crate) fn next_change(hours: &[Hours], days: &[Days], local: &Zoned) -> Option<Zoned> {
-    let now = are_open(hours, days, local);
-    let mut time = local.with().second(0).subsec_nanosecond(0).build().ok()?;
-    for _ in 0..=8 * i32::from(MINUTES_PER_DAY) {
-        time = time.checked_add(1.minute()).ok()?;
-        if are_open(hours, days, &time) != now {
-            return Some(time);
-        }
-    }
-    None
 }
 
 #[cfg(test)]
 mod tests {
-    use jiff::tz::TimeZone;
-
     use super::*;
 
-    /// Central Europe: on 29 March 2026 at 2:00 clocks go to 3:00, on 25 October at 3:00 back to 2:00.
-    fn europe() -> TimeZone {
-        TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").expect("a time zone")
-    }
-
-    fn local(text: &str) -> Zoned {
-        let civil: jiff::civil::DateTime = text.parse().expect("a time");
-        civil.to_zoned(europe()).expect("it exists")
+    /// As "fri 9:05".
+    fn local(text: &str) -> LocalTime {
+        let (day, time) = text.split_once(' ').expect("a day and a time");
+        let (hour, minute) = time.split_once(':').expect("a time");
+        let number = |text: &str| text.parse::<u16>().expect("a number");
+        let weekday = DAYS.iter().position(|name| *name == day).expect("a day") as u8;
+        LocalTime { weekday, minute: 60 * number(hour) + number(minute) }
     }
 
     fn hours(list: &[&str]) -> Vec<Hours> {
@@ -204,66 +187,34 @@ mod tests {
         }
     }
 
-    // 2026-11-20 is a Friday.
     #[test]
     fn hours_and_days_in_local_time() {
         for (list, on, time, expected) in [
-            (&[][..], &[][..], "2026-11-20T12:00", true),
-            (&["9-17"], &[], "2026-11-20T08:59:59", false),
-            (&["9-17"], &[], "2026-11-20T09:00", true),
-            (&["9-17"], &[], "2026-11-20T16:59:59", true),
-            (&["9-17"], &[], "2026-11-20T17:00", false),
-            (&["0-24"], &[], "2026-11-20T23:59:59", true),
-            (&["18-0"], &[], "2026-11-20T23:59:59", true),
-            (&["18-0"], &[], "2026-11-21T00:00", false),
-            (&["9-12", "13-17"], &[], "2026-11-20T12:30", false),
-            (&["9-12", "13-17"], &[], "2026-11-20T13:30", true),
-            (&[], &["sat-sun"], "2026-11-20T23:59:59", false),
-            (&[], &["sat-sun"], "2026-11-21T00:00", true),
-            (&[], &["sat-sun"], "2026-11-22T23:59:59", true),
-            (&[], &["sat-sun"], "2026-11-23T00:00", false),
-            (&[], &["sat-mon", "wed"], "2026-11-23T00:00", true),
-            (&[], &["fri-mon"], "2026-11-24T00:00", false),
+            (&[][..], &[][..], "fri 12:00", true),
+            (&["9-17"], &[], "fri 08:59", false),
+            (&["9-17"], &[], "fri 09:00", true),
+            (&["9-17"], &[], "fri 16:59", true),
+            (&["9-17"], &[], "fri 17:00", false),
+            (&["0-24"], &[], "fri 23:59", true),
+            (&["18-0"], &[], "fri 23:59", true),
+            (&["18-0"], &[], "sat 00:00", false),
+            (&["9-12", "13-17"], &[], "fri 12:30", false),
+            (&["9-12", "13-17"], &[], "fri 13:30", true),
+            (&[], &["sat-sun"], "fri 23:59", false),
+            (&[], &["sat-sun"], "sat 00:00", true),
+            (&[], &["sat-sun"], "sun 23:59", true),
+            (&[], &["sat-sun"], "mon 00:00", false),
+            (&[], &["sat-mon", "wed"], "mon 00:00", true),
+            (&[], &["fri-mon"], "tue 00:00", false),
             // Past midnight: Friday's night goes until Saturday morning.
-            (&["22-6"], &["fri"], "2026-11-20T05:59", false),
-            (&["22-6"], &["fri"], "2026-11-20T22:00", true),
-            (&["22-6"], &["fri"], "2026-11-21T05:59:59", true),
-            (&["22-6"], &["fri"], "2026-11-21T06:00", false),
-            (&["22-6"], &["fri"], "2026-11-21T22:00", false),
-            (&["22-6"], &["sun"], "2026-11-23T03:00", true),
+            (&["22-6"], &["fri"], "fri 05:59", false),
+            (&["22-6"], &["fri"], "fri 22:00", true),
+            (&["22-6"], &["fri"], "sat 05:59", true),
+            (&["22-6"], &["fri"], "sat 06:00", false),
+            (&["22-6"], &["fri"], "sat 22:00", false),
+            (&["22-6"], &["sun"], "mon 03:00", true),
         ] {
-            assert_eq!(are_open(&hours(list), &days(on), &local(time)), expected, "{list:?} {on:?} {time}");
+            assert_eq!(are_open(&hours(list), &days(on), local(time)), expected, "{list:?} {on:?} {time}");
         }
-    }
-
-    #[test]
-    fn the_next_change_is_told() {
-        let next = |list: &[&str], on: &[&str], time| {
-            next_change(&hours(list), &days(on), &local(time)).map(|next| next.datetime().to_string())
-        };
-        assert_eq!(next(&["22-6"], &[], "2026-11-20T12:34:56").as_deref(), Some("2026-11-20T22:00:00"));
-        assert_eq!(next(&["22-6"], &[], "2026-11-20T23:34:56").as_deref(), Some("2026-11-21T06:00:00"));
-        assert_eq!(next(&["22-6"], &["tue"], "2026-11-20T23:34:56").as_deref(), Some("2026-11-24T22:00:00"));
-        assert_eq!(next(&["9-17"], &["fri"], "2026-11-20T17:00").as_deref(), Some("2026-11-27T09:00:00"));
-        assert_eq!(next(&[], &[], "2026-11-20T17:00"), None);
-    }
-
-    #[test]
-    fn clocks_that_change_neither_skip_nor_repeat_an_opening_wrongly() {
-        let open = |list: &[&str], time: &Zoned| are_open(&hours(list), &[], time);
-        // The hour from 2 to 3 does not exist on that day: what would begin within it begins at 3.
-        let before = local("2026-03-29T01:59");
-        let change = next_change(&hours(&["2:30-5"]), &[], &before).expect("it opens");
-        assert_eq!(change.datetime().to_string(), "2026-03-29T03:00:00");
-        assert_eq!(change.timestamp().as_second() - before.timestamp().as_second(), 60);
-        // From 2 to 3 is there twice: open for two hours.
-        let start = local("2026-10-25T01:59:00");
-        let opens = next_change(&hours(&["2-3"]), &[], &start).expect("it opens");
-        let closes = next_change(&hours(&["2-3"]), &[], &opens).expect("it closes");
-        assert_eq!(closes.timestamp().as_second() - opens.timestamp().as_second(), 2 * 3600);
-        assert!(open(&["2-3"], &opens) && !open(&["2-3"], &closes));
-        // The same moment elsewhere is another hour.
-        let utc = local("2026-11-20T23:30").with_time_zone(TimeZone::UTC);
-        assert!(open(&["22-23"], &utc) && !open(&["22-23"], &local("2026-11-20T23:30")));
     }
 }
