@@ -6,9 +6,10 @@
 //!
 //! Parts own their fields: `outputs` decides which outputs of its bags a machine fetches, and when; `measuring` whose first task
 //! runs to show how long a task takes; `policy` whether the owner lets tasks run, and `owner` what follows for those that do;
-//! `finishing` when a machine that was told to finish may end.
+//! `finishing` when a machine that was told to finish may end; `writes` in which order records go to the disk, and what becomes of those that
+//! do not get there.
 //!
-//! Left out so far, and decided in the agent: what a worker is given ahead, how results are batched, and the order of writes.
+//! Left out so far, and decided in the agent: what a worker is given ahead, and how results are batched.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -19,8 +20,10 @@ mod measuring;
 mod outputs;
 mod owner;
 pub mod policy;
+mod writes;
 
 pub use machine::{Effect, Event, Machine};
 pub use measuring::FirstTask;
 pub use outputs::{FETCHES_MAX, FetchEnd, FetchId, Wanted};
 pub use owner::Owner;
+pub use writes::{RECORD_BYTES_MAX, WriteEnd, WriteId};

@@ -1,21 +1,25 @@
 //! The machine: feeds its peer, and takes from the peer's orders those that its parts decide about.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::Time;
-use idlewood_scheduler::{BagId, Change, Peer, Record};
+use idlewood_scheduler::{BagId, Change, Notice, Peer, Record, RecordKey, Ticket};
 
 use crate::finishing::Finishing;
 use crate::measuring::{FirstTask, Measured, Measuring};
 use crate::outputs::{FetchEnd, FetchId, Outputs, Wanted};
 use crate::owner::Owner;
 use crate::policy::{Facts, Judgement, Orders, OwnerSettings, Pause};
+use crate::writes::{Ended, WriteEnd, WriteId, Writes};
 
 /// A fact that reached this machine.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// What its peer alone has to do with, but for what the events below say in its place: never
-    /// [`idlewood_scheduler::Event::Fetched`], `Measured`, `OwnerReturned`, `OwnerLeft`, `Vacate` or `VacatesAfter`.
+    /// [`idlewood_scheduler::Event::Fetched`], `Measured`, `Persisted`, `DiskFull`, `OwnerReturned`, `OwnerLeft`, `Vacate` or
+    /// `VacatesAfter`.
     Peer(idlewood_scheduler::Event),
     /// The owner's input and all else that the policy judges by was looked at: to be said at input, and every second where the owner
     /// has set hours or limits of others' processor use.
@@ -27,6 +31,15 @@ pub enum Event {
     /// Whether the driver does anything that must end before a machine that finishes may: a worker that is not free, a submission on
     /// its way in, checkpoints that are being packed.
     Busy(bool),
+    /// The answer to [`Effect::Write`].
+    Written {
+        /// Which write.
+        write: WriteId,
+        /// How it ended.
+        end: WriteEnd,
+    },
+    /// The driver is about to close the disk, which writes what it has been given until then.
+    Closing,
     /// The answer to [`Effect::Fetch`].
     FetchEnded {
         /// Which fetch.
@@ -53,8 +66,25 @@ impl From<idlewood_scheduler::Event> for Event {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Of the peer, but for what the orders below say in its place: never [`idlewood_scheduler::Effect::FetchOutput`], `MeasureTask`,
-    /// `SuspendTasks` or `ResumeTasks`.
+    /// `Persist`, `SuspendTasks` or `ResumeTasks`.
     Peer(idlewood_scheduler::Effect),
+    /// The machine's records become these. They are not on the disk yet, but what the driver keeps beside them follows now.
+    Changed(Vec<Arc<Change>>),
+    /// Make these changes durable, all or none of them, after those of earlier writes; [`Event::Written`] follows. At most 1,024 are
+    /// with the driver.
+    Write {
+        /// Names the write.
+        write: WriteId,
+        /// At most one of each record.
+        changes: Vec<Arc<Change>>,
+        /// It may wait some milliseconds for others to go to the disk with.
+        is_patient: bool,
+        /// It takes on nothing new, and may use what is set aside for a full disk.
+        from_reserve: bool,
+    },
+    /// The records of these bags could not be written: whoever waits for that hears so. Submissions among them are given up; ends of
+    /// bags are tried again.
+    Unwritten(Vec<BagId>),
     /// Freeze all workers at once: whatever runs stops where it is and keeps its memory; what is started meanwhile does not begin.
     FreezeWorkers,
     /// Let go on what [`Effect::FreezeWorkers`] froze, but for what is frozen for others.
@@ -105,8 +135,11 @@ pub struct Machine {
     measuring: Measuring,
     owner: Owner,
     finishing: Finishing,
-    /// Writes that are not known to be durable.
-    unwritten: u64,
+    writes: Writes,
+    /// As the peer was told last.
+    disk_was_full: bool,
+    /// Bags whose submission is not durable yet.
+    submitting: BTreeSet<BagId>,
     peer_effects: Vec<idlewood_scheduler::Effect>,
 }
 
@@ -121,7 +154,9 @@ impl Machine {
             measuring: Measuring::default(),
             owner: Owner::new(settings, now),
             finishing: Finishing::default(),
-            unwritten: 0,
+            writes: Writes::default(),
+            disk_was_full: false,
+            submitting: BTreeSet::new(),
             peer_effects: Vec::new(),
         }
     }
@@ -136,6 +171,16 @@ impl Machine {
         &self.owner
     }
 
+    /// Whether the disk keeps up, so that more may be taken in that will have to be written.
+    pub fn has_room(&self) -> bool {
+        self.writes.has_room()
+    }
+
+    /// The same of ends of tasks: workers wait before others do.
+    pub fn has_room_for_tasks(&self) -> bool {
+        self.writes.has_room_for_tasks()
+    }
+
     /// Whether outputs of its bags wait until it has room for them.
     pub fn lacks_room_for_outputs(&self) -> bool {
         self.outputs.lack_room()
@@ -148,9 +193,11 @@ impl Machine {
                 if matches!(event, idlewood_scheduler::Event::DeadlineReached) {
                     let told = self.owner.wake(now, effects);
                     self.feed_all(now, told, effects);
+                    self.writes.wake(now, effects);
                 }
-                let is_written = matches!(event, idlewood_scheduler::Event::Persisted(_));
-                self.unwritten = self.unwritten.saturating_sub(is_written.into());
+                if let idlewood_scheduler::Event::Submitted(submission) = &event {
+                    self.submitting.insert(submission.id);
+                }
                 self.feed(now, event, effects);
             }
             Event::Sensed(facts) => {
@@ -166,6 +213,8 @@ impl Machine {
                 self.feed_all(now, told, effects);
             }
             Event::Busy(is_busy) => self.finishing.note_busy(is_busy),
+            Event::Written { write, end } => self.written(now, write, end, effects),
+            Event::Closing => self.writes.close(effects),
             Event::FetchEnded { fetch, end } => {
                 if let Some((task, end)) = self.outputs.ended(fetch, end, now) {
                     let here = matches!(end, FetchEnd::Here { .. });
@@ -183,14 +232,56 @@ impl Machine {
         let is_open = |bag| self.peer.bag(bag).is_some_and(|bag| bag.closed.is_none());
         self.outputs.fetch(now, |wanted| is_open(wanted.task.bag), effects);
         self.measuring.begin(now, is_open, effects);
+        self.tell_of_disk(now, effects);
         self.finish(now, effects);
+    }
+
+    /// A write has ended: what depends on it happens, or does not, and more is written.
+    fn written(&mut self, now: Time, write: WriteId, end: WriteEnd, effects: &mut Vec<Effect>) {
+        let Ended { durable, unwritten } = self.writes.ended(write, end, now);
+        for ticket in durable {
+            self.feed(now, idlewood_scheduler::Event::Persisted(ticket), effects);
+        }
+        let bag = |key| if let RecordKey::Bag(bag) = key { Some(bag) } else { None };
+        let bags: Vec<BagId> = unwritten.into_iter().filter_map(bag).collect();
+        if !bags.is_empty() {
+            effects.push(Effect::Unwritten(bags.clone()));
+        }
+        for bag in bags {
+            if self.submitting.remove(&bag) {
+                // Where some of it has reached the disk all the same, that goes.
+                self.writes.give_up(RecordKey::Bag(bag));
+                self.feed(now, idlewood_scheduler::Event::Removed(bag), effects);
+            }
+        }
+        self.writes.flow(effects);
+    }
+
+    /// The peer hears when the disk is full, and when it has room again.
+    fn tell_of_disk(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        let is_full = self.writes.is_full();
+        if std::mem::replace(&mut self.disk_was_full, is_full) != is_full {
+            self.feed(now, idlewood_scheduler::Event::DiskFull(is_full), effects);
+        }
+    }
+
+    /// The peer's records change.
+    fn persist(&mut self, ticket: Ticket, changes: Vec<Change>, effects: &mut Vec<Effect>) {
+        let closed = closed_by(&changes);
+        let changes: Vec<Arc<Change>> = changes.into_iter().map(Arc::new).collect();
+        effects.push(Effect::Changed(changes.clone()));
+        self.writes.push(ticket, &changes, effects);
+        for bag in closed {
+            self.outputs.let_go(bag, effects);
+            self.measuring.stop(bag, effects);
+        }
     }
 
     fn finish(&mut self, now: Time, effects: &mut Vec<Effect>) {
         let is_ordered = self.owner.orders().finish;
         let runs = is_ordered && !self.peer.running().is_empty();
         let all_taken =
-            is_ordered && self.unwritten == 0 && self.peer.held().iter().all(|held| held.unacknowledged == 0);
+            is_ordered && self.writes.is_empty() && self.peer.held().iter().all(|held| held.unacknowledged == 0);
         if self.finishing.is_over(is_ordered, runs, all_taken, now) {
             effects.push(Effect::End);
         }
@@ -199,8 +290,13 @@ impl Machine {
     /// When [`Machine::handle`] next has timed work to do, on [`idlewood_scheduler::Event::DeadlineReached`]; `None` when only an
     /// event can wake it.
     pub fn deadline(&self) -> Option<Time> {
-        let of_parts =
-            [self.outputs.deadline(), self.measuring.deadline(), self.owner.deadline(), self.finishing.deadline()];
+        let of_parts = [
+            self.outputs.deadline(),
+            self.measuring.deadline(),
+            self.owner.deadline(),
+            self.finishing.deadline(),
+            self.writes.deadline(),
+        ];
         of_parts.into_iter().chain([self.peer.deadline()]).flatten().min()
     }
 
@@ -231,14 +327,12 @@ impl Machine {
                     idlewood_scheduler::Effect::MeasureTask { bag } => self.measuring.push(bag),
                     // The owner's part has said so to the workers before it told the peer.
                     idlewood_scheduler::Effect::SuspendTasks | idlewood_scheduler::Effect::ResumeTasks => {}
+                    idlewood_scheduler::Effect::Persist { ticket, changes } => self.persist(ticket, changes, effects),
                     order => {
-                        let closed = closed_by(&order);
-                        self.unwritten += u64::from(matches!(order, idlewood_scheduler::Effect::Persist { .. }));
-                        effects.push(Effect::Peer(order));
-                        for bag in closed {
-                            self.outputs.let_go(bag, effects);
-                            self.measuring.stop(bag, effects);
+                        if let idlewood_scheduler::Effect::Notify(Notice::BagAccepted(bag)) = &order {
+                            self.submitting.remove(bag);
                         }
+                        effects.push(Effect::Peer(order));
                     }
                 }
             }
@@ -249,9 +343,8 @@ impl Machine {
     }
 }
 
-/// Bags that a write closes.
-fn closed_by(order: &idlewood_scheduler::Effect) -> Vec<BagId> {
-    let idlewood_scheduler::Effect::Persist { changes, .. } = order else { return Vec::new() };
+/// Bags that these changes close.
+fn closed_by(changes: &[Change]) -> Vec<BagId> {
     let closed = |change: &Change| match change {
         Change::Put(Record::Bag { bag, closed: Some(_), .. }) => Some(bag.id),
         Change::Put(_) | Change::Delete(_) => None,

@@ -13,7 +13,7 @@ use idlewood_net::{NetEvent, NetHandle};
 use idlewood_overlay::{Contact, GridId, Time};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    BagId, Change, Config, DeclineReason, Effect, Event, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket,
+    BagId, Change, Config, DeclineReason, Effect, Event, Message, Notice, Peer, Record, RecordKey, TaskId,
 };
 use idlewood_sensing::suspend::{Sleep, Suspend};
 use idlewood_store::{CommitError, CommitResult, Store};
@@ -31,7 +31,6 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use super::absence::Absence;
 use super::again::Needs;
 use super::checkpoints;
-use super::commits::{Commits, Ended};
 use super::ending::Ending;
 use super::handle::{Command, Reply};
 use super::jobs::Jobs;
@@ -192,9 +191,8 @@ pub(super) struct Driver {
     bootstrap: Vec<Multiaddr>,
     absence: Absence,
     pub(super) kept: Kept,
-    pub(super) commits: Commits,
-    /// As the peer was told last.
-    disk_was_full: bool,
+    /// The last write to end has failed.
+    pub(super) write_fails: bool,
     pub(super) places: Vec<Place>,
     pub(super) runs: Runs,
     pub(super) jobs: Jobs<Done>,
@@ -232,7 +230,7 @@ pub(super) struct Driver {
     /// As the machine was told last.
     pub(super) was_busy: bool,
     /// The store is beyond use: the agent ends, and whoever supervises it starts it again.
-    fatal: Option<CommitError>,
+    pub(super) fatal: Option<CommitError>,
 }
 
 impl Driver {
@@ -270,8 +268,7 @@ impl Driver {
             bootstrap: parts.bootstrap,
             absence,
             kept: parts.kept,
-            commits: Commits::default(),
-            disk_was_full: false,
+            write_fails: false,
             runs: Runs::new(places.len()),
             places,
             jobs: Jobs::new(),
@@ -344,10 +341,10 @@ impl Driver {
             Some(suspend) = self.suspends.recv() => self.suspend(suspend),
             () = sleep_until(self.sleep.release_at()) => self.sleep.release(),
             // Tasks may end faster than the disk takes their results: then the workers wait, and not ever more results.
-            Some(event) = self.worker_events.recv(), if self.commits.has_room_for_tasks() => {
+            Some(event) = self.worker_events.recv(), if self.machine.has_room_for_tasks() => {
                 self.worker_ended(event);
                 for _ in 1..AT_ONCE_MAX {
-                    if !self.commits.has_room_for_tasks() {
+                    if !self.machine.has_room_for_tasks() {
                         break;
                     }
                     let Ok(event) = self.worker_events.try_recv() else { break };
@@ -356,28 +353,26 @@ impl Driver {
             }
             Some(event) = self.measure_events.recv() => self.measure_ended(event),
             Some(result) = self.store_events.recv() => {
-                self.committed(&result);
+                self.committed(result);
                 for _ in 1..AT_ONCE_MAX {
                     let Ok(result) = self.store_events.try_recv() else { break };
-                    self.committed(&result);
+                    self.committed(result);
                 }
             }
-            () = sleep_until(self.commits.retry_at()) => self.commits.retry(&self.store),
             _ = wakes.save.tick() => self.neighbours.save(self.machine.peer().overlay_view().neighbours()),
             _ = wakes.sweep.tick() => {
                 self.sweep_checkpoints();
                 self.read_unread();
             }
-            Some((id, done)) = self.jobs.next(), if self.commits.has_room() => self.done(id, done),
+            Some((id, done)) = self.jobs.next(), if self.machine.has_room() => self.done(id, done),
             // The user is answered whatever waits. What they order is written, too, but at most once for each bag; what may
             // be ordered again and again (`rerun_ready`) is refused while there is no room, and of submissions a bounded
             // number waits.
             Some((id, done)) = self.answers.next() => self.done(id, done),
             Some(command) = self.commands.recv() => self.command(command),
             peers = self.net.freed() => peers.into_iter().for_each(|peer| self.feed(Event::Room(peer))),
-            Some(event) = self.net_events.recv(), if self.commits.has_room() => self.net_event(event),
+            Some(event) = self.net_events.recv(), if self.machine.has_room() => self.net_event(event),
         }
-        self.tell_of_disk();
         self.tell_whether_busy();
         self.send_results();
         while let Some(event) = self.follow_ups.pop_front() {
@@ -385,18 +380,7 @@ impl Driver {
             self.feed(event);
             self.send_results();
         }
-        if self.commits.is_closed() && self.fatal.is_none() {
-            self.fatal = Some(CommitError::Broken("its writer has ended".to_owned()));
-        }
         self.fatal.is_none() && !self.ends
-    }
-
-    /// The peer hears when the disk is full, and when it has room again.
-    fn tell_of_disk(&mut self) {
-        let is_full = self.commits.is_full();
-        if std::mem::replace(&mut self.disk_was_full, is_full) != is_full {
-            self.feed(Event::DiskFull(is_full));
-        }
     }
 
     /// The peer of this machine, to look at.
@@ -432,6 +416,11 @@ impl Driver {
             idlewood_machine::Effect::AbandonFetch { fetch } => self.abandon_fetch(fetch),
             idlewood_machine::Effect::RunFirstTask { bag, time_limit } => self.run_first_task(bag, time_limit),
             idlewood_machine::Effect::StopFirstTask { bag } => self.stop_first_task(bag),
+            idlewood_machine::Effect::Changed(changes) => self.changed(&changes),
+            idlewood_machine::Effect::Write { write, changes, is_patient, from_reserve } => {
+                self.write(write, &changes, is_patient, from_reserve);
+            }
+            idlewood_machine::Effect::Unwritten(bags) => self.tell_unwritten(&bags),
             idlewood_machine::Effect::FreezeWorkers => self.freeze_workers(),
             idlewood_machine::Effect::ThawWorkers => self.thaw_workers(),
             idlewood_machine::Effect::FreezeMeasurer => self.measurer.freeze(),
@@ -445,7 +434,6 @@ impl Driver {
     fn carry_out_of_peer(&mut self, effect: Effect) {
         match effect {
             Effect::Send { to, message } => self.send(to, message),
-            Effect::Persist { ticket, changes } => self.persist(ticket, changes),
             Effect::StartTask { place, task, attempt, bag, checkpoint } => {
                 self.start_task(place as usize, task, attempt, bag, checkpoint);
             }
@@ -454,17 +442,22 @@ impl Driver {
             Effect::FreezeTask { place, task } => self.freeze_task(place as usize, task),
             Effect::ThawTask { place, task } => self.thaw_task(place as usize, task),
             Effect::Authorise { bag } => self.authorise(bag),
-            Effect::MeasureTask { .. } | Effect::FetchOutput { .. } | Effect::SuspendTasks | Effect::ResumeTasks => {
+            Effect::MeasureTask { .. }
+            | Effect::FetchOutput { .. }
+            | Effect::Persist { .. }
+            | Effect::SuspendTasks
+            | Effect::ResumeTasks => {
                 tracing::error!(?effect, "an order that the machine decides about");
             }
             Effect::Notify(notice) => self.notice(notice),
         }
     }
 
-    fn persist(&mut self, ticket: Ticket, changes: Vec<Change>) {
-        for change in &changes {
+    /// The machine's records change, though not yet on the disk.
+    fn changed(&mut self, changes: &[Arc<Change>]) {
+        for change in changes {
             self.kept.apply(change);
-            match change {
+            match &**change {
                 // None is ahead that has to be given something first.
                 Change::Put(Record::Held { bag, ranges, checkpoints, .. }) if !checkpoints.is_empty() => {
                     let waits: IntervalSet = checkpoints.keys().map(|&index| index..index + 1).collect();
@@ -475,9 +468,6 @@ impl Driver {
                 Change::Put(_) | Change::Delete(_) => {}
             }
         }
-        let is_patient = changes.iter().any(is_of_an_end);
-        self.commits.push(ticket, changes, is_patient);
-        self.commits.flow(&self.store);
     }
 
     fn notice(&mut self, notice: Notice) {
@@ -505,32 +495,14 @@ impl Driver {
         }
     }
 
-    /// A write is on disk, or failed: then nothing that depends on it happens, and it is tried again.
-    fn committed(&mut self, result: &CommitResult) {
-        if let Err(error @ CommitError::Broken(_)) = &result.result {
-            self.fatal = Some(error.clone());
-        }
-        let Ended { durable, unwritten } = self.commits.ended(result);
-        for ticket in durable {
-            self.feed(Event::Persisted(ticket));
-        }
-        self.refuse_unwritten(&unwritten);
-        self.tell_unended(&unwritten);
-        self.commits.flow(&self.store);
-    }
-
-    /// A submission that cannot be written is refused, and given up.
-    fn refuse_unwritten(&mut self, keys: &[Vec<u8>]) {
-        let unwritten: Vec<BagId> =
-            self.submitting.keys().copied().filter(|bag| keys.contains(&RecordKey::Bag(*bag).to_bytes())).collect();
-        for bag in unwritten {
-            if let Some(reply) = self.submitting.remove(&bag) {
+    /// These bags could not be written: who submitted one is told that it is given up, who ends one that this goes on.
+    fn tell_unwritten(&mut self, bags: &[BagId]) {
+        for bag in bags {
+            if let Some(reply) = self.submitting.remove(bag) {
                 let why = "the bag could not be written to disk: free some space and submit it again";
                 super::views::answer(reply, Err(super::Refusal::Unavailable(why.to_owned())));
             }
-            // Where some of it has reached the disk all the same, that goes.
-            self.commits.give_up(&RecordKey::Bag(bag).to_bytes());
-            self.feed(Event::Removed(bag));
+            self.tell_unended(*bag);
         }
     }
 
@@ -597,15 +569,6 @@ impl Driver {
             self.first_starts.insert(bag, self.clock.now() - wall);
         }
     }
-}
-
-/// Whether a task has ended, or what is held here has changed: that happens often, and nobody waits for one of them.
-fn is_of_an_end(change: &Change) -> bool {
-    matches!(
-        change,
-        Change::Put(Record::Outbox { .. } | Record::Done { .. } | Record::Held { .. })
-            | Change::Delete(RecordKey::Outbox(..) | RecordKey::Held(_))
-    )
 }
 
 fn interval(period: Duration) -> Interval {

@@ -1,5 +1,7 @@
 //! What peers are given, and the orders that they answer with.
 
+use std::sync::Arc;
+
 use idlewood_machine::Effect as Order;
 use idlewood_overlay::{Body, Node, PeerId};
 use idlewood_scheduler::{BagId, Change, Effect, Event, Message, Notice, Path, Peer, Record as StoreRecord, TaskId};
@@ -116,6 +118,13 @@ impl Shard {
             Order::RunFirstTask { bag, time_limit } => self.run_first_task(host, bag, time_limit, around),
             // It ends when it would have.
             Order::StopFirstTask { .. } => {}
+            Order::Changed(changes) => self.note_held(host, &changes),
+            Order::Write { write, changes, .. } => {
+                let (now, machine) = (self.now, self.host_mut(host));
+                let life = machine.life;
+                let at = machine.store.begin(write, changes, now, around.scenario.persist);
+                self.cause(host, at, host, Occurrence::Durable { life });
+            }
             Order::FreezeWorkers => {
                 let now = self.now;
                 self.host_mut(host).suspend(now);
@@ -123,9 +132,20 @@ impl Shard {
             Order::ThawWorkers => self.thaw_workers(host),
             // Nothing here is limited in memory, or by whether the owner is there.
             Order::Judged(_) => {}
-            Order::FreezeMeasurer | Order::ThawMeasurer | Order::KeepPause(_) | Order::End => {
-                unreachable!("{order:?}, though no owner here orders anything")
+            Order::FreezeMeasurer | Order::ThawMeasurer | Order::KeepPause(_) | Order::End | Order::Unwritten(_) => {
+                unreachable!("{order:?}, though no owner here orders anything and no disk fails")
             }
+        }
+    }
+
+    /// What machines write of what they hold.
+    fn note_held(&mut self, host: HostIndex, changes: &[Arc<Change>]) {
+        if self.is_watched {
+            let held = changes.iter().filter_map(|change| match &**change {
+                Change::Put(StoreRecord::Held { bag, .. }) => Some((host, Deed::Held { bag: bag.id })),
+                Change::Put(_) | Change::Delete(_) => None,
+            });
+            self.deeds.extend(held);
         }
     }
 
@@ -165,17 +185,6 @@ impl Shard {
                 }
                 self.send(host, to.peer, message, around);
             }
-            Effect::Persist { ticket, changes } => {
-                if self.is_watched {
-                    let held = changes.iter().filter_map(|change| match change {
-                        Change::Put(StoreRecord::Held { bag, .. }) => Some((host, Deed::Held { bag: bag.id })),
-                        Change::Put(_) | Change::Delete(_) => None,
-                    });
-                    self.deeds.extend(held);
-                }
-                let at = machine.store.begin(ticket, changes, now, around.scenario.persist);
-                self.cause(host, at, host, Occurrence::Durable { life });
-            }
             // The machine has the manifest at once.
             Effect::Authorise { bag } => {
                 self.cause(host, now, host, Occurrence::Authorised { life, bag: bag.id });
@@ -210,7 +219,11 @@ impl Shard {
             }
             // Tasks here keep none.
             Effect::KeepCheckpoints { .. } => {}
-            Effect::MeasureTask { .. } | Effect::FetchOutput { .. } | Effect::SuspendTasks | Effect::ResumeTasks => {
+            Effect::MeasureTask { .. }
+            | Effect::FetchOutput { .. }
+            | Effect::Persist { .. }
+            | Effect::SuspendTasks
+            | Effect::ResumeTasks => {
                 unreachable!("{effect:?} is for its machine to decide about")
             }
             Effect::Notify(Notice::BagAccepted(bag)) => self.tell(host, News::Accepted(bag)),

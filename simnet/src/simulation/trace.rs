@@ -50,6 +50,11 @@ impl Trace<'_> {
             }
             idlewood_machine::Event::Ordered(_) => self.letter(b'O'),
             idlewood_machine::Event::OwnerSet(_) => self.letter(b'V'),
+            idlewood_machine::Event::Written { write, .. } => {
+                self.letter(b'p');
+                self.word(write.0);
+            }
+            idlewood_machine::Event::Closing => self.letter(b'C'),
             idlewood_machine::Event::Busy(is_busy) => self.letter(if *is_busy { b'B' } else { b'I' }),
             idlewood_machine::Event::FetchEnded { fetch, end } => {
                 self.letter(if matches!(end, FetchEnd::Here { .. }) { b'f' } else { b'n' });
@@ -77,6 +82,19 @@ impl Trace<'_> {
             Order::AbandonFetch { fetch } => {
                 self.letter(b'x');
                 self.word(fetch.0);
+            }
+            Order::Changed(changes) => {
+                self.letter(b'1');
+                changes.iter().for_each(|change| self.change(change));
+            }
+            Order::Write { write, changes, .. } => {
+                self.letter(b'w');
+                self.word(write.0);
+                self.word(changes.len() as u64);
+            }
+            Order::Unwritten(bags) => {
+                self.letter(b'U');
+                bags.iter().for_each(|bag| self.bag(*bag));
             }
             Order::FreezeWorkers => self.letter(b'4'),
             Order::ThawWorkers => self.letter(b'5'),

@@ -1,22 +1,24 @@
-//! A whole machine whose owner comes, goes and has it finish, driven by hand.
+//! A whole machine, driven by hand: its owner comes, goes and has it finish, and its disk fills up.
 
 use std::time::Duration;
 
 use idlewood_machine::policy::hours::LocalTime;
 use idlewood_machine::policy::{Facts, Input, Orders, OwnerSettings};
-use idlewood_machine::{Effect, Event, Machine};
+use idlewood_machine::{Effect, Event, FetchEnd, Machine, WriteEnd};
 use idlewood_overlay::{Contact, GridId, PeerId, Time, WallTime};
 use idlewood_scheduler::{
-    Approval, BagId, BlobId, Config, Effect as PeerEffect, Event as PeerEvent, Finished, Peer, Replication, Submission,
-    TaskId, TaskOutcome,
+    Approval, BagId, BlobId, Config, Effect as PeerEffect, Event as PeerEvent, Finished, Message, Peer, Replication,
+    Speaker, Submission, TaskId, TaskOutcome, TaskResult,
 };
 
 const START: WallTime = WallTime(1_700_000_000_000_000);
 
-/// One machine alone, with a disk that is durable at once; what else it orders is noted.
+/// One machine alone, with a disk that answers at once; what else it orders is noted.
 struct World {
     machine: Machine,
     now: Time,
+    /// How writes end that may not use the reserve.
+    disk: WriteEnd,
     orders: Vec<Effect>,
 }
 
@@ -26,7 +28,7 @@ impl World {
         let config = Config { slots: 1, ..Config::default() };
         let peer = Peer::restore(config, GridId([9; 32]), me, 1, Time::ZERO, START, []).expect("the defaults are good");
         let machine = Machine::new(peer, 1000.0, OwnerSettings::default(), Time::ZERO);
-        let mut world = Self { machine, now: Time::ZERO, orders: Vec::new() };
+        let mut world = Self { machine, now: Time::ZERO, disk: WriteEnd::Durable, orders: Vec::new() };
         world.give(PeerEvent::DeadlineReached);
         world
     }
@@ -36,7 +38,13 @@ impl World {
         self.machine.handle(self.now, event.into(), &mut effects);
         for effect in effects {
             match effect {
-                Effect::Peer(PeerEffect::Persist { ticket, .. }) => self.give(PeerEvent::Persisted(ticket)),
+                Effect::Write { write, from_reserve, .. } => {
+                    let end = if from_reserve { WriteEnd::Durable } else { self.disk };
+                    self.give(Event::Written { write, end });
+                }
+                Effect::Fetch { fetch, .. } => {
+                    self.give(Event::FetchEnded { fetch, end: FetchEnd::Here { checkpoint: None } });
+                }
                 Effect::Peer(PeerEffect::Authorise { bag }) => {
                     let verdict = Ok(Approval { signed_ago: Duration::ZERO, at_hand: true });
                     self.give(PeerEvent::Authorised { bag: bag.id, verdict });
@@ -82,17 +90,33 @@ impl World {
         self.orders.drain(..).find_map(task)
     }
 
-    fn end(&mut self, task: TaskId) {
-        let finished = Finished {
-            success: true,
-            crashed: false,
-            output: BlobId([3; 32]),
-            output_bytes: 0,
-            content: None,
-            work_mops: 1e5,
-            exit_code: Some(0),
+    /// Another machine says results of a bag that nobody knows here: whether they are acknowledged.
+    fn acknowledges(&mut self) -> bool {
+        let result = TaskResult::of(0, 0, finished());
+        let executor = Speaker { incarnation: 1, address: "/b".into() };
+        let message = Message::Results { bag: BagId([8; 32]), executor, results: vec![result], signature: None };
+        self.orders.clear();
+        self.give(PeerEvent::Received { from: PeerId([7; 32]), message });
+        let is_ack = |order: &Effect| {
+            matches!(order, Effect::Peer(PeerEffect::Send { message: Message::ResultsAck { .. }, .. }))
         };
-        self.give(PeerEvent::TaskEnded { task, outcome: TaskOutcome::Finished(finished) });
+        self.orders.iter().any(is_ack)
+    }
+
+    fn end(&mut self, task: TaskId) {
+        self.give(PeerEvent::TaskEnded { task, outcome: TaskOutcome::Finished(finished()) });
+    }
+}
+
+fn finished() -> Finished {
+    Finished {
+        success: true,
+        crashed: false,
+        output: BlobId([3; 32]),
+        output_bytes: 0,
+        content: None,
+        work_mops: 1e5,
+        exit_code: Some(0),
     }
 }
 
@@ -104,6 +128,7 @@ fn minutes(minutes: u64) -> Duration {
 fn no_task_begins_before_the_owner_has_given_no_input_for_the_time_that_ships() {
     let mut world = World::new();
     world.pass(minutes(1));
+    world.orders.clear();
     world.sense(Input::Present);
     assert!(matches!(world.orders[..], [Effect::FreezeWorkers, Effect::Judged(_), ..]), "{:?}", world.orders);
     world.submit(2);
@@ -130,4 +155,34 @@ fn a_machine_that_finishes_ends_when_its_last_task_has_and_the_driver_is_done() 
     world.give(Event::Busy(false));
     world.pass(Duration::from_secs(30));
     assert_eq!(world.orders.iter().filter(|order| **order == Effect::End).count(), 1, "{:?}", world.orders);
+}
+
+#[test]
+fn a_submission_that_the_disk_does_not_take_is_given_up_and_that_is_told() {
+    let mut world = World::new();
+    world.disk = WriteEnd::NoRoom;
+    world.submit(1);
+    let told = world.orders.iter().filter(|order| **order == Effect::Unwritten(vec![BagId([1; 32])])).count();
+    assert_eq!(told, 1, "{:?}", world.orders);
+    world.disk = WriteEnd::Durable;
+    world.pass(minutes(1));
+    assert!(world.machine.peer().bag(BagId([1; 32])).is_none(), "it does not come back");
+    assert_eq!(world.started(), None);
+}
+
+#[test]
+fn a_machine_whose_disk_is_full_takes_no_results_of_others_until_there_is_room() {
+    let mut world = World::new();
+    world.submit(2);
+    let task = world.started().expect("nobody is there");
+    assert!(world.acknowledges());
+    world.disk = WriteEnd::NoRoom;
+    world.end(task);
+    world.pass(Duration::from_secs(3));
+    assert!(!world.acknowledges(), "the result of the own task did not fit");
+    world.pass(Duration::from_millis(2500));
+    assert!(!world.acknowledges());
+    world.disk = WriteEnd::Durable;
+    world.pass(Duration::from_secs(1));
+    assert!(world.acknowledges());
 }
