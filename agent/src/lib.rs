@@ -11,7 +11,7 @@ pub mod control;
 pub mod demo;
 pub mod node;
 pub mod output;
-mod policy;
+mod reasons;
 pub mod settings;
 pub mod submit;
 pub mod tiles;

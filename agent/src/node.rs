@@ -217,7 +217,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         measure_events,
         commands: command_receiver,
         suspends,
-        owner: owner::Owner::new(Watch::start(probe), settings, pause, clock.now()),
+        owner: owner::Owner::new(Watch::start(probe), settings, pause),
         listen: address,
         neighbours,
         bootstrap,

@@ -56,11 +56,11 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use idlewood_machine::policy::OwnerSettings;
+use idlewood_machine::policy::hours::{Days, Hours};
 use idlewood_trust::manifest::OUTPUT_BYTES_MAX;
 use idlewood_units::{ByteSize, Span};
 use serde::{Deserialize, Deserializer, Serialize};
-
-use crate::policy::hours::{Days, Hours};
 
 pub use bags::{Bags, Machine, Objection, Program};
 pub use network::{Address, Network};
@@ -197,17 +197,33 @@ impl Limits {
     }
 }
 
-impl Default for Owner {
-    /// The defaults that HTCondor and BOINC users know.
-    fn default() -> Self {
+impl From<&Settings> for OwnerSettings {
+    fn from(settings: &Settings) -> Self {
+        let (owner, limits) = (&settings.owner, &settings.limits);
         Self {
-            idle: Span(Duration::from_secs(5 * 60)),
-            vacate: Span(Duration::from_secs(10 * 60)),
-            on_battery: false,
-            foreign_cpu_percent: Within(25),
+            idle: owner.idle.0,
+            vacate: owner.vacate.0,
+            on_battery: owner.on_battery,
+            foreign_cpu_percent: owner.foreign_cpu_percent.get(),
+            hours: owner.hours.clone(),
+            days: owner.days.clone(),
+            idle_cpu_percent: limits.idle.cpu_percent.get(),
+            in_use_cpu_percent: limits.in_use.cpu_percent.get(),
+        }
+    }
+}
+
+impl Default for Owner {
+    fn default() -> Self {
+        let shipped = OwnerSettings::default();
+        Self {
+            idle: Span(shipped.idle),
+            vacate: Span(shipped.vacate),
+            on_battery: shipped.on_battery,
+            foreign_cpu_percent: Within(shipped.foreign_cpu_percent),
             programs: Vec::new(),
-            hours: Vec::new(),
-            days: Vec::new(),
+            hours: shipped.hours,
+            days: shipped.days,
         }
     }
 }
@@ -231,13 +247,14 @@ impl Default for Limits {
 
 impl Default for IdleLimits {
     fn default() -> Self {
-        Self { cpu_percent: Within(100) }
+        Self { cpu_percent: Within(OwnerSettings::default().idle_cpu_percent) }
     }
 }
 
 impl Default for InUseLimits {
     fn default() -> Self {
-        Self { cpu_percent: Within(0), memory: None, upload: None, download: None }
+        let cpu_percent = Within(OwnerSettings::default().in_use_cpu_percent);
+        Self { cpu_percent, memory: None, upload: None, download: None }
     }
 }
 

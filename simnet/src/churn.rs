@@ -21,12 +21,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use idlewood_machine::policy::hours::LocalTime;
+use idlewood_machine::policy::{Facts, Input};
 use idlewood_overlay::Time;
 use rand::RngExt;
 
 use crate::availability::{Availability, Machine};
 use crate::processor_load::ProcessorLoad;
-use crate::random::{SmallStream, exponential, happens, ln, lognormal, quantile, weibull};
+use crate::random::{SmallStream, exp, exponential, happens, ln, lognormal, quantile, weibull};
 use crate::scenario::{Owners, Scenario, Sessions, loaded};
 
 const HOUR_S: f64 = 3600.0;
@@ -214,6 +216,8 @@ impl Churn {
 pub struct Owner {
     session: Option<Duration>,
     away: Duration,
+    /// For how much of that they still count as there.
+    idle: Duration,
     trace: Option<Busy>,
     rng: SmallStream,
 }
@@ -245,7 +249,8 @@ impl Owner {
             Busy { load: Arc::clone(load), machine: host, percent: scenario.owner_percent, moment }
         });
         let rng = SmallStream::new(scenario.seed, "owner", u64::from(host));
-        Self { session: scenario.owner_session, away: scenario.owner_away, trace, rng }
+        let (session, away, idle) = (scenario.owner_session, scenario.owner_away, scenario.owner_idle);
+        Self { session, away, idle, trace, rng }
     }
 
     /// How long the owner stays away from `now` on; `None`: for good.
@@ -264,13 +269,27 @@ impl Owner {
         }
     }
 
-    /// Share of time that the owner is away.
+    /// Share of time that the owner is away, and counts as such.
     pub fn share_away(&self) -> f64 {
         if let Some(trace) = &self.trace {
-            return 1.0 - trace.load.share_above(trace.machine, trace.percent);
+            return 1.0 - trace.load.share_after(trace.machine, trace.percent, self.idle);
         }
         let away_s = self.away.as_secs_f64();
-        self.session.map_or(1.0, |session| away_s / (away_s + session.as_secs_f64()))
+        // Of an exponential absence what is longer than that.
+        let longer = exp(-(self.idle.as_secs_f64() / away_s).min(600.0));
+        self.session.map_or(1.0, |session| away_s * longer / (away_s + session.as_secs_f64()))
+    }
+}
+
+/// What a machine senses when its owner comes, who gives input until they leave, or has just given the last.
+pub(crate) fn sensed(here: bool) -> Facts {
+    Facts {
+        input: if here { Input::Present } else { Input::Idle(Duration::ZERO) },
+        on_battery: false,
+        foreign_cpu: None,
+        program: None,
+        disk_room: 1.0,
+        local: LocalTime { weekday: 0, minute: 0 },
     }
 }
 
@@ -394,13 +413,34 @@ mod tests {
     #[test]
     fn owners_come_and_go_as_often_as_they_should() {
         let hour = Duration::from_secs(3600);
-        let mut owner =
-            Owner::new(&Scenario { owner_session: Some(hour), owner_away: hour * 3, ..Scenario::default() }, 1);
+        let owned = Scenario { owner_idle: Duration::ZERO, ..Scenario::default() };
+        let mut owner = Owner::new(&Scenario { owner_session: Some(hour), owner_away: hour * 3, ..owned }, 1);
         let (here, away): (f64, f64) = (0..4_000)
             .map(|_| (seconds(owner.session(Time::ZERO)), seconds(owner.away(Time::ZERO))))
             .fold((0.0, 0.0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
         assert!((away / (here + away) - owner.share_away()).abs() < 0.02 && owner.share_away() == 0.75);
         assert_eq!(Owner::new(&Scenario::default(), 1).away(Time::ZERO), None);
+    }
+
+    /// The agent takes the owner for gone when there was no input for a while.
+    #[test]
+    fn the_share_away_counts_no_time_in_which_the_owner_still_counts_as_present() {
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        let owner_idle = minutes(5);
+        let (owner_session, owner_away) = (Some(minutes(10)), minutes(20));
+        let mut owner = Owner::new(&Scenario { owner_session, owner_away, owner_idle, ..Scenario::default() }, 1);
+        let (mut for_tasks, mut all) = (0.0, 0.0);
+        for _ in 0..20_000 {
+            let (here, away) = (seconds(owner.session(Time::ZERO)), seconds(owner.away(Time::ZERO)));
+            for_tasks += (away - owner_idle.as_secs_f64()).max(0.0);
+            all += here + away;
+        }
+        assert!((owner.share_away() - for_tasks / all).abs() < 0.01, "{} {}", owner.share_away(), for_tasks / all);
+        let mut scenario = Scenario { owners: Owners::Load, owner_percent: 49, owner_idle, ..Scenario::default() };
+        scenario.inputs.owners = Some(Arc::new(ProcessorLoad::parse("0 90 10 10 80\n1 10 90 10 10\n").unwrap()));
+        assert_eq!([0, 1].map(|host| Owner::new(&scenario, host).share_away()), [0.25, 0.5]);
+        scenario.owner_idle = minutes(7);
+        assert_eq!(Owner::new(&scenario, 1).share_away(), 0.4);
     }
 
     /// All from one moment of that day on, repeatedly.
@@ -422,6 +462,7 @@ mod tests {
         };
         for seed in 0..20 {
             let mut scenario = Scenario { seed, owners: Owners::Load, owner_percent: 49, ..Scenario::default() };
+            scenario.owner_idle = Duration::ZERO;
             scenario.inputs.owners = Some(Arc::new(load.clone()));
             let mut owners: Vec<Owner> = (0..5).map(|host| Owner::new(&scenario, host)).collect();
             assert_eq!(owners.iter().map(Owner::share_away).collect::<Vec<_>>(), [0.5, 0.5, 1.0, 0.0, 0.5]);

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use idlewood_machine::policy::OwnerSettings;
 use idlewood_machine::{Effect, Event, FetchId, JobId, Machine};
 use idlewood_overlay::{Contact, GridId, PeerId, Time, WallTime};
 use idlewood_scheduler::{BagId, DeclineReason, Peer, TaskId};
@@ -176,7 +177,10 @@ impl Host {
         let grid = GridId(digest(scenario.seed, "grid", 0));
         let seed = u64::from_le_bytes(seed_bytes);
         let peer = Peer::restore(config.clone(), grid, me, seed, Time::ZERO, wall_now, self.store.records());
-        self.machine = Some(Machine::new(peer.expect("settings that were validated"), &config));
+        let peer = peer.expect("settings that were validated");
+        let settings =
+            OwnerSettings { idle: scenario.owner_idle, vacate: scenario.peer.vacate_after, ..OwnerSettings::default() };
+        self.machine = Some(Machine::new(peer, &config, settings, Time::ZERO));
     }
 
     /// The power is cut. `queue_lost`: what it held for others is gone too.

@@ -78,10 +78,21 @@ impl ProcessorLoad {
         TICK * self.machines[0].len() as u32
     }
 
-    /// Share of the time that machine number `machine`, modulo their number, is above so many percent.
-    pub fn share_above(&self, machine: u32, percent: u8) -> f64 {
+    /// Share of the time that machine number `machine`, modulo their number, is above so many percent, or was so less than `after`
+    /// ago.
+    pub fn share_after(&self, machine: u32, percent: u8, after: Duration) -> f64 {
         let loads = self.loads(machine);
-        loads.iter().filter(|&&load| load > percent).count() as f64 / loads.len() as f64
+        let is_above = |tick: usize| loads[tick % loads.len()] > percent;
+        let of_tick = |tick: usize| {
+            let below = (0..loads.len()).take_while(|back| !is_above(tick + loads.len() - back)).count();
+            match below {
+                0 => TICK,
+                _ if below == loads.len() => Duration::ZERO,
+                _ => after.saturating_sub(TICK * (below as u32 - 1)).min(TICK),
+            }
+        };
+        let all: Duration = (0..loads.len()).map(of_tick).sum();
+        all.as_secs_f64() / self.span().as_secs_f64()
     }
 
     /// Time from `at` until the load of that machine is above so many percent, or not above: zero if it is now, `None`
@@ -110,7 +121,10 @@ mod tests {
     #[test]
     fn a_day_is_repeated() {
         let day = ProcessorLoad::parse("0 10 50 51 0\n7 0 0 0 0\n").unwrap();
-        assert_eq!((day.span(), day.share_above(2, 50), day.share_above(1, 0)), (seconds(1_200), 0.25, 0.0));
+        assert_eq!(
+            (day.span(), day.share_after(2, 50, Duration::ZERO), day.share_after(1, 0, seconds(900))),
+            (seconds(1_200), 0.25, 0.0)
+        );
         for (at, above, expected) in [
             (0, true, 600),
             (0, false, 0),

@@ -12,6 +12,7 @@ mod valid;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use idlewood_machine::policy::OwnerSettings;
 use idlewood_overlay::Time;
 use idlewood_scheduler::Replication;
 use serde::{Deserialize, Serialize};
@@ -174,6 +175,10 @@ pub struct Scenario {
     /// Mean time that the owner is away from a machine that is up, at least 1 s. Default 2 h: our guess.
     #[serde(rename(serialize = "owner_away_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     pub owner_away: Duration,
+    /// How long after their last input the owner counts as present, by the machine's settings, at most one day. Default 5 min: the
+    /// agent's.
+    #[serde(rename(serialize = "owner_idle_s"), serialize_with = "seconds", deserialize_with = "from_text")]
+    pub owner_idle: Duration,
     /// Whether a failure loses what the machine held for others, queue and finished results, as in the paper; bags
     /// submitted from it stay. Default false: all that is durable stays, as in the agent.
     pub queue_lost: bool,
@@ -347,6 +352,7 @@ impl Default for Scenario {
             owner_percent: 25,
             owner_session: None,
             owner_away: Duration::from_secs(2 * 3600),
+            owner_idle: OwnerSettings::default().idle,
             queue_lost: false,
             leave_percent: 0.0,
             steady_percent: 0.0,

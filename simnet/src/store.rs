@@ -4,23 +4,25 @@
 //! moment; a power cut before that undoes it. Records are kept as their encoded bytes, so that a restart reads what a
 //! real store would give back.
 //!
-//! Writes that come while the disk is flushing go together with the next flush, as the agent's store does it
-//! (`agent/store/src/writer.rs`): with a flush for each, the disk of a submitter would be busy for minutes with what thousands
-//! of machines tell it at once.
+//! Which changes go together, and when, is decided by `idlewood_machine`. A write that comes while the disk is flushing begins with the
+//! next flush, as the agent's store does it (`agent/store/src/writer.rs`). Left out: that the store lets patient writes wait for others,
+//! and disks that are full or fail.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
+use idlewood_machine::WriteId;
 use idlewood_overlay::Time;
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagId, Change, Record, RecordKey, TaskId, Ticket};
+use idlewood_scheduler::{BagId, Change, Record, RecordKey, TaskId};
 
 /// The disk of one machine.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     records: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Writes under way, oldest first.
-    pending: VecDeque<(Ticket, Vec<Change>)>,
+    pending: VecDeque<(WriteId, Vec<Arc<Change>>)>,
     /// When the last flush ends.
     flushed: Time,
     /// Outputs of tasks that ran here.
@@ -31,8 +33,8 @@ pub(crate) struct Store {
 
 impl Store {
     /// A write is asked for: when it becomes durable, where a flush takes so long.
-    pub(crate) fn begin(&mut self, ticket: Ticket, changes: Vec<Change>, now: Time, flush: Duration) -> Time {
-        self.pending.push_back((ticket, changes));
+    pub(crate) fn begin(&mut self, write: WriteId, changes: Vec<Arc<Change>>, now: Time, flush: Duration) -> Time {
+        self.pending.push_back((write, changes));
         // A flush that ends later than that has not begun.
         if self.flushed <= now + flush {
             self.flushed = self.flushed.max(now) + flush;
@@ -40,11 +42,11 @@ impl Store {
         self.flushed
     }
 
-    /// The oldest write under way becomes durable: its ticket and what changed.
-    pub(crate) fn commit(&mut self) -> Option<(Ticket, Vec<Change>)> {
-        let (ticket, changes) = self.pending.pop_front()?;
+    /// The oldest write under way becomes durable: its number and what changed.
+    pub(crate) fn commit(&mut self) -> Option<(WriteId, Vec<Arc<Change>>)> {
+        let (write, changes) = self.pending.pop_front()?;
         for change in &changes {
-            match change {
+            match &**change {
                 Change::Put(record) => {
                     self.records.insert(record.key().to_bytes(), record.encode());
                 }
@@ -59,7 +61,7 @@ impl Store {
                 }
             }
         }
-        Some((ticket, changes))
+        Some((write, changes))
     }
 
     /// The power is cut.
@@ -110,19 +112,23 @@ impl Store {
 mod tests {
     use super::*;
 
+    fn put(incarnation: u64) -> Vec<Arc<Change>> {
+        vec![Arc::new(Change::Put(Record::Incarnation(incarnation)))]
+    }
+
     #[test]
     fn acknowledged_writes_survive_a_power_cut_and_others_do_not() {
         let mut store = Store::default();
         let (now, flush) = (Time::ZERO, Duration::from_millis(5));
-        store.begin(Ticket(0), vec![Change::Put(Record::Incarnation(5))], now, flush);
-        store.begin(Ticket(1), vec![Change::Put(Record::Incarnation(6))], now, flush);
+        store.begin(WriteId(0), put(5), now, flush);
+        store.begin(WriteId(1), put(6), now, flush);
         assert_eq!(store.records(), []);
-        assert_eq!(store.commit().map(|(ticket, _)| ticket), Some(Ticket(0)));
+        assert_eq!(store.commit().map(|(write, _)| write), Some(WriteId(0)));
         store.lose_pending();
         assert_eq!(store.commit(), None);
         assert_eq!(store.records(), [Record::Incarnation(5)]);
-        store.begin(Ticket(0), vec![Change::Delete(RecordKey::Incarnation)], now, flush);
-        assert_eq!(store.commit().map(|(ticket, _)| ticket), Some(Ticket(0)));
+        store.begin(WriteId(0), vec![Arc::new(Change::Delete(RecordKey::Incarnation))], now, flush);
+        assert_eq!(store.commit().map(|(write, _)| write), Some(WriteId(0)));
         assert_eq!(store.records(), []);
     }
 
@@ -130,11 +136,11 @@ mod tests {
     fn writes_that_wait_for_a_flush_go_together_with_the_next() {
         let mut store = Store::default();
         let ends = [0, 0, 1, 4, 5, 9, 10, 30].map(|ms| {
-            let changes = vec![Change::Put(Record::Incarnation(5))];
-            store.begin(Ticket(0), changes, Time::from_micros(1000 * ms), Duration::from_millis(5)).as_micros() / 1000
+            let changes = put(5);
+            store.begin(WriteId(0), changes, Time::from_micros(1000 * ms), Duration::from_millis(5)).as_micros() / 1000
         });
         assert_eq!(ends, [5, 10, 10, 10, 15, 15, 20, 35]);
         store.lose_pending();
-        assert_eq!(store.begin(Ticket(0), Vec::new(), Time::ZERO, Duration::from_millis(5)), Time::from_micros(5000));
+        assert_eq!(store.begin(WriteId(0), Vec::new(), Time::ZERO, Duration::from_millis(5)), Time::from_micros(5000));
     }
 }

@@ -35,6 +35,7 @@ downtime = "2m"
 leave_percent = 30
 owner_session = "5m"
 owner_away = "30m"
+owner_idle = "0s"
 fails_percent = 10
 crashes_percent = 5
 queue_lost = true

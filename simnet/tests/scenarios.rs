@@ -78,7 +78,8 @@ fn owners_delay_work_and_lose_none_of_it() {
     let scenario = Scenario { nodes: 6, bags: 2, tasks_per_node: 4, ..Scenario::default() };
     let alone = run_to_the_end(scenario.clone());
     let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
-    let owned = Scenario { owner_session: Some(minutes(5)), owner_away: minutes(5), ..scenario };
+    let owned =
+        Scenario { owner_session: Some(minutes(5)), owner_away: minutes(5), owner_idle: Duration::ZERO, ..scenario };
     let report = run_to_the_end(owned.clone());
     assert!(report.reclaims > 10, "{report:?}");
     assert!(report.makespan_s > 1.3 * alone.makespan_s, "{} after {}", report.makespan_s, alone.makespan_s);

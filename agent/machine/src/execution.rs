@@ -134,7 +134,7 @@ impl Execution {
 
     // ---- what the peer orders ----
 
-    /// Takes an order of the peer that is about tasks, and gives any other back. Of what the peer writes down it notes what is held.
+    /// Takes an order of the peer that is about tasks, and gives any other back.
     pub(crate) fn take(
         &mut self,
         peer_order: idlewood_scheduler::Effect,
@@ -152,12 +152,7 @@ impl Execution {
                 debug_assert!(self.stands_still(), "the owner is back, and workers were not frozen");
             }
             idlewood_scheduler::Effect::ResumeTasks => {}
-            other => {
-                if let idlewood_scheduler::Effect::Persist { changes, .. } = &other {
-                    self.note_changes(changes, effects);
-                }
-                return Some(other);
-            }
+            other => return Some(other),
         }
         None
     }
@@ -289,7 +284,6 @@ impl Execution {
             WorkEvent::Ended { slot, job, wall, outcome } => self.job_ended(now, slot, job, wall, outcome, effects),
             WorkEvent::Over { job, task, outcome } => self.over(job, task, outcome, effects),
             WorkEvent::TakenBack { slot, jobs } => self.taken_back(slot, jobs, effects),
-            WorkEvent::Allowed { stands_still, takes_work } => self.allow(now, stands_still, takes_work, effects),
             WorkEvent::MemoryMax(bytes) => self.set_memory_max(bytes),
         }
     }
@@ -409,7 +403,7 @@ impl Execution {
         }
     }
 
-    fn allow(&mut self, now: Time, stands_still: bool, takes_work: bool, effects: &mut Vec<Effect>) {
+    pub(crate) fn allow(&mut self, now: Time, stands_still: bool, takes_work: bool, effects: &mut Vec<Effect>) {
         if stands_still && self.frozen_since.is_none() {
             self.frozen_since = Some(now);
             order(effects, WorkOrder::FreezeAll);

@@ -5,20 +5,27 @@
 //! simulated. A [`Machine`] has the contract of a peer: it is given the time, draws nothing by chance of its own, and never waits.
 //!
 //! Parts own their fields: `outputs` decides which outputs of its bags a machine fetches, and when; `measuring` whose first task
-//! runs to show how long a task takes; `execution` what workers run, and what they are given ahead.
+//! runs to show how long a task takes; `execution` what workers run, and what they are given ahead; `policy` whether the owner lets
+//! tasks run, and `owner` what follows for those that do; `finishing` when a machine that was told to finish may end; `writes` in which
+//! order records go to the disk, and what becomes of those that do not get there.
 //!
-//! Left out so far, and decided in the agent: how results are batched, the order of writes, whether the owner lets tasks run, and
-//! that a machine with a full disk, or one that finishes, hands its tasks back at once.
+//! Left out so far, and decided in the agent: how results are batched.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod execution;
+mod finishing;
 mod machine;
 mod measuring;
 mod outputs;
+mod owner;
+pub mod policy;
+mod writes;
 
 pub use execution::{JOBS_MAX, JobId, WorkEvent, WorkOrder};
 pub use machine::{Effect, Event, Machine};
 pub use measuring::FirstTask;
 pub use outputs::{FETCHES_MAX, FetchEnd, FetchId, Wanted};
+pub use owner::Owner;
+pub use writes::{RECORD_BYTES_MAX, WriteEnd, WriteId};

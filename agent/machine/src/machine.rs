@@ -1,21 +1,46 @@
 //! The machine: feeds its peer, and takes from the peer's orders those that its parts decide about.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::Time;
-use idlewood_scheduler::{BagId, Change, Config, Peer, Record, TaskId};
+use idlewood_scheduler::{BagId, Change, Config, Notice, Peer, Record, RecordKey, TaskId, Ticket};
 
-use crate::execution::{Ended, Execution, WorkEvent, WorkOrder};
+use crate::execution::{Ended as JobEnded, Execution, WorkEvent, WorkOrder};
+use crate::finishing::Finishing;
 use crate::measuring::{FirstTask, Measured, Measuring};
 use crate::outputs::{FetchEnd, FetchId, Outputs, Wanted};
+use crate::owner::Owner;
+use crate::policy::{Facts, Judgement, Orders, OwnerSettings, Pause};
+use crate::writes::{Ended, WriteEnd, WriteId, Writes};
 
 /// A fact that reached this machine.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// What its peer alone has to do with, but for what the events below say in its place: never
-    /// [`idlewood_scheduler::Event::Fetched`], [`idlewood_scheduler::Event::Measured`] nor
-    /// [`idlewood_scheduler::Event::TaskEnded`].
+    /// [`idlewood_scheduler::Event::Fetched`], `Measured`, `TaskEnded`, `Persisted`, `DiskFull`, `OwnerReturned`, `OwnerLeft`, `Vacate` or
+    /// `VacatesAfter`.
     Peer(idlewood_scheduler::Event),
+    /// The owner's input and all else that the policy judges by was looked at: to be said at input, and every second where the owner
+    /// has set hours or limits of others' processor use.
+    Sensed(Facts),
+    /// The owner ordered this; what was ordered before does not count any more.
+    Ordered(Orders),
+    /// The owner has changed the settings.
+    OwnerSet(OwnerSettings),
+    /// Whether the driver does anything that must end before a machine that finishes may: a worker that is not free, a submission on
+    /// its way in, checkpoints that are being packed.
+    Busy(bool),
+    /// The answer to [`Effect::Write`].
+    Written {
+        /// Which write.
+        write: WriteId,
+        /// How it ended.
+        end: WriteEnd,
+    },
+    /// The driver is about to close the disk, which writes what it has been given until then.
+    Closing,
     /// The answer to [`Effect::Fetch`].
     FetchEnded {
         /// Which fetch.
@@ -49,9 +74,37 @@ impl From<idlewood_scheduler::Event> for Event {
 /// An order to the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Of the peer, but for what the orders below say in its place: never [`idlewood_scheduler::Effect::FetchOutput`],
-    /// [`idlewood_scheduler::Effect::MeasureTask`], nor to start, stop, freeze, thaw, suspend or resume tasks.
+    /// Of the peer, but for what the orders below say in its place: never [`idlewood_scheduler::Effect::FetchOutput`], `MeasureTask`,
+    /// `Persist`, nor to start, stop, freeze, thaw, suspend or resume tasks.
     Peer(idlewood_scheduler::Effect),
+    /// The machine's records become these. They are not on the disk yet, but what the driver keeps beside them follows now.
+    Changed(Vec<Arc<Change>>),
+    /// Make these changes durable, all or none of them, after those of earlier writes; [`Event::Written`] follows. At most 1,024 are
+    /// with the driver.
+    Write {
+        /// Names the write.
+        write: WriteId,
+        /// At most one of each record.
+        changes: Vec<Arc<Change>>,
+        /// It may wait some milliseconds for others to go to the disk with.
+        is_patient: bool,
+        /// It takes on nothing new, and may use what is set aside for a full disk.
+        from_reserve: bool,
+    },
+    /// The records of these bags could not be written: whoever waits for that hears so. Submissions among them are given up; ends of
+    /// bags are tried again.
+    Unwritten(Vec<BagId>),
+    /// Freeze a first task that is measured, and those that come.
+    FreezeMeasurer,
+    /// Undo that.
+    ThawMeasurer,
+    /// Whether tasks may run, and how, or whether the owner is there, has changed: this holds now. Limits of memory and of the line
+    /// follow it.
+    Judged(Judgement),
+    /// Keep the owner's pause, or that there is none, so that it outlives the driver.
+    KeepPause(Option<Pause>),
+    /// The machine has finished as it was told: end in good order.
+    End,
     /// Get the output of a task and keep it durably; [`Event::FetchEnded`] follows.
     Fetch {
         /// Names the fetch.
@@ -88,18 +141,31 @@ pub struct Machine {
     outputs: Outputs,
     measuring: Measuring,
     execution: Execution,
+    owner: Owner,
+    finishing: Finishing,
+    writes: Writes,
+    /// As the peer was told last.
+    disk_was_full: bool,
+    /// Bags whose submission is not durable yet.
+    submitting: BTreeSet<BagId>,
     peer_effects: Vec<idlewood_scheduler::Effect>,
 }
 
 impl Machine {
-    /// A machine with this peer, whose settings these are.
-    pub fn new(peer: Peer, config: &Config) -> Self {
+    /// A machine with this peer, whose settings are `config`, and with these settings of its owner. The vacate time among them is the
+    /// one that the peer was made with.
+    pub fn new(peer: Peer, config: &Config, settings: OwnerSettings, now: Time) -> Self {
         Self {
             peer,
             speed_mops: config.speed_mops,
             outputs: Outputs::default(),
             measuring: Measuring::default(),
             execution: Execution::new(config),
+            owner: Owner::new(settings, now),
+            finishing: Finishing::default(),
+            writes: Writes::default(),
+            disk_was_full: false,
+            submitting: BTreeSet::new(),
             peer_effects: Vec::new(),
         }
     }
@@ -107,6 +173,21 @@ impl Machine {
     /// Its peer, to look at.
     pub fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// What it knows of its owner, to look at.
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// Whether the disk keeps up, so that more may be taken in that will have to be written.
+    pub fn has_room(&self) -> bool {
+        self.writes.has_room()
+    }
+
+    /// The same of ends of tasks: workers wait before others do.
+    pub fn has_room_for_tasks(&self) -> bool {
+        self.writes.has_room_for_tasks()
     }
 
     /// Whether outputs of its bags wait until it has room for them.
@@ -124,7 +205,12 @@ impl Machine {
         match event {
             Event::Peer(event) => {
                 if matches!(event, idlewood_scheduler::Event::DeadlineReached) {
+                    self.of_owner(now, effects, |owner, effects| owner.wake(now, effects));
+                    self.writes.wake(now, effects);
                     self.execution.relieve(now);
+                }
+                if let idlewood_scheduler::Event::Submitted(submission) = &event {
+                    self.submitting.insert(submission.id);
                 }
                 self.feed(now, Some(event), effects);
             }
@@ -132,6 +218,14 @@ impl Machine {
                 self.execution.handle(now, event, effects);
                 self.feed(now, None, effects);
             }
+            Event::Sensed(facts) => self.of_owner(now, effects, |owner, effects| owner.sense(facts, now, effects)),
+            Event::Ordered(orders) => self.of_owner(now, effects, |owner, effects| owner.order(orders, now, effects)),
+            Event::OwnerSet(settings) => {
+                self.of_owner(now, effects, |owner, effects| owner.set(settings, now, effects));
+            }
+            Event::Busy(is_busy) => self.finishing.note_busy(is_busy),
+            Event::Written { write, end } => self.written(now, write, end, effects),
+            Event::Closing => self.writes.close(effects),
             Event::FetchEnded { fetch, end } => {
                 if let Some((task, end)) = self.outputs.ended(fetch, end, now) {
                     let here = matches!(end, FetchEnd::Here { .. });
@@ -149,16 +243,95 @@ impl Machine {
         let is_open = |bag| self.peer.bag(bag).is_some_and(|bag| bag.closed.is_none());
         self.outputs.fetch(now, |wanted| is_open(wanted.task.bag), effects);
         self.measuring.begin(now, is_open, effects);
+        self.tell_of_disk(now, effects);
+        self.finish(now, effects);
         if cfg!(debug_assertions) {
             self.execution.check_invariants();
+        }
+    }
+
+    /// What is known of the owner changes: workers are frozen or thawed first, then the driver and the peer hear of it.
+    fn of_owner(
+        &mut self,
+        now: Time,
+        effects: &mut Vec<Effect>,
+        change: impl FnOnce(&mut Owner, &mut Vec<Effect>) -> Vec<idlewood_scheduler::Event>,
+    ) {
+        let mut owner_effects = Vec::new();
+        let told = change(&mut self.owner, &mut owner_effects);
+        let takes_work = self.owner.judgement().takes_work;
+        self.execution.allow(now, self.owner.workers_stand_still(), takes_work, effects);
+        effects.append(&mut owner_effects);
+        for event in told {
+            self.feed(now, Some(event), effects);
+        }
+        self.feed(now, None, effects);
+    }
+
+    /// A write has ended: what depends on it happens, or does not, and more is written.
+    fn written(&mut self, now: Time, write: WriteId, end: WriteEnd, effects: &mut Vec<Effect>) {
+        let Ended { durable, unwritten } = self.writes.ended(write, end, now);
+        for ticket in durable {
+            self.feed(now, Some(idlewood_scheduler::Event::Persisted(ticket)), effects);
+        }
+        let bag = |key| if let RecordKey::Bag(bag) = key { Some(bag) } else { None };
+        let bags: Vec<BagId> = unwritten.into_iter().filter_map(bag).collect();
+        if !bags.is_empty() {
+            effects.push(Effect::Unwritten(bags.clone()));
+        }
+        for bag in bags {
+            if self.submitting.remove(&bag) {
+                // Where some of it has reached the disk all the same, that goes.
+                self.writes.give_up(RecordKey::Bag(bag));
+                self.feed(now, Some(idlewood_scheduler::Event::Removed(bag)), effects);
+            }
+        }
+        self.writes.flow(effects);
+    }
+
+    /// The peer hears when the disk is full, and when it has room again.
+    fn tell_of_disk(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        let is_full = self.writes.is_full();
+        if std::mem::replace(&mut self.disk_was_full, is_full) != is_full {
+            self.feed(now, Some(idlewood_scheduler::Event::DiskFull(is_full)), effects);
+        }
+    }
+
+    /// The peer's records change.
+    fn persist(&mut self, ticket: Ticket, changes: Vec<Change>, effects: &mut Vec<Effect>) {
+        let closed = closed_by(&changes);
+        self.execution.note_changes(&changes, effects);
+        let changes: Vec<Arc<Change>> = changes.into_iter().map(Arc::new).collect();
+        effects.push(Effect::Changed(changes.clone()));
+        self.writes.push(ticket, &changes, effects);
+        for bag in closed {
+            self.outputs.let_go(bag, effects);
+            self.measuring.stop(bag, effects);
+        }
+    }
+
+    fn finish(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        let is_ordered = self.owner.orders().finish;
+        let runs = is_ordered && self.execution.is_busy();
+        let all_taken =
+            is_ordered && self.writes.is_empty() && self.peer.held().iter().all(|held| held.unacknowledged == 0);
+        if self.finishing.is_over(is_ordered, runs, all_taken, now) {
+            effects.push(Effect::End);
         }
     }
 
     /// When [`Machine::handle`] next has timed work to do, on [`idlewood_scheduler::Event::DeadlineReached`]; `None` when only an
     /// event can wake it.
     pub fn deadline(&self) -> Option<Time> {
-        let parts = [self.outputs.deadline(), self.measuring.deadline(), self.execution.deadline()];
-        parts.into_iter().chain([self.peer.deadline()]).flatten().min()
+        let of_parts = [
+            self.outputs.deadline(),
+            self.measuring.deadline(),
+            self.execution.deadline(),
+            self.owner.deadline(),
+            self.finishing.deadline(),
+            self.writes.deadline(),
+        ];
+        of_parts.into_iter().chain([self.peer.deadline()]).flatten().min()
     }
 
     /// Gives the peer an event, if there is one, and tells it what has come of tasks.
@@ -171,7 +344,7 @@ impl Machine {
             if let Some(task) = refused.pop() {
                 let refusal = idlewood_scheduler::Event::Fetched { task, here: false, checkpoint: None };
                 self.tell_peer(now, refusal, &mut refused, effects);
-            } else if let Some(Ended { job, task, outcome }) = self.execution.next_ended() {
+            } else if let Some(JobEnded { job, task, outcome }) = self.execution.next_ended() {
                 let ended = idlewood_scheduler::Event::TaskEnded { task, outcome };
                 self.tell_peer(now, ended, &mut refused, effects);
                 // By now the peer's record holds the output, or nobody wants it.
@@ -205,14 +378,13 @@ impl Machine {
                     }
                 }
                 idlewood_scheduler::Effect::MeasureTask { bag } => self.measuring.push(bag),
+                idlewood_scheduler::Effect::Persist { ticket, changes } => self.persist(ticket, changes, effects),
                 order => {
                     let Some(order) = self.execution.take(order, effects) else { continue };
-                    let closed = closed_by(&order);
-                    effects.push(Effect::Peer(order));
-                    for bag in closed {
-                        self.outputs.let_go(bag, effects);
-                        self.measuring.stop(bag, effects);
+                    if let idlewood_scheduler::Effect::Notify(Notice::BagAccepted(bag)) = &order {
+                        self.submitting.remove(bag);
                     }
+                    effects.push(Effect::Peer(order));
                 }
             }
         }
@@ -220,9 +392,8 @@ impl Machine {
     }
 }
 
-/// Bags that a write closes.
-fn closed_by(order: &idlewood_scheduler::Effect) -> Vec<BagId> {
-    let idlewood_scheduler::Effect::Persist { changes, .. } = order else { return Vec::new() };
+/// Bags that these changes close.
+fn closed_by(changes: &[Change]) -> Vec<BagId> {
     let closed = |change: &Change| match change {
         Change::Put(Record::Bag { bag, closed: Some(_), .. }) => Some(bag.id),
         Change::Put(_) | Change::Delete(_) => None,

@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use idlewood_machine::policy::Orders;
 use idlewood_machine::{FetchEnd, FetchId, JobId, Machine};
 use idlewood_net::{NetEvent, NetHandle};
 use idlewood_overlay::{Contact, GridId, Time};
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{
-    BagId, Change, Config, DeclineReason, Effect, Event, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket,
-};
+use idlewood_scheduler::{BagId, Config, DeclineReason, Effect, Event, Message, Notice, Peer, TaskId};
 use idlewood_sensing::suspend::{Sleep, Suspend};
 use idlewood_store::{CommitError, CommitResult, Store};
 use idlewood_trust::Gate;
@@ -29,7 +28,6 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::absence::Absence;
 use super::checkpoints;
-use super::commits::{Commits, Ended};
 use super::ending::Ending;
 use super::execution::Work;
 use super::handle::{Command, Reply};
@@ -177,7 +175,7 @@ pub(super) struct Driver {
     worker_events: mpsc::Receiver<WorkerEvent>,
     pub(super) measurer: Pool,
     measure_events: mpsc::Receiver<WorkerEvent>,
-    commands: mpsc::Receiver<Command>,
+    pub(super) commands: mpsc::Receiver<Command>,
     suspends: mpsc::Receiver<Suspend>,
     sleep: Sleep,
     pub(super) owner: Owner,
@@ -186,9 +184,8 @@ pub(super) struct Driver {
     bootstrap: Vec<Multiaddr>,
     absence: Absence,
     pub(super) pins: Pins,
-    pub(super) commits: Commits,
-    /// As the peer was told last.
-    disk_was_full: bool,
+    /// The last write to end has failed.
+    pub(super) write_fails: bool,
     pub(super) work: Work,
     pub(super) jobs: Jobs<Done>,
     /// Work beside the loop for whoever waits for an answer: it goes on also while what is to be written has no room.
@@ -220,8 +217,12 @@ pub(super) struct Driver {
     /// Of outputs that follow-ups speak of: the peer's record pins them when these are handled, or nobody wants them.
     pub(super) follow_up_pins: Vec<Pin>,
     left: bool,
+    /// The machine has finished, as it was told.
+    ends: bool,
+    /// As the machine was told last.
+    pub(super) was_busy: bool,
     /// The store is beyond use: the agent ends, and whoever supervises it starts it again.
-    fatal: Option<CommitError>,
+    pub(super) fatal: Option<CommitError>,
 }
 
 impl Driver {
@@ -231,7 +232,7 @@ impl Driver {
         // Whoever is silent for longer than a heartbeat is asked whether it lives.
         let absence = Absence::new(parts.clock.now(), Duration::from_millis(parts.config.overlay.heartbeat_ms));
         Self {
-            machine: Machine::new(parts.peer, &parts.config),
+            machine: Machine::new(parts.peer, &parts.config, parts.owner.settings.get().into(), parts.clock.now()),
             grid: parts.grid,
             gate: parts.gate,
             clock: parts.clock,
@@ -254,8 +255,7 @@ impl Driver {
             bootstrap: parts.bootstrap,
             absence,
             pins: parts.pins,
-            commits: Commits::default(),
-            disk_was_full: false,
+            write_fails: false,
             work,
             jobs: Jobs::new(),
             answers: Jobs::new(),
@@ -276,6 +276,8 @@ impl Driver {
             follow_ups: VecDeque::new(),
             follow_up_pins: Vec::new(),
             left: false,
+            ends: false,
+            was_busy: false,
             fatal: None,
         }
     }
@@ -292,7 +294,10 @@ impl Driver {
             save: interval(neighbours::SAVE_INTERVAL),
             sweep: interval(checkpoints::SWEEP_INTERVAL),
         };
-        self.keep_to_memory();
+        self.look_at_owner();
+        if let Some(pause) = self.owner.kept_pause(self.clock.now()) {
+            self.order(Orders { pause: Some(pause), finish: false });
+        }
         self.find_checkpoints();
         self.join_grid();
         self.feed(Event::DeadlineReached);
@@ -305,13 +310,12 @@ impl Driver {
     /// The order is that of urgency: the owner, then what frees resources, then what may come in any number.
     async fn turn(&mut self, wakes: &mut Wakes) -> bool {
         let deadline = self.deadline();
-        let throttle_at = self.owner.throttle_at();
         tokio::select! {
             biased;
             _ = wakes.terminate.recv() => return false,
             _ = wakes.interrupt.recv() => return false,
             () = self.owner.input() => self.look_at_owner(),
-            () = sleep_until(throttle_at) => self.turn_throttle(),
+            () = sleep_until(deadline) => self.feed(Event::DeadlineReached),
             _ = wakes.look.tick() => {
                 self.look_at_owner();
                 self.notice_absence();
@@ -320,10 +324,10 @@ impl Driver {
             Some(suspend) = self.suspends.recv() => self.suspend(suspend),
             () = sleep_until(self.sleep.release_at()) => self.sleep.release(),
             // Tasks may end faster than the disk takes their results: then the workers wait, and not ever more results.
-            Some(event) = self.worker_events.recv(), if self.commits.has_room_for_tasks() => {
+            Some(event) = self.worker_events.recv(), if self.machine.has_room_for_tasks() => {
                 self.worker_ended(event);
                 for _ in 1..AT_ONCE_MAX {
-                    if !self.commits.has_room_for_tasks() {
+                    if !self.machine.has_room_for_tasks() {
                         break;
                     }
                     let Ok(event) = self.worker_events.try_recv() else { break };
@@ -332,47 +336,34 @@ impl Driver {
             }
             Some(event) = self.measure_events.recv() => self.measure_ended(event),
             Some(result) = self.store_events.recv() => {
-                self.committed(&result);
+                self.committed(result);
                 for _ in 1..AT_ONCE_MAX {
                     let Ok(result) = self.store_events.try_recv() else { break };
-                    self.committed(&result);
+                    self.committed(result);
                 }
             }
-            () = sleep_until(self.commits.retry_at()) => self.commits.retry(&self.store),
-            () = sleep_until(deadline) => self.feed(Event::DeadlineReached),
             _ = wakes.save.tick() => self.neighbours.save(self.machine.peer().overlay_view().neighbours()),
             _ = wakes.sweep.tick() => {
                 self.sweep_checkpoints();
                 self.read_unread();
             }
-            Some((id, done)) = self.jobs.next(), if self.commits.has_room() => self.done(id, done),
+            Some((id, done)) = self.jobs.next(), if self.machine.has_room() => self.done(id, done),
             // The user is answered whatever waits. What they order is written, too, but at most once for each bag; what may
             // be ordered again and again (`rerun_ready`) is refused while there is no room, and of submissions a bounded
             // number waits.
             Some((id, done)) = self.answers.next() => self.done(id, done),
             Some(command) = self.commands.recv() => self.command(command),
             peers = self.net.freed() => peers.into_iter().for_each(|peer| self.feed(Event::Room(peer))),
-            Some(event) = self.net_events.recv(), if self.commits.has_room() => self.net_event(event),
+            Some(event) = self.net_events.recv(), if self.machine.has_room() => self.net_event(event),
         }
-        self.tell_of_disk();
+        self.tell_whether_busy();
         self.send_results();
         while let Some(event) = self.follow_ups.pop_front() {
             // There was no room for results.
             self.feed(event);
             self.send_results();
         }
-        if self.commits.is_closed() && self.fatal.is_none() {
-            self.fatal = Some(CommitError::Broken("its writer has ended".to_owned()));
-        }
-        self.fatal.is_none() && !self.has_finished()
-    }
-
-    /// The peer hears when the disk is full, and when it has room again.
-    fn tell_of_disk(&mut self) {
-        let is_full = self.commits.is_full();
-        if std::mem::replace(&mut self.disk_was_full, is_full) != is_full {
-            self.feed(Event::DiskFull(is_full));
-        }
+        self.fatal.is_none() && !self.ends
     }
 
     /// The peer of this machine, to look at.
@@ -410,13 +401,22 @@ impl Driver {
             idlewood_machine::Effect::RunFirstTask { bag, time_limit } => self.run_first_task(bag, time_limit),
             idlewood_machine::Effect::StopFirstTask { bag } => self.stop_first_task(bag),
             idlewood_machine::Effect::Work(order) => self.carry_out_work(order),
+            idlewood_machine::Effect::Changed(changes) => changes.iter().for_each(|change| self.pins.apply(change)),
+            idlewood_machine::Effect::Write { write, changes, is_patient, from_reserve } => {
+                self.write(write, &changes, is_patient, from_reserve);
+            }
+            idlewood_machine::Effect::Unwritten(bags) => self.tell_unwritten(&bags),
+            idlewood_machine::Effect::FreezeMeasurer => self.measurer.freeze(),
+            idlewood_machine::Effect::ThawMeasurer => self.measurer.thaw(),
+            idlewood_machine::Effect::Judged(judgement) => self.judged(&judgement),
+            idlewood_machine::Effect::KeepPause(pause) => self.owner.keep_pause(pause, self.clock.now()),
+            idlewood_machine::Effect::End => self.ends = true,
         }
     }
 
     fn carry_out_of_peer(&mut self, effect: Effect) {
         match effect {
             Effect::Send { to, message } => self.send(to, message),
-            Effect::Persist { ticket, changes } => self.persist(ticket, changes),
             Effect::KeepCheckpoints { stop, bag, tasks } => self.keep_checkpoints(stop, bag, tasks),
             Effect::Authorise { bag } => self.authorise(bag),
             Effect::StartTask { .. }
@@ -425,19 +425,13 @@ impl Driver {
             | Effect::ThawTask { .. }
             | Effect::SuspendTasks
             | Effect::ResumeTasks
+            | Effect::Persist { .. }
             | Effect::MeasureTask { .. }
             | Effect::FetchOutput { .. } => {
                 tracing::error!(?effect, "an order that the machine decides about");
             }
             Effect::Notify(notice) => self.notice(notice),
         }
-    }
-
-    fn persist(&mut self, ticket: Ticket, changes: Vec<Change>) {
-        changes.iter().for_each(|change| self.pins.apply(change));
-        let is_patient = changes.iter().any(is_of_an_end);
-        self.commits.push(ticket, changes, is_patient);
-        self.commits.flow(&self.store);
     }
 
     fn notice(&mut self, notice: Notice) {
@@ -465,32 +459,14 @@ impl Driver {
         }
     }
 
-    /// A write is on disk, or failed: then nothing that depends on it happens, and it is tried again.
-    fn committed(&mut self, result: &CommitResult) {
-        if let Err(error @ CommitError::Broken(_)) = &result.result {
-            self.fatal = Some(error.clone());
-        }
-        let Ended { durable, unwritten } = self.commits.ended(result);
-        for ticket in durable {
-            self.feed(Event::Persisted(ticket));
-        }
-        self.refuse_unwritten(&unwritten);
-        self.tell_unended(&unwritten);
-        self.commits.flow(&self.store);
-    }
-
-    /// A submission that cannot be written is refused, and given up.
-    fn refuse_unwritten(&mut self, keys: &[Vec<u8>]) {
-        let unwritten: Vec<BagId> =
-            self.submitting.keys().copied().filter(|bag| keys.contains(&RecordKey::Bag(*bag).to_bytes())).collect();
-        for bag in unwritten {
-            if let Some(reply) = self.submitting.remove(&bag) {
+    /// These bags could not be written: who submitted one is told that it is given up, who ends one that this goes on.
+    fn tell_unwritten(&mut self, bags: &[BagId]) {
+        for bag in bags {
+            if let Some(reply) = self.submitting.remove(bag) {
                 let why = "the bag could not be written to disk: free some space and submit it again";
                 super::views::answer(reply, Err(super::Refusal::Unavailable(why.to_owned())));
             }
-            // Where some of it has reached the disk all the same, that goes.
-            self.commits.give_up(&RecordKey::Bag(bag).to_bytes());
-            self.feed(Event::Removed(bag));
+            self.tell_unended(*bag);
         }
     }
 
@@ -545,7 +521,7 @@ impl Driver {
         let busy = self.machine.is_busy();
         if busy != std::mem::replace(&mut self.activity.busy, busy) {
             self.activity.since = self.clock.now();
-            self.owner.set_busy(busy);
+            self.set_watchfulness();
         }
     }
 
@@ -555,15 +531,6 @@ impl Driver {
             self.first_starts.insert(bag, self.clock.now() - wall);
         }
     }
-}
-
-/// Whether a task has ended, or what is held here has changed: that happens often, and nobody waits for one of them.
-fn is_of_an_end(change: &Change) -> bool {
-    matches!(
-        change,
-        Change::Put(Record::Outbox { .. } | Record::Done { .. } | Record::Held { .. })
-            | Change::Delete(RecordKey::Outbox(..) | RecordKey::Held(_))
-    )
 }
 
 fn interval(period: Duration) -> Interval {

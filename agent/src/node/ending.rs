@@ -1,6 +1,6 @@
 //! Bags that their user cancels or removes: they are told when that is durable, so that no restart takes it back.
 
-use idlewood_scheduler::{BagId, Event, RecordKey};
+use idlewood_scheduler::{BagId, Event};
 
 use super::driver::Driver;
 use super::handle::Reply;
@@ -55,17 +55,13 @@ impl Driver {
     }
 
     /// The end of a bag could not be written: it is tried again until it can, and whoever waits for it hears so.
-    pub(super) fn tell_unended(&mut self, keys: &[Vec<u8>]) {
-        let unwritten = |bag: &BagId| keys.contains(&RecordKey::Bag(*bag).to_bytes());
-        let bags: Vec<BagId> = self.ending.keys().copied().filter(unwritten).collect();
-        for bag in bags {
-            for Ending { reply, .. } in self.ending.remove(&bag).unwrap_or_default() {
-                let why = format!(
-                    "the end of bag {bag} could not be written to disk: free some space; until it is written a restart of the agent \
-                     takes it back"
-                );
-                answer(reply, Err(Refusal::Unavailable(why)));
-            }
+    pub(super) fn tell_unended(&mut self, bag: BagId) {
+        for Ending { reply, .. } in self.ending.remove(&bag).unwrap_or_default() {
+            let why = format!(
+                "the end of bag {bag} could not be written to disk: free some space; until it is written a restart of the agent takes \
+                 it back"
+            );
+            answer(reply, Err(Refusal::Unavailable(why)));
         }
     }
 }

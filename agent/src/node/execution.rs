@@ -102,7 +102,12 @@ impl Driver {
                 self.workers.thaw_slot(slot);
             }
             WorkOrder::FreezeAll => self.workers.freeze(),
-            WorkOrder::ThawAll => self.workers.thaw(),
+            WorkOrder::ThawAll => {
+                // An agent that ends has closed its commands: nothing goes on any more.
+                if !self.commands.is_closed() {
+                    self.workers.thaw();
+                }
+            }
             WorkOrder::Forget { job } => self.forget_job(job),
             WorkOrder::TellNoMemory { task, wanted_bytes, taken_bytes } => {
                 self.tell_no_memory(task, ByteSize(wanted_bytes), ByteSize(taken_bytes));
@@ -282,8 +287,8 @@ impl Driver {
     }
 
     fn tell_no_memory(&self, task: TaskId, wanted: ByteSize, taken: ByteSize) {
-        let name = if self.owner.policy().is_in_use() { "limits.in_use.memory" } else { "limits.memory" };
-        let cap = self.owner.memory_cap();
+        let name = if self.machine.owner().is_in_use() { "limits.in_use.memory" } else { "limits.memory" };
+        let cap = self.memory_cap();
         let (bag, index) = (task.bag, task.index);
         tracing::info!(%bag, index, "a task cannot start yet: it may take {wanted} of memory, {name} is {cap}, {taken} are taken");
     }

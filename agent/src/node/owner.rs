@@ -1,13 +1,13 @@
-//! The owner, from the driver's side: what was sensed goes to the policy, and what follows is done at once.
+//! The owner, from the driver's side: what is sensed and set goes to the machine, which judges, and its orders to the workers.
 
 use std::path::Path;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use idlewood_blobs::Blobs;
-use idlewood_machine::WorkEvent;
+use idlewood_machine::policy::{Facts, Input, Judgement, Orders, OwnerSettings, Pause};
+use idlewood_machine::{Event, WorkEvent};
 use idlewood_overlay::Time;
-use idlewood_scheduler::Event;
 use idlewood_sensing::{Reading, Watch, cpu, memory, power, programs};
 use idlewood_units::ByteSize;
 use idlewood_units::clock::wall_now;
@@ -16,28 +16,20 @@ use jiff::Zoned;
 use super::driver::{Done, Driver};
 use super::pause::PauseFile;
 use super::reclaim::{self, Reclaims};
-use crate::policy::{Facts, Input, Orders, Policy, Reason};
+use crate::reasons::local_time;
 use crate::settings::{Current, Settings};
 
 /// How often everything but input is looked at: battery, processor, programs, settings.
 const SAMPLE_EVERY: Duration = Duration::from_secs(2);
-/// A limit of the processor is kept within each such time, by letting tasks run for a part of it.
-const THROTTLE_CYCLE: Duration = Duration::from_secs(1);
 /// Less room for blobs than this is none, whatever share of all of it that is. Our choice: some tasks' worth of small outputs.
 const ROOM_BYTES_MIN: u64 = 1 << 20;
-/// How long an agent that finishes waits for submitters to take its last results.
-const FINISH_WAIT: Duration = Duration::from_secs(30);
 
-/// What the driver keeps about the owner.
+/// What is sensed of the owner, and what they have set.
 #[derive(Debug)]
 pub(super) struct Owner {
     watch: Watch,
     meter: cpu::Meter,
     pub(super) settings: Current,
-    policy: Policy,
-    pub(super) orders: Orders,
-    /// What the peer was told last.
-    vacate_after: Duration,
     pause: PauseFile,
     on_battery: bool,
     foreign_cpu: Option<f64>,
@@ -46,28 +38,17 @@ pub(super) struct Owner {
     /// What tasks get of this machine's memory where the owner says nothing.
     memory_share: ByteSize,
     sampled: Option<Time>,
-    /// Whether the peer may give tasks to the workers.
-    takes_work: bool,
-    /// When tasks under a limit stand still or go on next.
-    throttle_at: Option<Instant>,
-    rests: bool,
     pub(super) reclaims: Reclaims,
-    /// Counts stops, to tell the present one from those before.
+    /// Counts judgements, to tell the present stop from those before.
     stops: u64,
-    /// Since when nothing runs, while the agent finishes.
-    finished_at: Option<Time>,
 }
 
 impl Owner {
-    pub(super) fn new(watch: Watch, settings: Current, pause: PauseFile, now: Time) -> Self {
-        let orders = Orders { pause: pause.load(now, wall_now()), finish: false };
+    pub(super) fn new(watch: Watch, settings: Current, pause: PauseFile) -> Self {
         Self {
             watch,
             meter: cpu::Meter::default(),
-            vacate_after: settings.get().owner.vacate.0,
             settings,
-            policy: Policy::new(now),
-            orders,
             pause,
             on_battery: false,
             foreign_cpu: None,
@@ -75,12 +56,8 @@ impl Owner {
             disk_room: 1.0,
             memory_share: memory::share(Path::new("/proc")),
             sampled: None,
-            takes_work: true,
-            throttle_at: None,
-            rests: false,
             reclaims: Reclaims::default(),
             stops: 0,
-            finished_at: None,
         }
     }
 
@@ -89,64 +66,43 @@ impl Owner {
         self.watch.changed().await;
     }
 
-    pub(super) fn policy(&self) -> &Policy {
-        &self.policy
+    /// The pause that was in force when the agent ended, unless it is over.
+    pub(super) fn kept_pause(&self, now: Time) -> Option<Pause> {
+        self.pause.load(now, wall_now())
     }
 
-    /// When [`Driver::turn_throttle`] has something to do.
-    pub(super) fn throttle_at(&self) -> Option<tokio::time::Instant> {
-        self.throttle_at.map(tokio::time::Instant::from_std)
+    /// Keeps the pause, or that there is none.
+    pub(super) fn keep_pause(&self, pause: Option<Pause>, now: Time) {
+        self.pause.save(pause, now, wall_now());
     }
 
-    /// Takes the owner's orders; to be followed by a look.
-    pub(super) fn take_orders(&mut self, orders: Orders, now: Time) {
-        if orders.pause != self.orders.pause {
-            self.pause.save(orders.pause, now, wall_now());
-        }
-        self.orders = orders;
-    }
-
-    /// The less there is to stop, the less often the owner's input is looked for.
-    pub(super) fn set_busy(&self, busy: bool) {
-        self.watch.set_fast(busy && !self.stands_still());
-    }
-
-    /// Most memory for all tasks together now.
-    pub(super) fn memory_cap(&self) -> ByteSize {
-        self.memory_cap_while(self.policy.is_in_use())
-    }
-
-    /// The same while the owner is there or away.
+    /// Most memory for all tasks together while the owner is there or away.
     pub(super) fn memory_cap_while(&self, in_use: bool) -> ByteSize {
         self.settings.get().limits.memory_now(in_use).unwrap_or(self.memory_share)
     }
 
-    pub(super) fn stands_still(&self) -> bool {
-        self.policy.judgement().cpu_percent == 0
-    }
-
-    pub(super) fn facts(&self) -> (Facts, Option<Reading>) {
-        let last = self.watch.last_input();
-        let input = match last {
+    pub(super) fn facts(&self) -> Facts {
+        let input = match self.watch.last_input() {
             None => Input::Unknown,
             Some(reading) if reading.holds => Input::Present,
             Some(reading) => Input::Idle(reading.at.elapsed()),
         };
-        let facts = Facts {
+        Facts {
             input,
             on_battery: self.on_battery,
             foreign_cpu: self.foreign_cpu,
             program: self.program.clone(),
             disk_room: self.disk_room,
-            local: Zoned::now(),
-        };
-        (facts, last)
+            local: local_time(&Zoned::now()),
+        }
     }
 
-    /// Looks at everything but input. What cannot be read does not hold tasks up; `idlewood doctor` tells.
-    fn sample(&mut self, now: Time, workers: &[u32]) {
+    /// Looks at everything but input: whether the settings have changed. What cannot be read does not hold tasks up; `idlewood doctor`
+    /// tells.
+    fn sample(&mut self, now: Time, workers: &[u32]) -> bool {
         self.sampled = Some(now);
-        if self.settings.refresh() {
+        let is_set = self.settings.refresh();
+        if is_set {
             tracing::info!(path = %self.settings.path().display(), "the settings have changed");
         }
         self.on_battery = power::on_battery(Path::new(power::POWER_SUPPLY)).unwrap_or(false);
@@ -158,6 +114,7 @@ impl Owner {
         } else {
             (self.foreign_cpu, self.meter) = (None, cpu::Meter::default());
         }
+        is_set
     }
 }
 
@@ -170,92 +127,88 @@ fn disk_room(blobs: &Blobs) -> f64 {
 }
 
 impl Driver {
-    /// Judges anew whether tasks may run. To be called at least every second, at input and after orders.
+    /// Tells the machine what is known of the owner. To be called at least every second, and at input.
     pub(super) fn look_at_owner(&mut self) {
         let now = self.clock.now();
+        if self.owner.sampled.is_none_or(|sampled| now.since(sampled) >= SAMPLE_EVERY) {
+            self.sample_owner(now);
+        }
+        self.feed(Event::Sensed(self.owner.facts()));
+        self.set_watchfulness();
+    }
+
+    fn sample_owner(&mut self, now: Time) {
+        let mut workers = self.workers.worker_pids();
+        workers.extend(self.measurer.worker_pids());
         let owner = &mut self.owner;
-        if owner.sampled.is_none_or(|sampled| now.since(sampled) >= SAMPLE_EVERY) {
-            let mut workers = self.workers.worker_pids();
-            workers.extend(self.measurer.worker_pids());
-            owner.sample(now, &workers);
-            let Settings { limits, bags, .. } = owner.settings.get();
-            bags.clone_into(&mut self.supplies.bags.lock().unwrap_or_else(PoisonError::into_inner));
-            self.supplies.blobs.set_quota(limits.disk.0);
-            owner.disk_room = disk_room(&self.supplies.blobs);
-            self.keep_to_limits();
-            self.withdraw_unwanted();
-            let vacate_after = self.owner.settings.get().owner.vacate.0;
-            if vacate_after != std::mem::replace(&mut self.owner.vacate_after, vacate_after) {
-                self.feed(Event::VacatesAfter(vacate_after));
-            }
+        let is_set = owner.sample(now, &workers);
+        let Settings { limits, bags, .. } = owner.settings.get();
+        bags.clone_into(&mut self.supplies.bags.lock().unwrap_or_else(PoisonError::into_inner));
+        self.supplies.blobs.set_quota(limits.disk.0);
+        owner.disk_room = disk_room(&self.supplies.blobs);
+        self.keep_to_limits();
+        self.withdraw_unwanted();
+        if is_set {
+            self.feed(Event::OwnerSet(OwnerSettings::from(self.owner.settings.get())));
         }
-        let owner = &mut self.owner;
-        if owner.orders.pause.is_some_and(|pause| pause.until.is_some_and(|until| until <= now)) {
-            owner.take_orders(Orders { pause: None, ..owner.orders }, now);
-        }
-        let (facts, last) = owner.facts();
-        if owner.policy.judge(now, owner.settings.get(), &facts, owner.orders) {
-            self.follow_judgement(last);
-        }
-        self.owner.set_busy(self.activity.busy);
+    }
+
+    /// What the owner orders.
+    pub(super) fn order(&mut self, orders: Orders) {
+        self.look_at_owner();
+        self.feed(Event::Ordered(orders));
+    }
+
+    /// The less there is to stop, the less often the owner's input is looked for.
+    pub(super) fn set_watchfulness(&self) {
+        self.owner.watch.set_fast(self.activity.busy && !self.machine.owner().judgement().stands_still());
+    }
+
+    /// Most memory for all tasks together now.
+    pub(super) fn memory_cap(&self) -> ByteSize {
+        self.owner.memory_cap_while(self.machine.owner().is_in_use())
     }
 
     /// What holds of memory and the line, by whether the owner is there.
     fn keep_to_limits(&mut self) {
-        let (upload, download) = self.owner.settings.get().limits.rates_now(self.owner.policy.is_in_use());
+        let (upload, download) = self.owner.settings.get().limits.rates_now(self.machine.owner().is_in_use());
         self.net.rates().upload.set(upload.map(|rate| rate.0));
         self.net.rates().download.set(download.map(|rate| rate.0));
         self.keep_to_memory();
     }
 
-    /// Carries a new judgement out: workers first.
-    fn follow_judgement(&mut self, last: Option<Reading>) {
-        let judgement = self.owner.policy.judgement().clone();
-        let stands_still = judgement.cpu_percent == 0;
-        self.owner.rests = false;
-        self.owner.throttle_at = (1..100).contains(&judgement.cpu_percent).then(Instant::now);
+    /// A new judgement holds.
+    pub(super) fn judged(&mut self, judgement: &Judgement) {
+        let Judgement { reason, cpu_percent, takes_work, .. } = judgement;
         self.owner.stops += 1;
-        self.owner.takes_work = judgement.takes_work;
-        self.allow_work();
-        // A first task that is measured is frozen by the pause alone: the owner who is there may have submitted it.
-        if self.owner.orders.pause.is_some() {
-            self.measurer.freeze();
-        } else {
-            self.measurer.thaw();
+        if judgement.stands_still() && reason.as_ref().is_some_and(|reason| reason.is_return()) {
+            self.time_reclaim();
         }
-        if stands_still && judgement.reason.as_ref().is_some_and(|reason| reason.is_return()) {
-            self.time_reclaim(last);
-        }
-        let reason = judgement.reason.as_ref().map_or("none", |reason| reason.code());
-        tracing::info!(reason, cpu_percent = judgement.cpu_percent, takes_work = judgement.takes_work, "owner's state");
-        self.feed(if judgement.takes_work { Event::OwnerLeft } else { Event::OwnerReturned { stands_still } });
-        let finishes = self.owner.orders.finish && !judgement.takes_work && !stands_still;
-        if judgement.reason == Some(Reason::DiskFull) || finishes {
-            // Tasks that have not begun may begin elsewhere at once: nobody knows when there will be room here.
-            self.feed(Event::Vacate);
-        }
+        let reason = reason.as_ref().map_or("none", |reason| reason.code());
+        tracing::info!(reason, cpu_percent, takes_work, "owner's state");
+        self.set_watchfulness();
         self.keep_to_limits();
     }
 
-    /// Tells the machine what the policy and its limits allow: it freezes or thaws all workers.
-    ///
-    /// What they were given ahead is with them, and stands still too.
-    fn allow_work(&mut self) {
-        let stands_still = self.owner.stands_still() || self.owner.rests;
-        self.feed(WorkEvent::Allowed { stands_still, takes_work: self.owner.takes_work });
+    /// The machine hears whether something goes on that has to end before it may.
+    pub(super) fn tell_whether_busy(&mut self) {
+        let is_busy = self.activity.busy || !self.submitting.is_empty() || self.accepting > 0 || self.packing > 0;
+        if std::mem::replace(&mut self.was_busy, is_busy) != is_busy {
+            self.feed(Event::Busy(is_busy));
+        }
     }
 
     /// Tells the machine how much memory tasks may take.
-    pub(super) fn keep_to_memory(&mut self) {
-        self.feed(WorkEvent::MemoryMax(self.owner.memory_cap().0));
+    fn keep_to_memory(&mut self) {
+        self.follow_ups.push_back(WorkEvent::MemoryMax(self.memory_cap().0).into());
     }
 
     /// Measures how long the workers that run tasks take to stop.
-    fn time_reclaim(&mut self, last: Option<Reading>) {
+    fn time_reclaim(&mut self) {
         if self.work.is_idle() {
             return;
         }
-        let from = last.map_or_else(Instant::now, |last| last.not_before);
+        let from = self.owner.watch.last_input().map_or_else(Instant::now, |last: Reading| last.not_before);
         let (stop, workers) = (self.owner.stops, self.workers.worker_pids());
         let watch = move || {
             let took = reclaim::wait_until_stopped(Path::new("/proc"), &workers, from);
@@ -270,37 +223,5 @@ impl Driver {
             tracing::info!(took_ms = took.as_millis(), "the machine is the owner's again");
             self.owner.reclaims.record(took);
         }
-    }
-
-    /// Under a limit, lets tasks run or stand still for the next part of the cycle.
-    pub(super) fn turn_throttle(&mut self) {
-        let percent = self.owner.policy.judgement().cpu_percent;
-        if !(1..100).contains(&percent) {
-            self.owner.throttle_at = None;
-            return;
-        }
-        let share = THROTTLE_CYCLE * percent / 100;
-        self.owner.rests = !self.owner.rests;
-        let span = if self.owner.rests { THROTTLE_CYCLE - share } else { share };
-        self.owner.throttle_at = Some(Instant::now() + span);
-        self.allow_work();
-    }
-
-    /// Whether the agent was told to finish and has.
-    pub(super) fn has_finished(&mut self) -> bool {
-        let is_busy = !self.owner.orders.finish
-            || self.machine.is_busy()
-            || !self.submitting.is_empty()
-            || self.accepting > 0
-            || self.packing > 0;
-        if is_busy {
-            self.owner.finished_at = None;
-            return false;
-        }
-        let now = self.clock.now();
-        let since = *self.owner.finished_at.get_or_insert(now);
-        let untaken: u64 = self.peer().held().iter().map(|held| held.unacknowledged).sum();
-        // What was taken is forgotten on disk too, or it would be sent again after the next start.
-        (untaken == 0 && self.commits.is_empty()) || now.since(since) >= FINISH_WAIT
     }
 }

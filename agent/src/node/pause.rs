@@ -6,9 +6,8 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use idlewood_machine::policy::Pause;
 use idlewood_overlay::{Time, WallTime};
-
-use crate::policy::Pause;
 
 /// Where it is kept.
 #[derive(Clone, Debug)]

@@ -74,7 +74,7 @@ impl Driver {
             None => Refusal::NotFound("the bag was removed meanwhile".to_owned()),
             Some(Some((Closing::Cancelled, _))) => Refusal::Conflict(format!("bag {bag} was cancelled meanwhile")),
             Some(_) if tasks.is_empty() => Refusal::Conflict(format!("these tasks of bag {bag} run again already")),
-            Some(_) if !self.commits.has_room() => {
+            Some(_) if !self.machine.has_room() => {
                 Refusal::Unavailable("much waits for the disk: see the agent's log, and try again".to_owned())
             }
             Some(_) => {

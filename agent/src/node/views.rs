@@ -1,15 +1,17 @@
 //! Answers to the control API: what this machine knows, in the API's words; and the user's orders.
 
+use idlewood_machine::policy::{Orders, Pause};
 use idlewood_overlay::{Contact, Node, State, Time};
-use idlewood_scheduler::{BagView, Closing, Event};
+use idlewood_scheduler::{BagView, Closing};
 use idlewood_trust::identity;
 use idlewood_units::clock::{iso, iso_s, wall_now};
+use jiff::Zoned;
 
 use super::Refusal;
 use super::driver::Driver;
 use super::handle::{Command, Reply};
 use crate::output;
-use crate::policy::{Orders, Pause, Reason};
+use crate::reasons;
 
 /// Answers a question. Whoever asked may be gone, which is fine.
 pub(super) fn answer<T>(reply: Reply<T>, result: Result<T, Refusal>) {
@@ -44,19 +46,17 @@ impl Driver {
             Command::Remove(id, reply) => self.remove(&id, reply),
             Command::Pause(for_, reply) => {
                 let pause = Pause { until: for_.map(|for_| self.clock.now() + for_) };
-                self.order(Orders { pause: Some(pause), ..self.owner.orders }, reply);
+                self.order_and_answer(Orders { pause: Some(pause), ..self.machine.owner().orders() }, reply);
             }
-            Command::Resume(reply) => self.order(Orders::default(), reply),
+            Command::Resume(reply) => self.order_and_answer(Orders::default(), reply),
             Command::Finish(reply) => {
-                self.order(Orders { finish: true, ..self.owner.orders }, reply);
-                self.feed(Event::Vacate);
+                self.order_and_answer(Orders { finish: true, ..self.machine.owner().orders() }, reply);
             }
         }
     }
 
-    fn order(&mut self, orders: Orders, reply: Reply<idlewood_api::Status>) {
-        self.owner.take_orders(orders, self.clock.now());
-        self.look_at_owner();
+    fn order_and_answer(&mut self, orders: Orders, reply: Reply<idlewood_api::Status>) {
+        self.order(orders);
         answer(reply, Ok(self.status()));
     }
 
@@ -79,7 +79,7 @@ impl Driver {
     }
 
     fn status(&self) -> idlewood_api::Status {
-        let (facts, _) = self.owner.facts();
+        let owner = self.machine.owner();
         let overlay = self.peer().overlay_view();
         let platform = self.peer().platform();
         let counters = self.net.counters();
@@ -95,9 +95,10 @@ impl Driver {
                 frozen: running.frozen,
             })
             .collect();
-        let judgement = self.owner.policy().judgement();
+        let judgement = owner.judgement();
         let now = self.clock.now();
-        let change = self.owner.policy().what_would_change(now, self.owner.settings.get(), &facts, self.owner.orders);
+        let (settings, facts) = (self.owner.settings.get(), self.owner.facts());
+        let change = reasons::what_would_change(judgement, now, &Zoned::now(), settings, &facts, owner.orders());
         let changed = self.activity.since.max(judgement.since);
         let (activity, since) = match (judgement.cpu_percent, running.is_empty()) {
             (0, _) => ("suspended", judgement.since),
@@ -124,11 +125,11 @@ impl Driver {
                 .map(|refused| refused.to_string()),
             listen: vec![self.listen.to_string()],
             activity: activity.to_owned(),
-            reason: judgement.reason.as_ref().map(Reason::text),
+            reason: judgement.reason.as_ref().map(reasons::text),
             reason_code: judgement.reason.as_ref().map(|reason| reason.code().to_owned()),
             since: self.wall(since),
             until,
-            finishing: self.owner.orders.finish,
+            finishing: owner.orders().finish,
             cpu_percent: judgement.cpu_percent,
             settings_error: self.owner.settings.error().map(ToString::to_string),
             reclaims: self.owner.reclaims.view(),

@@ -73,6 +73,7 @@ impl Scenario {
             "owner_session must be none or a mean time between 1s and 366d",
         )?;
         check(is_at_least_a_second(self.owner_away), "owner_away must be between 1s and 366d")?;
+        check(self.owner_idle <= Duration::from_secs(24 * 3600), "owner_idle must be at most 1d")?;
         check(self.owner_percent <= 100, "owner_percent must be at most 100")
     }
 

@@ -1,5 +1,7 @@
 //! Gives events to peers, and carries out the orders that they answer with.
 
+use std::sync::Arc;
+
 use idlewood_machine::Effect as Order;
 use idlewood_overlay::{Body, Node, PeerId};
 use idlewood_scheduler::{BagId, Change, Effect, Event, Message, Notice, Path, Peer, Record as StoreRecord, TaskId};
@@ -117,6 +119,29 @@ impl Shard {
             // Here it ends as if it had not been stopped.
             Order::StopFirstTask { .. } => {}
             Order::Work(order) => self.work(host, order, around),
+            Order::Changed(changes) => self.note_held(host, &changes),
+            Order::Write { write, changes, .. } => {
+                let (now, machine) = (self.now, self.host_mut(host));
+                let life = machine.life;
+                let at = machine.store.begin(write, changes, now, around.scenario.persist);
+                self.cause(host, at, host, Occurrence::Durable { life });
+            }
+            // The owner's limits of memory and of the connection are not simulated.
+            Order::Judged(_) => {}
+            Order::FreezeMeasurer | Order::ThawMeasurer | Order::KeepPause(_) | Order::End | Order::Unwritten(_) => {
+                unreachable!("{order:?}, though no owner here orders anything and no disk fails")
+            }
+        }
+    }
+
+    /// Records of what machines hold, as they change.
+    fn note_held(&mut self, host: HostIndex, changes: &[Arc<Change>]) {
+        if self.is_watched {
+            let held = changes.iter().filter_map(|change| match &**change {
+                Change::Put(StoreRecord::Held { bag, .. }) => Some((host, Deed::Held { bag: bag.id })),
+                Change::Put(_) | Change::Delete(_) => None,
+            });
+            self.deeds.extend(held);
         }
     }
 
@@ -147,17 +172,6 @@ impl Shard {
                 }
                 self.send(host, to.peer, message, around);
             }
-            Effect::Persist { ticket, changes } => {
-                if self.is_watched {
-                    let held = changes.iter().filter_map(|change| match change {
-                        Change::Put(StoreRecord::Held { bag, .. }) => Some((host, Deed::Held { bag: bag.id })),
-                        Change::Put(_) | Change::Delete(_) => None,
-                    });
-                    self.deeds.extend(held);
-                }
-                let at = machine.store.begin(ticket, changes, now, around.scenario.persist);
-                self.cause(host, at, host, Occurrence::Durable { life });
-            }
             // Here the machine has the manifest at once.
             Effect::Authorise { bag } => {
                 self.cause(host, now, host, Occurrence::Authorised { life, bag: bag.id });
@@ -170,6 +184,7 @@ impl Shard {
             | Effect::ThawTask { .. }
             | Effect::SuspendTasks
             | Effect::ResumeTasks
+            | Effect::Persist { .. }
             | Effect::MeasureTask { .. }
             | Effect::FetchOutput { .. } => {
                 unreachable!("{effect:?} is for its machine to decide about")

@@ -15,6 +15,7 @@ use idlewood_scheduler::{Approval, BagId, Event, Message, Submission, TaskId, ma
 use super::Surroundings;
 use super::peers::Deed;
 use super::world::{Observation, Observed};
+use crate::churn;
 use crate::condition::Pause;
 use crate::event_queue::{EventQueue, HostIndex, Key};
 use crate::host::Host;
@@ -527,8 +528,7 @@ impl Shard {
             self.cause(host, now + after, host, Occurrence::Owner { life, here: !here });
         }
         self.tell(host, Observed::Owner { here });
-        self.give(host, WorkEvent::Allowed { stands_still: here, takes_work: !here }, around);
-        self.give(host, if here { Event::OwnerReturned { stands_still: true } } else { Event::OwnerLeft }, around);
+        self.give(host, idlewood_machine::Event::Sensed(churn::sensed(here)), around);
         self.counts.reclaims += u64::from(here);
     }
 

@@ -4,6 +4,7 @@
 //! between two runs and is not for security. Identities and hashes enter by their first eight bytes: they are random
 //! already.
 
+use idlewood_machine::policy::Input;
 use idlewood_machine::{Effect as Order, FetchEnd, FirstTask, WorkEvent, WorkOrder};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BagId, Change, Effect, Event, Notice, TaskId, TaskOutcome};
@@ -45,6 +46,17 @@ impl Trace<'_> {
     pub(super) fn of_machine(&mut self, event: &idlewood_machine::Event) {
         match event {
             idlewood_machine::Event::Peer(event) => self.event(event),
+            idlewood_machine::Event::Sensed(facts) => {
+                self.letter(if facts.input == Input::Present { b'o' } else { b'a' });
+            }
+            idlewood_machine::Event::Ordered(_) => self.letter(b'O'),
+            idlewood_machine::Event::OwnerSet(_) => self.letter(b'V'),
+            idlewood_machine::Event::Written { write, .. } => {
+                self.letter(b'p');
+                self.word(write.0);
+            }
+            idlewood_machine::Event::Closing => self.letter(b'C'),
+            idlewood_machine::Event::Busy(is_busy) => self.letter(if *is_busy { b'B' } else { b'I' }),
             idlewood_machine::Event::FetchEnded { fetch, end } => {
                 self.letter(if matches!(end, FetchEnd::Here { .. }) { b'f' } else { b'n' });
                 self.word(fetch.0);
@@ -78,10 +90,6 @@ impl Trace<'_> {
                 self.word(*slot as u64);
                 jobs.iter().for_each(|job| self.word(job.0));
             }
-            WorkEvent::Allowed { stands_still, takes_work } => {
-                self.letter(b'w');
-                self.word(u64::from(*stands_still) << 1 | u64::from(*takes_work));
-            }
             WorkEvent::MemoryMax(bytes) => {
                 self.letter(b'q');
                 self.word(*bytes);
@@ -114,6 +122,26 @@ impl Trace<'_> {
                 self.letter(b'x');
                 self.word(fetch.0);
             }
+            Order::Changed(changes) => {
+                self.letter(b'1');
+                changes.iter().for_each(|change| self.change(change));
+            }
+            Order::Write { write, changes, .. } => {
+                self.letter(b'w');
+                self.word(write.0);
+                self.word(changes.len() as u64);
+            }
+            Order::Unwritten(bags) => {
+                self.letter(b'U');
+                bags.iter().for_each(|bag| self.bag(*bag));
+            }
+            Order::FreezeMeasurer | Order::ThawMeasurer => self.letter(b'q'),
+            Order::Judged(judgement) => {
+                self.letter(b'j');
+                self.word(judgement.cpu_percent.into());
+            }
+            Order::KeepPause(_) => self.letter(b'P'),
+            Order::End => self.letter(b'E'),
             Order::RunFirstTask { bag, .. } => {
                 self.letter(b'6');
                 self.bag(*bag);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use idlewood_machine::{FETCHES_MAX, FetchEnd, FetchId, FirstTask, JobId, Wanted, WorkEvent, WorkOrder};
+use idlewood_machine::{FETCHES_MAX, FetchEnd, FetchId, FirstTask, JobId, Wanted, WorkEvent, WorkOrder, WriteEnd};
 use idlewood_scheduler::{
-    BagId, BlobId, Change, Event, Finished, Record as StoreRecord, SmallOutput, TaskId, TaskOutcome, TaskResult,
+    BagId, BlobId, Change, Finished, Record as StoreRecord, SmallOutput, TaskId, TaskOutcome, TaskResult,
 };
 
 use super::Surroundings;
@@ -26,16 +26,17 @@ impl Shard {
     // ---- the disk ----
 
     pub(super) fn commit(&mut self, host: HostIndex, around: &Surroundings) {
-        let Some((ticket, changes)) = self.host_mut(host).store.commit() else { return };
+        let Some((write, changes)) = self.host_mut(host).store.commit() else { return };
         for change in changes {
-            if let Change::Put(StoreRecord::Done { bag, result, .. }) = change {
-                let task = TaskId { bag, index: result.index };
+            if let Change::Put(StoreRecord::Done { bag, result, .. }) = &*change {
+                let task = TaskId { bag: *bag, index: result.index };
                 self.counts.false_results += u64::from(result.success && result.output != output_of(task, None));
                 let has_output = result.content.is_some() || self.host(host).store.has_fetched(task);
                 self.tell(host, Observed::Journalled { task, success: result.success, has_output });
             }
         }
-        self.give(host, Event::Persisted(ticket), around);
+        let end = WriteEnd::Durable;
+        self.give(host, idlewood_machine::Event::Written { write, end }, around);
     }
 
     // ---- tasks ----

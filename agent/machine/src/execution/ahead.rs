@@ -73,7 +73,7 @@ impl Execution {
     // ---- what the peer holds ----
 
     /// The peer writes this down.
-    pub(super) fn note_changes(&mut self, changes: &[Change], effects: &mut Vec<Effect>) {
+    pub(crate) fn note_changes(&mut self, changes: &[Change], effects: &mut Vec<Effect>) {
         for change in changes {
             match change {
                 // None is ahead that has to be given something first.

@@ -127,13 +127,6 @@ pub enum WorkEvent {
         /// Which jobs.
         jobs: Vec<JobId>,
     },
-    /// What the owner allows from now on; comes before the peer hears of it.
-    Allowed {
-        /// All tasks stand still.
-        stands_still: bool,
-        /// Tasks may begin that the peer has not started.
-        takes_work: bool,
-    },
     /// All tasks together may take so many bytes of memory from now on.
     MemoryMax(u64),
 }

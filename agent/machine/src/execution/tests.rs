@@ -195,13 +195,17 @@ fn what_is_not_held_any_more_is_not_ahead() {
 fn time_in_which_all_stand_still_makes_no_task_slow() {
     let mut execution = Execution::new(&config(2));
     (execution.runs[0].moved, execution.runs[1].moved) = (at(0), at(25_000));
-    let allowed = |stands_still| WorkEvent::Allowed { stands_still, takes_work: true };
-    assert_eq!(handle(&mut execution, at(10_000), allowed(true)), work([WorkOrder::FreezeAll]));
-    assert_eq!(handle(&mut execution, at(12_000), allowed(true)), []);
-    assert_eq!(handle(&mut execution, at(30_000), allowed(false)), work([WorkOrder::ThawAll]));
+    let allow = |execution: &mut Execution, now, stands_still| {
+        let mut effects = Vec::new();
+        execution.allow(now, stands_still, true, &mut effects);
+        effects
+    };
+    assert_eq!(allow(&mut execution, at(10_000), true), work([WorkOrder::FreezeAll]));
+    assert_eq!(allow(&mut execution, at(12_000), true), []);
+    assert_eq!(allow(&mut execution, at(30_000), false), work([WorkOrder::ThawAll]));
     assert_eq!(execution.runs[0].moved, at(20_000), "it stood still for twenty seconds");
     assert_eq!(execution.runs[1].moved, at(30_000), "its first task came meanwhile");
-    assert_eq!(handle(&mut execution, at(31_000), allowed(false)), []);
+    assert_eq!(allow(&mut execution, at(31_000), false), []);
     assert_eq!(execution.runs[0].moved, at(20_000));
 }
 

@@ -10,7 +10,7 @@ use idlewood_sensing::suspend::Suspend;
 use libp2p::Multiaddr;
 use tokio::time::Instant;
 
-use super::{Done, Driver, sleep_until};
+use super::{Done, Driver};
 use crate::control::Control;
 
 /// Longest that leaving the grid may take.
@@ -91,8 +91,7 @@ impl Driver {
         while !self.left && Instant::now() < until {
             let deadline = self.deadline().map_or(until, |deadline| deadline.min(until));
             tokio::select! {
-                Some(result) = self.store_events.recv() => self.committed(&result),
-                () = sleep_until(self.commits.retry_at()) => self.commits.retry(&self.store),
+                Some(result) = self.store_events.recv() => self.committed(result),
                 Some(event) = self.net_events.recv() => self.net_event(event),
                 () = tokio::time::sleep_until(deadline) => self.feed(Event::DeadlineReached),
             }
@@ -121,7 +120,7 @@ impl Driver {
         }
         self.submitting.clear();
         self.leave(until.min(Instant::now() + LEAVE_TIMEOUT)).await;
-        self.commits.hand_over(&self.store);
+        self.feed(idlewood_machine::Event::Closing);
 
         let Self {
             workers,

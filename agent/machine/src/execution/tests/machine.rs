@@ -10,6 +10,9 @@ use super::workers::{BAGS, Workers};
 use super::*;
 use crate::machine::{Event, Machine};
 use crate::outputs::FetchEnd;
+use crate::policy::hours::LocalTime;
+use crate::policy::{Facts, Input, OwnerSettings};
+use crate::writes::WriteEnd;
 
 const SLOTS: u32 = 2;
 const TASKS: u64 = 40;
@@ -26,7 +29,8 @@ impl World {
         let config = config(SLOTS);
         let me = Contact { peer: PeerId([1; 32]), incarnation: 1, address: "".into(), nonce: None };
         let peer = Peer::restore(config.clone(), GridId([1; 32]), me, 1, Time::ZERO, WallTime(0), Vec::new());
-        let machine = Machine::new(peer.expect("the settings are valid"), &config);
+        let peer = peer.expect("the settings are valid");
+        let machine = Machine::new(peer, &config, OwnerSettings::default(), Time::ZERO);
         let workers = Workers::new(SLOTS, config.places() as usize);
         Self { machine, now: Time::ZERO, workers, closed: BTreeSet::new() }
     }
@@ -51,7 +55,8 @@ impl World {
                 None
             }
             Effect::Fetch { fetch, .. } => Some(Event::FetchEnded { fetch, end: FetchEnd::Here { checkpoint: None } }),
-            Effect::Peer(Order::Persist { ticket, .. }) => Some(PeerEvent::Persisted(ticket).into()),
+            Effect::Write { write, .. } => Some(Event::Written { write, end: WriteEnd::Durable }),
+            Effect::Changed(_) | Effect::Judged(_) => None,
             Effect::Peer(Order::Authorise { bag }) => {
                 let verdict = Ok(Approval { signed_ago: Duration::ZERO, at_hand: true });
                 Some(PeerEvent::Authorised { bag: bag.id, verdict }.into())
@@ -85,9 +90,12 @@ impl World {
         }
     }
 
-    fn owner(&mut self, stands_still: bool, takes_work: bool) {
-        self.tell(WorkEvent::Allowed { stands_still, takes_work });
-        self.tell(if takes_work { PeerEvent::OwnerLeft } else { PeerEvent::OwnerReturned { stands_still } });
+    /// The owner is there or away, and the disk has room for outputs or has none.
+    fn owner(&mut self, is_present: bool, disk_room: f64) {
+        let input = if is_present { Input::Present } else { Input::Unknown };
+        let local = LocalTime { weekday: 0, minute: 0 };
+        let (on_battery, foreign_cpu, program) = (false, None, None);
+        self.tell(Event::Sensed(Facts { input, on_battery, foreign_cpu, program, disk_room, local }));
     }
 
     fn limit_memory(&mut self, max: u64) {
@@ -106,9 +114,9 @@ impl World {
             12 | 13 => self.time_passes(),
             14 => self.submit(usize::from(odd)),
             _ => match which % 8 {
-                0 => self.owner(true, false),
-                1 => self.owner(false, false),
-                2..=4 => self.owner(false, true),
+                0 => self.owner(true, 1.0),
+                1 => self.owner(false, 0.0),
+                2..=4 => self.owner(false, 1.0),
                 5 => self.tell_of(|workers| workers.refuse(slot)),
                 6 => self.limit_memory(if odd { 30 } else { 45 }),
                 _ => self.limit_memory(u64::MAX),
@@ -118,7 +126,7 @@ impl World {
 
     /// Everybody does what they can until both bags are closed.
     fn finish(&mut self) {
-        self.owner(false, true);
+        self.owner(false, 1.0);
         self.limit_memory(u64::MAX);
         (0..2).for_each(|number| self.submit(number));
         let mut rounds = 5000;

@@ -178,7 +178,9 @@ impl World {
     }
 
     fn allow(&mut self, stands_still: bool, takes_work: bool) {
-        self.tell(WorkEvent::Allowed { stands_still, takes_work });
+        let mut effects = Vec::new();
+        self.execution.allow(self.now, stands_still, takes_work, &mut effects);
+        self.carry_out(effects);
     }
 
     fn limit_memory(&mut self, max: u64) {

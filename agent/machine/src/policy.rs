@@ -1,7 +1,7 @@
 //! The owner's policy: whether tasks may run on this machine now, and why not.
 //!
 //! A state machine without clocks or files: readings, the owner's orders and settings, and the time go in; a
-//! [`Judgement`] comes out, with the reason, since when it holds, and what would change it.
+//! [`Judgement`] comes out, with the reason and since when it holds.
 //!
 //! | reason | code | tasks |
 //! |---|---|---|
@@ -19,30 +19,29 @@
 //! If several reasons hold, the first in this table is reported. Tasks that stand still are frozen at once and keep
 //! their memory; unstarted ones go back to their submitters after `owner.vacate`.
 
-pub(crate) mod hours;
+pub mod hours;
 
 use std::time::Duration;
 
 use idlewood_overlay::Time;
-use jiff::Zoned;
 
-use crate::settings::{self, Settings};
+use self::hours::{Days, Hours, LocalTime};
 
 /// The processor counts as free again when others use less than this share of the threshold ...
-const QUIET_SHARE: f64 = 0.6;
+pub const QUIET_SHARE: f64 = 0.6;
 /// ... for this long. Our choice: a compiler that pauses between two files keeps the machine.
-const QUIET_TIME: Duration = Duration::from_secs(30);
+pub const QUIET_TIME: Duration = Duration::from_secs(30);
 /// No task begins when less than this share of the owner's disk limit is free for results ...
 const ROOM_LEAST: f64 = 0.05;
 /// ... until so much of it is free again.
-const ROOM_ENOUGH: f64 = 0.1;
+pub const ROOM_ENOUGH: f64 = 0.1;
 
 /// Knowledge of the owner's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Input {
+pub enum Input {
     /// No source works: counts as away.
     Unknown,
-    /// The owner is present whatever the idle time: a file says so.
+    /// The owner is there whatever the idle time: a file says so.
     Present,
     /// Time since the last input.
     Idle(Duration),
@@ -50,49 +49,63 @@ pub(crate) enum Input {
 
 /// The readings.
 #[derive(Clone, Debug)]
-pub(crate) struct Facts {
-    pub(crate) input: Input,
-    pub(crate) on_battery: bool,
-    /// Share of the processors' time, 0 to 1, that others use; `None` while unknown.
-    pub(crate) foreign_cpu: Option<f64>,
+pub struct Facts {
+    /// When the owner gave input.
+    pub input: Input,
+    /// Whether the machine has no mains power.
+    pub on_battery: bool,
+    /// Share of the processors' time, 0 to 1, that others use; `None` while it is not known.
+    pub foreign_cpu: Option<f64>,
     /// One of the owner's programs that pause everything, if it runs.
-    pub(crate) program: Option<String>,
+    pub program: Option<String>,
     /// Share of `limits.disk` that is free or can be freed, 0 to 1; 0 also when the disk itself is nearly full.
-    pub(crate) disk_room: f64,
-    pub(crate) local: Zoned,
+    pub disk_room: f64,
+    /// Time and day where the machine is.
+    pub local: LocalTime,
 }
 
 /// The owner's orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Orders {
-    pub(crate) pause: Option<Pause>,
-    pub(crate) finish: bool,
+pub struct Orders {
+    /// All tasks stand still.
+    pub pause: Option<Pause>,
+    /// Take no new tasks, complete those that run, and end.
+    pub finish: bool,
 }
 
 /// A pause ordered by the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pause {
-    pub(crate) until: Option<Time>,
+pub struct Pause {
+    /// When it ends; `None`: when the owner says so.
+    pub until: Option<Time>,
 }
 
-/// Why tasks do not run without limits.
+/// Why tasks do not run as they could.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
-    /// See the table above; likewise below.
+pub enum Reason {
+    /// The owner ordered a pause.
     PausedByUser,
+    /// It is none of the hours and days at which the owner lends the machine.
     OutsideHours,
+    /// There is no mains power.
     OnBattery,
+    /// This one of the owner's programs runs.
     Program(String),
+    /// A file says that the owner is there.
     OwnerPresent,
+    /// The last input is not long ago.
     OwnerActive,
+    /// Others use more of the processors than the owner lets them without stopping tasks.
     ForeignCpu,
+    /// There is no room for results.
     DiskFull,
+    /// The owner ordered the end.
     Finishing,
 }
 
 impl Reason {
-    /// As a code.
-    pub(crate) fn code(&self) -> &'static str {
+    /// Its name for programs: the code of the table above.
+    pub fn code(&self) -> &'static str {
         match self {
             Self::PausedByUser => "paused_by_user",
             Self::OutsideHours => "outside_hours",
@@ -106,39 +119,70 @@ impl Reason {
         }
     }
 
-    /// In words.
-    pub(crate) fn text(&self) -> String {
-        match self {
-            Self::PausedByUser => "paused by the user".to_owned(),
-            Self::OutsideHours => "outside of the owner's hours".to_owned(),
-            Self::OnBattery => "on battery".to_owned(),
-            Self::Program(name) => format!("the owner's program {name} runs"),
-            Self::OwnerPresent => "owner is present".to_owned(),
-            Self::OwnerActive => "owner is using the machine".to_owned(),
-            Self::ForeignCpu => "other programs use the processor".to_owned(),
-            Self::DiskFull => "no room on disk for more results".to_owned(),
-            Self::Finishing => "finishing".to_owned(),
-        }
-    }
-
     /// Whether the reason is the owner's presence.
-    pub(crate) fn is_return(&self) -> bool {
+    pub fn is_return(&self) -> bool {
         matches!(self, Self::OwnerPresent | Self::OwnerActive)
     }
 }
 
 /// The consequence for tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Judgement {
-    pub(crate) reason: Option<Reason>,
-    /// Share of a processor that each task may use; 0: all stand still.
-    pub(crate) cpu_percent: u32,
+pub struct Judgement {
+    /// Why tasks do not run as they could, if they do not.
+    pub reason: Option<Reason>,
+    /// How much of a processor each task may use; 0: all stand still.
+    pub cpu_percent: u32,
     /// Whether tasks may begin.
-    pub(crate) takes_work: bool,
-    pub(crate) since: Time,
+    pub takes_work: bool,
+    /// Since when that is so.
+    pub since: Time,
 }
 
-/// Judges, and remembers what that needs.
+impl Judgement {
+    /// Whether all tasks stand still.
+    pub fn stands_still(&self) -> bool {
+        self.cpu_percent == 0
+    }
+}
+
+/// What the owner has set of when tasks may run, and how much of the processor they may use. The defaults are those that ship.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnerSettings {
+    /// Time without input before tasks may run.
+    pub idle: Duration,
+    /// How long the owner is back before unstarted tasks, and begun ones that have a checkpoint, go back to their submitters.
+    pub vacate: Duration,
+    /// Whether tasks may run on battery.
+    pub on_battery: bool,
+    /// Share of all processors that others may use while tasks run, 1 to 100; 100: all of it.
+    pub foreign_cpu_percent: u32,
+    /// Hours at which tasks may run; none: all.
+    pub hours: Vec<Hours>,
+    /// Days on which tasks may run; none: all.
+    pub days: Vec<Days>,
+    /// How much of a processor each task may use while the owner is away, 1 to 100.
+    pub idle_cpu_percent: u32,
+    /// The same while the owner is there, 0 to 100; 0: they stand still.
+    pub in_use_cpu_percent: u32,
+}
+
+impl Default for OwnerSettings {
+    /// What HTCondor and BOINC users know.
+    fn default() -> Self {
+        Self {
+            idle: Duration::from_secs(5 * 60),
+            vacate: Duration::from_secs(10 * 60),
+            on_battery: false,
+            foreign_cpu_percent: 25,
+            hours: Vec::new(),
+            days: Vec::new(),
+            idle_cpu_percent: 100,
+            in_use_cpu_percent: 0,
+        }
+    }
+}
+
+/// Judges, and remembers what that takes.
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
     judgement: Judgement,
@@ -149,7 +193,7 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// Nothing is known yet: as if the owner were away.
+    /// Nothing is known yet: as if nobody were there.
     pub(crate) fn new(now: Time) -> Self {
         let judgement = Judgement { reason: None, cpu_percent: 100, takes_work: true, since: now };
         Self { judgement, in_use: false, cpu_is_busy: false, quiet_since: None, disk_is_full: false }
@@ -160,20 +204,19 @@ impl Policy {
         &self.judgement
     }
 
-    /// Whether the owner is present, by the last judgement, whatever its reason.
+    /// Whether the owner is there, by the last judgement, whatever its reason.
     pub(crate) fn is_in_use(&self) -> bool {
         self.in_use
     }
 
-    /// Judges anew. True if the judgement has changed.
-    pub(crate) fn judge(&mut self, now: Time, settings: &Settings, facts: &Facts, orders: Orders) -> bool {
-        self.measure_cpu(now, settings.owner.foreign_cpu_percent.get(), facts.foreign_cpu);
+    /// Judges anew. Whether something has changed.
+    pub(crate) fn judge(&mut self, now: Time, settings: &OwnerSettings, facts: &Facts, orders: Orders) -> bool {
+        self.measure_cpu(now, settings.foreign_cpu_percent, facts.foreign_cpu);
         self.disk_is_full = facts.disk_room < if self.disk_is_full { ROOM_ENOUGH } else { ROOM_LEAST };
-        let reason = self.reason(&settings.owner, facts, orders);
-        let limits = &settings.limits;
+        let reason = self.reason(settings, facts, orders);
         let cpu_percent = match &reason {
-            None | Some(Reason::Finishing | Reason::DiskFull) => limits.idle.cpu_percent.get(),
-            Some(reason) if reason.is_return() => limits.in_use.cpu_percent.get(),
+            None | Some(Reason::Finishing | Reason::DiskFull) => settings.idle_cpu_percent,
+            Some(reason) if reason.is_return() => settings.in_use_cpu_percent,
             Some(_) => 0,
         };
         let takes_work = cpu_percent > 0 && !orders.finish && !self.disk_is_full;
@@ -184,20 +227,20 @@ impl Policy {
         }
         let in_use = match facts.input {
             Input::Present => true,
-            Input::Idle(idle) => idle < settings.owner.idle.0,
+            Input::Idle(idle) => idle < settings.idle,
             Input::Unknown => false,
         };
         !is_same | (in_use != std::mem::replace(&mut self.in_use, in_use))
     }
 
-    fn reason(&self, owner: &settings::Owner, facts: &Facts, orders: Orders) -> Option<Reason> {
+    fn reason(&self, settings: &OwnerSettings, facts: &Facts, orders: Orders) -> Option<Reason> {
         if orders.pause.is_some() {
             return Some(Reason::PausedByUser);
         }
-        if !hours::are_open(&owner.hours, &owner.days, &facts.local) {
+        if !hours::are_open(&settings.hours, &settings.days, facts.local) {
             return Some(Reason::OutsideHours);
         }
-        if facts.on_battery && !owner.on_battery {
+        if facts.on_battery && !settings.on_battery {
             return Some(Reason::OnBattery);
         }
         if let Some(name) = &facts.program {
@@ -205,7 +248,7 @@ impl Policy {
         }
         match facts.input {
             Input::Present => return Some(Reason::OwnerPresent),
-            Input::Idle(idle) if idle < owner.idle.0 => return Some(Reason::OwnerActive),
+            Input::Idle(idle) if idle < settings.idle => return Some(Reason::OwnerActive),
             Input::Idle(_) | Input::Unknown => {}
         }
         if self.cpu_is_busy {
@@ -217,7 +260,7 @@ impl Policy {
         orders.finish.then_some(Reason::Finishing)
     }
 
-    /// Busy from the first average above the threshold, until it has been well below for a while.
+    /// Busy from the first average above the threshold on, until it has been well below for a while.
     fn measure_cpu(&mut self, now: Time, threshold_percent: u32, share: Option<f64>) {
         if threshold_percent >= 100 {
             (self.cpu_is_busy, self.quiet_since) = (false, None);
@@ -232,52 +275,6 @@ impl Policy {
         } else if self.cpu_is_busy && now.since(*self.quiet_since.get_or_insert(now)) >= QUIET_TIME {
             (self.cpu_is_busy, self.quiet_since) = (false, None);
         }
-    }
-
-    /// What would change the present state, in words; `None` while tasks run without limits.
-    pub(crate) fn what_would_change(
-        &self,
-        now: Time,
-        settings: &Settings,
-        facts: &Facts,
-        orders: Orders,
-    ) -> Option<String> {
-        let owner = &settings.owner;
-        let text = match self.judgement.reason.as_ref()? {
-            Reason::PausedByUser => match orders.pause.and_then(|pause| pause.until) {
-                Some(until) => format!("`idlewood resume`, or {} s from now", until.since(now).as_secs()),
-                None => "`idlewood resume`".to_owned(),
-            },
-            Reason::OutsideHours => match hours::next_change(&owner.hours, &owner.days, &facts.local) {
-                Some(opens) => format!("{} local time (owner.hours, owner.days)", opens.strftime("%a %H:%M")),
-                None => "other owner.hours or owner.days".to_owned(),
-            },
-            Reason::OnBattery => "mains power (or owner.on_battery = true)".to_owned(),
-            Reason::Program(name) => format!("{name} ends (owner.programs)"),
-            Reason::OwnerPresent => "the owner leaves".to_owned(),
-            Reason::OwnerActive => {
-                let idle = if let Input::Idle(idle) = facts.input { idle } else { Duration::ZERO };
-                let left = owner.idle.0.saturating_sub(idle).as_secs_f64().ceil();
-                format!("{left} s more without input (owner.idle = {})", owner.idle)
-            }
-            Reason::ForeignCpu => {
-                // Unknown for a moment after the start.
-                let used = facts.foreign_cpu.map_or_else(String::new, |share| format!(", now {:.0} %", share * 100.0));
-                let threshold = f64::from(owner.foreign_cpu_percent.get()) * QUIET_SHARE;
-                let seconds = QUIET_TIME.as_secs();
-                format!("others use at most {threshold:.0} % for {seconds} s{used} (owner.foreign_cpu_percent)")
-            }
-            Reason::DiskFull => {
-                let percent = ROOM_ENOUGH * 100.0;
-                format!(
-                    "submitters take results, `idlewood bag rm` removes bags, or the disk or limits.disk (now {}) has \
-                     {percent:.0} % of room",
-                    settings.limits.disk
-                )
-            }
-            Reason::Finishing => "`idlewood resume`; the agent ends when its running tasks have".to_owned(),
-        };
-        Some(text)
     }
 }
 
