@@ -116,6 +116,12 @@ impl Summary {
         Self { leaves: 1, ..Self::empty() }
     }
 
+    /// The same without all that it offers: what waits there is told.
+    pub(crate) fn without_offers(self) -> Self {
+        let Self { maximum_stretch, longest_wait_s, .. } = self;
+        Self { maximum_stretch, longest_wait_s, ..Self::unavailable() }
+    }
+
     /// What a leaf with this queue offers (paper §5.1 and §5.2). A load that does not validate offers nothing.
     pub fn of_leaf(load: &Load) -> Self {
         if load.validate().is_err() {

@@ -407,6 +407,9 @@ pub struct Status {
     /// Machines that get nothing from this one, since they said other things than others too often.
     #[serde(default)]
     pub distrusted: Vec<String>,
+    /// Machines through whose routers this one sends nothing just now, since they did not take or pass on what they were sent.
+    #[serde(default)]
+    pub routers_left_out: Vec<String>,
     /// Blobs that are being fetched, and machines that are left alone since they answer too slowly.
     #[serde(default)]
     pub downloads: Downloads,

@@ -4,10 +4,11 @@
 //! A machine that runs *dry* asks while the root says that tasks wait somewhere. So does one that has work, while the
 //! root says that somebody's stretch is clearly larger than its own: after a crash that cost its queue, a machine goes
 //! on with late deadlines while others still hold many early ones, though nobody is dry (*levelling*). It asks its leaf's
-//! parent, once, and again after a growing time; a grid that is idle, or level, is quiet. A router hands the question
-//! down to the child whose leaves have the longest wait, or the largest stretch, and up where that is far below the
-//! most there is, at most one in a second. A child that was asked is not asked again before it reports anew. The leaf at
-//! the end offers a share of what has not begun to the submitters ([`crate::executor`]), which issue it to the asker.
+//! parent, and again after a growing time, then elsewhere, too, since routers may drop questions (docs/adr/0026); a grid that is
+//! idle, or level, is quiet. A router hands the question down to the child whose leaves have the longest wait, or the largest
+//! stretch, and up where that is far below the most there is, at most one in a second. A child that was asked is not asked again
+//! before it reports anew. The leaf at the end offers a share of what has not begun to the submitters ([`crate::executor`]), which
+//! issue it to the asker.
 
 use std::time::Duration;
 
@@ -29,6 +30,9 @@ const ASK_SPREAD: Duration = Duration::from_millis(40);
 const ASK_SPREAD_MAX: Duration = Duration::from_secs(30);
 /// Least time between two questions that a router lets climb.
 const CLIMB_AFTER: Duration = Duration::from_secs(1);
+
+/// One question in so many goes up from the own leaf. Our choice.
+const ASK_WAYS: usize = 3;
 
 /// A machine asks where somebody's stretch is so many times its own. Our choice: without failures all are within that of
 /// each other.
@@ -57,6 +61,8 @@ struct Question {
     at: Time,
     /// From then to the one after it.
     pause: Duration,
+    /// Questions before it that brought no work.
+    in_vain: usize,
 }
 
 impl Asking {
@@ -110,18 +116,37 @@ impl Peer {
         let next = match self.asking.next {
             Some(next) if next.is_dry || !is_dry => Question { is_dry, ..next },
             // One that has nothing to do asks at once. All others find out at the same moment that they should.
-            _ => Question { is_dry, at: if is_dry { now } else { self.asks_evenly().next(now) }, pause: ASK_AFTER_MIN },
+            _ => Question {
+                is_dry,
+                at: if is_dry { now } else { self.asks_evenly().next(now) },
+                pause: ASK_AFTER_MIN,
+                in_vain: 0,
+            },
         };
         self.asking.next = Some(next);
         if next.at > now {
             return;
         }
-        self.asking.next = Some(Question { is_dry, at: now + next.pause, pause: (next.pause * 2).min(ASK_AFTER_MAX) });
-        if let Some(parent) = self.overlay.parent(Node::Leaf).cloned() {
+        let (at, pause, in_vain) = (now + next.pause, (next.pause * 2).min(ASK_AFTER_MAX), next.in_vain + 1);
+        self.asking.next = Some(Question { is_dry, at, pause, in_vain });
+        if let Some((to, node)) = self.asks_whom(next.in_vain) {
             let (contact, slots) = (Contact::clone(&self.io.me), self.config.slots);
             let asker = Asker { contact, speed_mops: self.executor.speed_mops(), slots, stretch };
-            self.io.send(parent, Message::Ask { asker, node: Node::Router, climbing: true, climbed: 0 });
+            let (climbing, climbed, ticket) = (true, 0, 0);
+            self.io.hand_over(to, Message::Ask { asker, node, climbing, climbed, ticket });
         }
+    }
+
+    /// Where a question goes after so many in vain: up from the own leaf, then through the router of a machine far away, then to
+    /// the leaf of another one, and so on. A router that drops questions leaves no other trace, and nobody but such a one may
+    /// lead to a leaf on which tasks wait.
+    fn asks_whom(&self, in_vain: usize) -> Option<(Contact, Node)> {
+        let links = self.overlay.long_links().count();
+        let node = if in_vain % ASK_WAYS == 1 { Node::Router } else { Node::Leaf };
+        if in_vain.is_multiple_of(ASK_WAYS) || links == 0 {
+            return self.way_up(Node::Leaf).map(|parent| (parent.clone(), Node::Router));
+        }
+        self.overlay.long_links().nth(in_vain / ASK_WAYS % links).map(|link| (link.clone(), node))
     }
 
     /// A machine asks this machine's router for work, or its leaf.
@@ -130,10 +155,8 @@ impl Peer {
             self.executor.answer_ask(&asker, &mut self.io, &self.config);
             return;
         }
-        if !self.overlay.hosts_router() {
-            return;
-        }
-        let parent = self.overlay.parent(Node::Router).filter(|_| climbing && climbed < CLIMBED_MAX);
+        self.router.leave_out(self.io.left_out());
+        let parent = self.way_up(Node::Router).filter(|_| climbing && climbed < CLIMBED_MAX).cloned();
         let (longest_wait_s, maximum_stretch) = (self.asking.longest_wait_s, self.io.maximum_stretch);
         let (worth_it, nearly_the_most) = if asker.stretch > 0.0 {
             (asker.stretch * UNEQUAL, maximum_stretch * NEARLY)
@@ -142,14 +165,19 @@ impl Peer {
         };
         let least = if parent.is_some() { nearly_the_most.max(worth_it) } else { worth_it };
         let now = self.io.now;
-        if let Some((child, node)) = self.router.ask(&asker, least, &self.overlay, now, &self.config) {
-            self.io.send(child, Message::Ask { asker, node, climbing: false, climbed });
+        let child =
+            self.overlay.hosts_router().then(|| self.router.ask(&asker, least, &self.overlay, now, &self.config));
+        if let Some((child, node)) = child.flatten() {
+            self.io.hand_over(child, Message::Ask { asker, node, climbing: false, climbed, ticket: 0 });
+        } else if climbing && asker.most(self.overlay.published(Node::Leaf)) >= least {
+            // Perhaps nobody passes a question on to this leaf: the router above it may be a bad one.
+            self.executor.answer_ask(&asker, &mut self.io, &self.config);
         } else if let Some(parent) = parent
             && self.asking.climbs_after <= now
         {
             self.asking.climbs_after = now + CLIMB_AFTER;
             let (node, climbed) = (Node::Router, climbed + 1);
-            self.io.send(parent.clone(), Message::Ask { asker, node, climbing: true, climbed });
+            self.io.hand_over(parent, Message::Ask { asker, node, climbing: true, climbed, ticket: 0 });
         }
     }
 }

@@ -112,7 +112,7 @@ fn what_began_in_an_earlier_life_is_not_given_away_without_its_checkpoint() {
     // Whoever asks gets the rest, all of it since the owner is there.
     let mut host = held();
     let asker = Asker { contact: contact(3), speed_mops: 1000.0, slots: 1, stretch: 0.0 };
-    host.receive(3, Message::Ask { asker, node: Node::Leaf, climbing: false, climbed: 0 });
+    host.receive(3, Message::Ask { asker, node: Node::Leaf, climbing: false, climbed: 0, ticket: 0 });
     let offered = host.sent.iter().find_map(|(_, message)| match message {
         Message::Offer { ranges, .. } => Some(ranges.clone()),
         _ => None,
