@@ -61,6 +61,7 @@ fn request(bag: u64) -> Message {
         climbed: 0,
         machines: 0,
         leads: false,
+        ticket: 0,
         checkpoints: Box::default(),
     };
     Message::Request { request, node: Node::Leaf, climbing: false }

@@ -427,6 +427,9 @@ pub struct Request {
     /// that the request found its way.
     #[serde(rename = "f", default, skip_serializing_if = "std::ops::Not::not")]
     pub leads: bool,
+    /// What the router that gets this sends back to who handed it on; 0: nothing. Each hop has its own.
+    #[serde(rename = "h", default, skip_serializing_if = "is_zero")]
+    pub ticket: u32,
     /// What those of the tasks go on from that were handed back with a checkpoint. A slice, since messages are many and few
     /// of them have any.
     #[serde(rename = "k", default, skip_serializing_if = "<[_]>::is_empty")]
@@ -438,7 +441,7 @@ impl Request {
     pub(crate) fn part(&self, ranges: IntervalSet, side: Side) -> Self {
         let checkpoints = self.checkpoints.iter().filter(|(index, _)| ranges.contains(*index)).copied().collect();
         let leads = self.leads && ranges.first() == self.ranges.first();
-        Self { ranges, checkpoints, leads, path: self.path.down(side), ..self.clone() }
+        Self { ranges, checkpoints, leads, ticket: 0, path: self.path.down(side), ..self.clone() }
     }
 
     /// Whether what a remote peer sent can be queued at all.

@@ -6,11 +6,12 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
-use idlewood_overlay::{Contact, Member, PeerId, Time, WallTime};
+use idlewood_overlay::{Contact, Member, Node, PeerId, Time, WallTime};
 
 use crate::bag::{BagId, TaskId};
 use crate::config::Config;
 use crate::crowd::{Acks, Crowds};
+use crate::handed::Handed;
 use crate::message::Message;
 use crate::peer::{Effect, Notice};
 use crate::ranges::IntervalSet;
@@ -125,6 +126,8 @@ pub(crate) struct Io {
     pub(crate) reputations: Reputations,
     /// Observations of the routers that requests of this machine went through.
     pub(crate) watch: Watch,
+    /// What was seen of the routers that this machine hands anything to.
+    pub(crate) handed: Handed,
     /// Secret seed of the draw by which machines that are believed alone are checked.
     pub(crate) secret: u64,
     /// Secret from which the keys of bags submitted here are derived.
@@ -159,6 +162,7 @@ impl Io {
             placements: 0,
             reputations: Reputations::default(),
             watch: Watch::default(),
+            handed: Handed::default(),
             secret: 0,
             bag_secret: [0; 32],
             effects: Vec::new(),
@@ -188,6 +192,19 @@ impl Io {
         self.reputations.of(peer, self.wall(self.now))
     }
 
+    /// Whether nothing is sent through a router, by what this machine has seen itself.
+    pub(crate) fn leaves_out(&self, router: PeerId) -> bool {
+        self.watch.swallows(router, self.now) || self.handed.swallows(router, self.now)
+    }
+
+    /// All such routers, in their order.
+    pub(crate) fn left_out(&self) -> Vec<PeerId> {
+        let mut left_out: Vec<PeerId> = self.handed.left_out(self.now).chain(self.watch.left_out(self.now)).collect();
+        left_out.sort_unstable();
+        left_out.dedup();
+        left_out
+    }
+
     pub(crate) fn send(&mut self, to: impl Into<Member>, message: Message) {
         let to = to.into();
         if to.peer == self.me.peer {
@@ -197,6 +214,20 @@ impl Io {
         } else {
             self.effects.push(Effect::Send { to, message });
         }
+    }
+
+    /// Sends a request or a question for work; one for the router of another machine has a ticket now and then (`handed`).
+    pub(crate) fn hand_over(&mut self, to: Contact, mut message: Message) {
+        let ticket = match &mut message {
+            // What its receiver would refuse proves nothing.
+            Message::Request { request, node: Node::Router, .. } if request.is_valid() => Some(&mut request.ticket),
+            Message::Ask { ticket, node: Node::Router, .. } => Some(ticket),
+            _ => None,
+        };
+        if let Some(ticket) = ticket.filter(|_| to.peer != self.me.peer) {
+            *ticket = self.handed.ticket(to.peer, self.now);
+        }
+        self.send(to, message);
     }
 
     pub(crate) fn notify(&mut self, notice: Notice) {

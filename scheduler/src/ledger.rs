@@ -616,6 +616,7 @@ impl Ledger {
             climbed: 0,
             machines,
             leads: true,
+            ticket: 0,
             checkpoints,
         }
     }

@@ -11,6 +11,7 @@ mod bag;
 mod config;
 mod crowd;
 mod executor;
+mod handed;
 mod io;
 mod ledger;
 mod message;

@@ -14,7 +14,7 @@ use crate::bag::{
 };
 use crate::queue::{SLOTS_MAX, SPEED_MOPS_MIN};
 use crate::ranges::IntervalSet;
-use crate::summary::SPEED_SUM_MOPS_MAX;
+use crate::summary::{self, SPEED_SUM_MOPS_MAX};
 
 /// Largest encoded message, in bytes. What a sender has to say is bounded so that it fits, or split.
 pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
@@ -193,6 +193,16 @@ pub enum Message {
         /// Routers that it has climbed through.
         #[serde(rename = "c")]
         climbed: u16,
+        /// What the receiver's router sends back; 0: nothing.
+        #[serde(rename = "t", default, skip_serializing_if = "is_zero")]
+        ticket: u32,
+    },
+    /// Router to who handed it a request or a question for work: I have what had this ticket.
+    #[serde(rename = "t")]
+    Ticket {
+        /// That of the message.
+        #[serde(rename = "t")]
+        ticket: u32,
     },
     /// Executor to submitter: these tasks, which have not begun, may go to that machine, which asked for work.
     #[serde(rename = "g")]
@@ -274,6 +284,11 @@ pub struct Asker {
 }
 
 impl Asker {
+    /// What it looks for the most of, by a report: the longest wait in seconds, or where it has work the largest stretch.
+    pub(crate) fn most(&self, report: &[u8]) -> f64 {
+        if self.stretch > 0.0 { summary::maximum_stretch(report) } else { summary::longest_wait_s(report) as f64 }
+    }
+
     fn is_valid(&self) -> bool {
         self.contact.is_valid()
             && (SPEED_MOPS_MIN..=SPEED_SUM_MOPS_MAX).contains(&self.speed_mops)
@@ -363,6 +378,7 @@ impl Message {
             Self::Renewal { executor, bags } => (executor.is_valid() && bags.len() <= RENEWALS_MAX, "renewal"),
             Self::Renewed { bags, .. } => (bags.len() <= RENEWALS_MAX, "renewed"),
             Self::Ask { asker, .. } => (asker.is_valid(), "ask"),
+            Self::Ticket { .. } => (true, ""),
             Self::Offer { executor, ranges, to, .. } => {
                 (executor.is_valid() && to.is_valid() && ranges.intervals() <= REQUEST_INTERVALS_MAX, "offer")
             }
@@ -386,6 +402,7 @@ impl Message {
             Self::Renewal { .. } => "renewal",
             Self::Renewed { .. } => "renewed",
             Self::Ask { .. } => "ask",
+            Self::Ticket { .. } => "ticket",
             Self::Offer { .. } => "offer",
             Self::Decline { .. } => "decline",
             Self::Results { .. } => "results",

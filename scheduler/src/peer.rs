@@ -225,6 +225,7 @@ impl Peer {
         if late.is_zero() || late < self.config.lease / 3 {
             return;
         }
+        self.io.handed.was_asleep();
         for ledger in self.ledgers.values_mut() {
             ledger.renew_all(&self.io, &self.config);
         }
@@ -270,13 +271,20 @@ impl Peer {
     }
 
     fn receive(&mut self, from: PeerId, message: Message) {
-        self.executor_touched |= !matches!(message, Message::Overlay(_));
+        self.executor_touched |= !matches!(message, Message::Overlay(_) | Message::Ticket { .. });
+        if from != self.io.me.peer && self.io.handed.heard(self.io.now) {
+            // Nothing is offered of what is below a router that is left out.
+            self.publish_router_by(self.io.now);
+        }
         match message {
             Message::Overlay(message) => {
                 let from = contact_of(&self.certified, from).into();
                 self.overlay(idlewood_overlay::Event::Received { from, message });
             }
-            Message::Request { request, node, climbing } => self.request(request, node, climbing),
+            Message::Request { mut request, node, climbing } => {
+                self.send_back(std::mem::take(&mut request.ticket), from);
+                self.request(request, node, climbing);
+            }
             Message::Holding { bag, executor, version, attempt, ranges, finished } => {
                 let executor = executor.contact(from);
                 match self.ledgers.get_mut(&bag) {
@@ -287,7 +295,11 @@ impl Peer {
                     None => refuse(bag, executor, version, ranges, &mut self.io),
                 }
             }
-            Message::Ask { asker, node, climbing, climbed } => self.asked(asker, node, climbing, climbed),
+            Message::Ask { asker, node, climbing, climbed, ticket } => {
+                self.send_back(ticket, from);
+                self.asked(asker, node, climbing, climbed);
+            }
+            Message::Ticket { ticket } => self.io.handed.came_back(from, ticket),
             Message::Offer { bag, executor, ranges, to } => {
                 let executor = executor.contact(from);
                 match self.ledgers.get_mut(&bag) {
@@ -481,7 +493,7 @@ impl Peer {
             let has_room = idle_slots > 0;
             let others = ledger.issue_another_way(reachable, &doubted, has_room, &self.io, &self.config);
             for (to, node, request) in others {
-                self.io.send(to, Message::Request { request, node, climbing: false });
+                self.io.hand_over(to, Message::Request { request, node, climbing: false });
             }
             requests.append(&mut ledger.issue(known, &self.io, &self.config));
             let copies = ledger.copies_due(known, right, &mut self.io, &self.config);
@@ -497,30 +509,6 @@ impl Peer {
                 }
             }
         }
-    }
-
-    /// Whether the tree loses what this machine sends up.
-    fn is_way_up_lost(&self) -> bool {
-        let (watch, now) = (&self.io.watch, self.io.now);
-        let node = if self.overlay.depth(Node::Router).is_some() { Node::Router } else { Node::Leaf };
-        let parent = self.overlay.parent(node);
-        watch.is_way_up_lost(now) || parent.is_some_and(|parent| watch.swallows(parent.peer, now))
-    }
-
-    /// Routers through which requests of this machine go and that lost the last one, as far as it is known where they are.
-    fn doubted(&self) -> Vec<Contact> {
-        let children = self.overlay.children().into_iter().flatten().filter(|child| child.node == Node::Router);
-        let parents = [Node::Router, Node::Leaf].into_iter().filter_map(|node| self.overlay.parent(node));
-        let root = self.overlay.root().map(|root| &*root.contact);
-        let mut doubted: Vec<Contact> = Vec::new();
-        for contact in children.map(|child| child.contact).chain(parents).chain(root) {
-            let is_new = contact.peer != self.io.me.peer && doubted.iter().all(|known| known.peer != contact.peer);
-            let is_in_doubt = self.io.watch.is_doubted(contact.peer) || self.io.watch.is_way_up_doubted();
-            if is_new && is_in_doubt && !self.io.watch.swallows(contact.peer, self.io.now) {
-                doubted.push(contact.clone());
-            }
-        }
-        doubted
     }
 
     fn drain_overlay(&mut self) {
@@ -595,6 +583,7 @@ impl Peer {
         }
         self.router_due = None;
         self.router_earliest = now + self.config.summary_interval;
+        self.router.leave_out(self.io.left_out());
         self.router.refresh(&self.overlay, now, &self.config);
         let can_wait = self.can_wait(Node::Router, self.router.is_urgent());
         let changed = self.overlay.hosts_router() && self.router.take_changed();

@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 
 use idlewood_overlay::{Child, Contact, Node, Overlay, PeerId, Side, Time};
@@ -107,6 +108,17 @@ impl Platform {
             },
         }
     }
+}
+
+/// Whence a request comes to a router.
+pub(crate) enum Origin {
+    /// From the parent, or from the submitter to be placed here.
+    Above,
+    /// From below: it may climb further, to that router if any.
+    Below {
+        /// Who is above.
+        up: Option<Contact>,
+    },
 }
 
 /// What was sent to one child since it reported. Its report itself stays in the overlay.
@@ -214,7 +226,8 @@ impl Router {
         }
     }
 
-    /// Sends nothing through these routers, and offers nothing of what is below them, until it is told of others.
+    /// Sends nothing through these routers, and offers nothing of what is below them, until it is told of others. It still tells what
+    /// waits there.
     pub(crate) fn leave_out(&mut self, left_out: Vec<PeerId>) {
         if self.left_out != left_out {
             self.left_out = left_out;
@@ -245,21 +258,26 @@ impl Router {
 
     /// The summary of the whole subtree, in the flat form; `None` where there is no child.
     pub(crate) fn report<'a>(&'a self, overlay: &'a Overlay) -> Option<Vec<u8>> {
-        let flat =
-            |(booked, report): (Option<&'a Booked>, &'a [u8])| booked.map_or(report, |booked| booked.flat(report));
-        let children: Vec<&[u8]> = self.children(overlay).map(flat).collect();
+        let flat = |(booked, report): (Option<&'a Booked>, Cow<'a, [u8]>)| match booked {
+            Some(booked) => Cow::Borrowed(booked.flat(&report)),
+            None => report,
+        };
+        let children: Vec<Cow<'a, [u8]>> = self.children(overlay).map(flat).collect();
+        let children: Vec<&[u8]> = children.iter().map(|report| &**report).collect();
         (!children.is_empty()).then(|| summary::report(&children))
     }
 
-    /// The children's reports, and what is to be taken off them.
-    fn children<'a>(&'a self, overlay: &'a Overlay) -> impl Iterator<Item = (Option<&'a Booked>, &'a [u8])> {
+    /// The children's reports, and what is to be taken off them. Of what is below a router that is left out they tell what waits
+    /// there, which others may ask for, and no offers.
+    fn children<'a>(&'a self, overlay: &'a Overlay) -> impl Iterator<Item = (Option<&'a Booked>, Cow<'a, [u8]>)> {
         let both = self.slots.iter().zip(overlay.children());
         both.filter_map(|(slot, child)| {
             let child = child?;
             if self.leaves_out(child.contact.peer, child.node) {
-                return Some((None, &[][..]));
+                let waits = read_summary(child.payload).without_offers().flatten();
+                return Some((None, Cow::Owned(waits)));
             }
-            Some((slot.as_ref().and_then(|slot| slot.booked.as_ref()), child.payload))
+            Some((slot.as_ref().and_then(|slot| slot.booked.as_ref()), Cow::Borrowed(child.payload)))
         })
     }
 
@@ -279,13 +297,6 @@ impl Router {
         config: &Config,
     ) -> Option<(Contact, Node)> {
         self.refresh(overlay, now, config);
-        let of = |payload| {
-            if asker.stretch > 0.0 {
-                summary::maximum_stretch(payload)
-            } else {
-                summary::longest_wait_s(payload) as f64
-            }
-        };
         let both = self.slots.iter_mut().zip(overlay.children());
         let asked = both.filter_map(|(slot, child)| Some((slot.as_mut()?, child?)));
         let left_out = &self.left_out;
@@ -294,29 +305,32 @@ impl Router {
             .filter(|(slot, child)| {
                 !slot.asked && (child.node == Node::Router || child.contact.peer != asker.contact.peer)
             })
-            .map(|(slot, child)| (of(child.payload), slot, child))
+            .map(|(slot, child)| (asker.most(child.payload), slot, child))
             .filter(|(most, ..)| *most >= least);
         let (_, slot, child) = waiting.max_by(|(one, ..), (other, ..)| one.total_cmp(other))?;
         slot.asked = true;
         Some((child.contact.clone(), child.node))
     }
 
-    /// Where this request goes next: to the parent, or in parts to the children. Nothing when there is no child.
+    /// Where this request goes next: up, or in parts to the children. Nothing when there is no child.
     pub(crate) fn route(
         &mut self,
         mut request: Request,
-        climbing: bool,
+        origin: Origin,
         overlay: &Overlay,
         platform: &Platform,
         now: Time,
         config: &Config,
     ) -> Vec<(Contact, Message)> {
         self.refresh(overlay, now, config);
-        let parent = overlay.parent(Node::Router).filter(|_| climbing && request.climbed < CLIMBED_MAX);
-        let parent = parent.filter(|parent| !self.leaves_out(parent.peer, Node::Router));
-        let read = |(booked, report): (Option<&Booked>, &[u8])| match booked {
-            Some(booked) => booked.summary(report),
-            None => read_summary(report),
+        let (climbing, up) = match origin {
+            Origin::Above => (false, None),
+            Origin::Below { up } => (true, up),
+        };
+        let parent = up.filter(|_| request.climbed < CLIMBED_MAX);
+        let read = |(booked, report): (Option<&Booked>, Cow<'_, [u8]>)| match booked {
+            Some(booked) => booked.summary(&report),
+            None => read_summary(&report),
         };
         let summaries: Vec<Summary> = self.children(overlay).map(read).collect();
         let children: Vec<&Summary> = summaries.iter().collect();
@@ -336,7 +350,7 @@ impl Router {
             && !decision.good_enough
         {
             request.climbed += 1;
-            return vec![(parent.clone(), Message::Request { request, node: Node::Router, climbing: true })];
+            return vec![(parent, Message::Request { request, node: Node::Router, climbing: true })];
         }
         let among_idle = config.idle_slots.then(|| split_among_idle(&children, &numbers, decision.s_index)).flatten();
         let parts = among_idle.unwrap_or_else(|| split_tasks(&children, &numbers, decision.s_index));

@@ -117,6 +117,12 @@ impl Summary {
         Self { leaves: 1, ..Self::empty() }
     }
 
+    /// This summary without its offers: what waits there is reported.
+    pub(crate) fn without_offers(self) -> Self {
+        let Self { maximum_stretch, longest_wait_s, .. } = self;
+        Self { maximum_stretch, longest_wait_s, ..Self::unavailable() }
+    }
+
     /// The summary of a leaf with this queue (paper §5.1 and §5.2); [`Self::unavailable`] for a load that does not validate.
     pub fn of_leaf(load: &Load) -> Self {
         if load.validate().is_err() {

@@ -5,8 +5,8 @@
 //! router left out by others. Two such losses in a row, while tasks that went another way were accounted for, are a verdict: the
 //! router *swallows*. It is left out for [`LEFT_OUT`], and then has to lose only once more.
 //!
-//! What climbs is lost by anybody above the first hop. It counts against the hop only where that is the root; else the submitter
-//! sends single tasks to the routers it doubts, to be placed below them (`ledger/astray`).
+//! What climbs is lost by anybody above the first hop. It counts against the hop only where that is the root, or has not sent back its
+//! last ticket (`handed`); else the submitter sends single tasks to the routers it doubts, to be placed below them (`ledger/astray`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const ROUTERS_MAX: usize = 64;
 
 /// One router that has lost requests since it last passed one on.
 #[derive(Clone, Copy, Debug)]
-struct Lost {
+pub(crate) struct Lost {
     in_row: u32,
     /// When the first and the last of these were given up.
     first: Time,
@@ -41,7 +41,7 @@ pub(crate) struct Watch {
 
 impl Lost {
     /// Requests that were under way together are lost together, as with a router that crashes: they count as one.
-    fn again(known: Option<Self>, sent: Time, now: Time) -> Self {
+    pub(crate) fn again(known: Option<Self>, sent: Time, now: Time) -> Self {
         match known {
             None => Self { in_row: 1, first: now, last: now },
             Some(known) if sent < known.last => known,
@@ -49,7 +49,8 @@ impl Lost {
         }
     }
 
-    fn is_verdict(&self, now: Time) -> bool {
+    /// Whether that is enough to leave the router out.
+    pub(crate) fn is_verdict(&self, now: Time) -> bool {
         self.in_row >= LOST_IN_ROW && now.since(self.last) < LEFT_OUT
     }
 }

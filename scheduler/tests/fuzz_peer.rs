@@ -274,7 +274,7 @@ impl Source<'_> {
                 body: self.body(),
             }),
             5..8 => {
-                let request = Request {
+                let mut request = Request {
                     bag: self.header(),
                     number: self.number(),
                     attempt: self.number() as u32,
@@ -284,12 +284,14 @@ impl Source<'_> {
                     climbed: self.number() as u16,
                     machines: self.number() as u32,
                     leads: self.flag(),
+                    ticket: 0,
                     checkpoints: self
                         .checkpoints()
                         .into_iter()
                         .filter_map(|(index, kept)| Some((index, kept?)))
                         .collect(),
                 };
+                request.ticket = request.number as u32 % 4;
                 Message::Request { request, node: self.node(), climbing: self.flag() }
             }
             8 => Message::Holding {
@@ -321,7 +323,8 @@ impl Source<'_> {
                 let (contact, speed_mops, stretch) = (self.contact(), self.real(), self.real());
                 let slots = (speed_mops.to_bits() % 2048) as u32;
                 let asker = Asker { contact, speed_mops, slots, stretch };
-                Message::Ask { asker, node: self.node(), climbing: self.flag(), climbed: self.number() as u16 }
+                let (node, climbing, climbed) = (self.node(), self.flag(), self.number() as u16);
+                Message::Ask { asker, node, climbing, climbed, ticket: u32::from(climbed) % 4 }
             }
             13 => {
                 Message::Offer { bag: self.bag(), executor: self.speaker(), ranges: self.ranges(), to: self.contact() }
@@ -332,7 +335,14 @@ impl Source<'_> {
                 results: (0..self.below(5)).map(|_| self.result()).collect(),
                 signature: None,
             },
-            _ => Message::ResultsAck { bag: self.bag(), attempt: self.number() as u32, indices: self.ranges() },
+            _ => {
+                let (bag, attempt, indices) = (self.bag(), self.number() as u32, self.ranges());
+                if indices.is_empty() {
+                    Message::Ticket { ticket: attempt }
+                } else {
+                    Message::ResultsAck { bag, attempt, indices }
+                }
+            }
         }
     }
 
@@ -763,6 +773,7 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
             climbed: 0,
             machines: 0,
             leads: false,
+            ticket: 0,
             checkpoints: Default::default(),
         };
         Message::Request { request, node: Node::Leaf, climbing: false }

@@ -194,6 +194,7 @@ impl Machine {
             climbed: 0,
             machines: 0,
             leads: false,
+            ticket: 0,
             checkpoints: Box::default(),
         };
         let message = Message::Request { request, node: Node::Leaf, climbing: false };

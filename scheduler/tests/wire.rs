@@ -63,6 +63,7 @@ fn request() -> Request {
         climbed: 2,
         machines: 0,
         leads: false,
+        ticket: 0,
         checkpoints: Box::default(),
     }
 }
@@ -114,7 +115,7 @@ fn messages() -> Vec<Message> {
         },
         Message::Renewal { executor: speaker(2), bags: vec![(bag().id, 6), (BagId([8; 32]), 70)] },
         Message::Renewed { bags: vec![(bag().id, 6)], term: Duration::from_secs(60) },
-        Message::Ask { asker: asker(1000.0, 1e-5), node: Node::Router, climbing: true, climbed: 2 },
+        Message::Ask { asker: asker(1000.0, 1e-5), node: Node::Router, climbing: true, climbed: 2, ticket: 0 },
         Message::Offer { bag: bag().id, executor: speaker(2), ranges: IntervalSet::from(0..2), to: contact(3) },
         Message::Results { bag: bag().id, executor: speaker(2), results: vec![result()], signature: None },
         Message::ResultsAck { bag: bag().id, attempt: 0, indices: IntervalSet::from(3..4) },
@@ -149,6 +150,9 @@ fn messages() -> Vec<Message> {
             results: vec![with_output()],
             signature: Some(vec![9; 64]),
         },
+        Message::Request { request: Request { ticket: 7, ..request() }, node: Node::Router, climbing: true },
+        Message::Ask { asker: asker(1000.0, 0.0), node: Node::Router, climbing: true, climbed: 0, ticket: 8 },
+        Message::Ticket { ticket: 8 },
     ]
 }
 
@@ -338,7 +342,13 @@ fn impossible_messages_are_refused() {
         (1.0, f64::INFINITY),
         (1.0, -1.0),
     ] {
-        let ask = Message::Ask { asker: asker(speed_mops, stretch), node: Node::Leaf, climbing: false, climbed: 0 };
+        let ask = Message::Ask {
+            asker: asker(speed_mops, stretch),
+            node: Node::Leaf,
+            climbing: false,
+            climbed: 0,
+            ticket: 0,
+        };
         assert_eq!(Message::decode(&ask.encode()), Err(DecodeError::Invalid("ask")), "{speed_mops} {stretch}");
     }
     let results = |receipt, signature| Message::Results {

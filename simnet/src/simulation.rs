@@ -423,6 +423,11 @@ impl Simulation {
         self.host(host).peer()
     }
 
+    /// Whether the router of a machine does not pass on as it should what others send through it.
+    pub fn routes_badly(&self, host: HostIndex) -> bool {
+        self.host(host).bad_routing.is_some()
+    }
+
     // ---- faults ----
 
     /// Cuts the power of a machine now; it comes back after a downtime like any other.

@@ -1,32 +1,61 @@
-//! Routers that drop, delay or misdirect what others send through them (docs/adr/0026): every bag completes.
+//! Routers that drop, delay or misdirect what others send through them (docs/adr/0026): every bag completes, and the machines
+//! above and below leave them out, and nobody else.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use idlewood_overlay::PeerId;
 use idlewood_simnet::{BadRouting, Report, Scenario, Simulation};
 
-fn run(bad_routing: BadRouting, bad_routers_percent: f64) -> Report {
-    let scenario = Scenario {
+fn scenario() -> Scenario {
+    Scenario {
         nodes: 30,
         bags: 5,
         tasks_per_node: 5,
         seed: 1,
-        bad_routers_percent,
-        bad_routing,
-        horizon: std::time::Duration::from_secs(6 * 3600),
+        horizon: Duration::from_secs(6 * 3600),
         ..Scenario::default()
-    };
-    Simulation::new(scenario).expect("a valid scenario").run(|_| ())
+    }
+}
+
+/// A run, and which machines others leave out at its end: those whose routers are bad, and those whose are not.
+fn run(scenario: Scenario) -> (Report, [BTreeSet<PeerId>; 2]) {
+    let nodes = scenario.nodes;
+    let mut simulation = Simulation::new(scenario).expect("a valid scenario");
+    let report = simulation.run(|_| ());
+    let left_out: BTreeSet<PeerId> =
+        (0..nodes).filter_map(|host| simulation.peer(host)).flat_map(|peer| peer.left_out()).collect();
+    let bad = (0..nodes).filter(|&host| simulation.routes_badly(host)).filter_map(|host| simulation.peer(host));
+    let bad: BTreeSet<PeerId> = bad.map(|peer| peer.me().peer).collect();
+    let (bad, good) = left_out.into_iter().partition(|peer| bad.contains(peer));
+    (report, [bad, good])
 }
 
 #[test]
 fn bags_complete_past_routers_that_drop_delay_or_misdirect() {
-    let usual = run(BadRouting::Drop, 0.0);
+    let (usual, left_out) = run(scenario());
+    assert_eq!(left_out, [BTreeSet::new(), BTreeSet::new()]);
     for bad_routing in [BadRouting::Drop, BadRouting::Delay, BadRouting::OneChild] {
-        for percent in [5.0, 20.0] {
-            let report = run(bad_routing, percent);
+        for bad_routers_percent in [5.0, 20.0] {
+            let (report, [bad, good]) = run(Scenario { bad_routers_percent, bad_routing, ..scenario() });
+            let what = format!("{bad_routing:?} {bad_routers_percent} %");
             assert_eq!((report.lost_tasks, report.open_tasks, report.failed_tasks), (0, 0, 0), "{report}");
-            assert_eq!(report.bags_closed, 5, "{bad_routing:?} {percent} %: {report}");
+            assert_eq!(report.bags_closed, 5, "{what}: {report}");
             let times = report.max_stretch / usual.max_stretch;
-            assert!(times < 1.5, "{bad_routing:?} {percent} %: {times} times the stretch\n{report}");
-            println!("{bad_routing:?} {percent} %: {times:.2} times the stretch");
+            assert!(times < 1.5, "{what}: {times} times the stretch\n{report}");
+            // One alone may be at a place where little passes.
+            let is_any = bad_routers_percent < 20.0 || !bad.is_empty();
+            assert!(is_any && good.is_empty(), "{what}: {} bad and {} good ones", bad.len(), good.len());
+            println!("{what}: {times:.2} times the stretch, {} left out", bad.len());
         }
     }
+}
+
+/// Machines that crash lose what they were handed, too.
+#[test]
+fn nobody_is_left_out_for_crashing() {
+    let scenario = Scenario { churn: Some(Duration::from_secs(1800)), ..scenario() };
+    let (report, left_out) = run(scenario);
+    assert!(report.crashes > 20, "{report}");
+    assert_eq!(left_out, [BTreeSet::new(), BTreeSet::new()]);
 }

@@ -408,6 +408,9 @@ pub struct Status {
     /// Machines that get no tasks from this one, since they dissented too often.
     #[serde(default)]
     pub distrusted: Vec<String>,
+    /// Machines through whose routers this one sends nothing at present, since they did not take or pass on what they were sent.
+    #[serde(default)]
+    pub routers_left_out: Vec<String>,
     /// Downloads of blobs, and machines left alone for slowness.
     #[serde(default)]
     pub downloads: Downloads,

@@ -112,6 +112,10 @@ fn print_status(status: &Status, mut out: &mut dyn Write) -> io::Result<()> {
         let until = output::when(until);
         pairs.push(("resting", format!("until {until}: all tasks fail here that succeed elsewhere; see the log")));
     }
+    for router in &status.routers_left_out {
+        let router = output::short_peer(router);
+        pairs.push(("left out", format!("the router of {router}: it did not take or pass on what it was sent")));
+    }
     if let Some(error) = &status.settings_error {
         pairs.push(("settings", format!("as they were, since {}", output::printable(error))));
     }
@@ -364,6 +368,7 @@ ON THE LINE  MACHINE                      ADDRESS
             requests_refused: 0,
             requests_declined: 0,
             distrusted: Vec::new(),
+            routers_left_out: vec!["12D3".to_owned()],
             results_unsigned: 0,
             checkpoints_unsigned: 0,
             tasks_unspoken: 0,
@@ -381,6 +386,7 @@ ON THE LINE  MACHINE                      ADDRESS
             "1.0 MiB needed and 2.0 MiB that may go, of 4.0 MiB; 9.0 MiB free on the disk",
             "2 times by the owner, within 0.050 s (99th percentile)",
             "as they were, since config.toml line 3: no",
+            "the router of 12D3: it did not take or pass on",
         ] {
             assert!(text.contains(wanted), "{text}");
         }

@@ -162,6 +162,12 @@ impl Driver {
                 .filter(|(_, known)| known.is_distrusted())
                 .map(|(peer, _)| identity::to_libp2p(peer).to_string())
                 .collect(),
+            routers_left_out: self
+                .peer()
+                .left_out()
+                .into_iter()
+                .map(|router| identity::to_libp2p(router).to_string())
+                .collect(),
             requests_declined: self.peer().declined_requests(),
             downloads: self.downloads(),
             protocol_errors: counters.protocol_errors + self.malformed_messages,

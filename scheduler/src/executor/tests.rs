@@ -48,6 +48,7 @@ fn executor(config: &Config) -> (Executor, Io) {
                 climbed: 0,
                 machines: 0,
                 leads: false,
+                ticket: 0,
                 checkpoints: Box::default(),
             },
             None,
@@ -118,6 +119,7 @@ fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_m
         climbed: 0,
         machines: 0,
         leads: false,
+        ticket: 0,
         checkpoints: Box::default(),
     };
     executor.queue(request, None, io, &Config::default());
@@ -236,6 +238,7 @@ impl Machine {
             climbed: 0,
             machines: 0,
             leads: false,
+            ticket: 0,
             checkpoints: Box::default(),
         };
         self.executor.queue(request, None, &mut self.io, &self.config);
@@ -343,6 +346,7 @@ fn laden(config: &Config) -> (Executor, Io) {
                 climbed: 0,
                 machines: 0,
                 leads: false,
+                ticket: 0,
                 checkpoints: Box::default(),
             },
             None,
@@ -445,6 +449,7 @@ fn each_task_keeps_the_attempt_it_came_with() {
                 climbed: 0,
                 machines: 0,
                 leads: false,
+                ticket: 0,
                 checkpoints: Box::default(),
             },
             None,
@@ -492,7 +497,7 @@ fn declines_of_scattered_tasks_fit_in_valid_messages() {
     let (age, path, checkpoints) = (Duration::ZERO, Path::default(), Box::default());
     let (number, attempt, climbed, machines, leads) = (1, 0, 0, 0, true);
     let ranges = IntervalSet::from(0..2000);
-    let request = Request { bag, number, attempt, ranges, age, path, climbed, machines, leads, checkpoints };
+    let request = Request { bag, number, attempt, ranges, age, path, climbed, machines, leads, ticket: 0, checkpoints };
     executor.accept(request, &mut io, &config);
     let mut declined = IntervalSet::new();
     for effect in &io.effects {

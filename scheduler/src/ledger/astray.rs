@@ -6,7 +6,7 @@
 //! nothing of the way: every machine that crashes loses some. A leaf that does not answer gets no tasks for a while. A few tasks go to each router
 //! that is in doubt, to be placed below it: who passes them on is cleared, who loses them is judged (`watch`).
 //!
-//! Left out: what a router does to requests of others. It is seen by their submitters.
+//! Left out: what a router does to requests of others. Their submitters see it, and who handed them to it (`handed`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -76,7 +76,7 @@ impl Astray {
                 // Some were withdrawn or declined meanwhile: they arrived.
                 continue;
             }
-            if hop.is_duty {
+            if hop.is_duty || io.handed.is_doubted(hop.router) {
                 io.watch.lost(hop.router, issue.at, io.now);
                 *self.swallowed.entry(hop.router).or_insert(0) += tasks;
                 forget_least(&mut self.swallowed, |tasks| *tasks);

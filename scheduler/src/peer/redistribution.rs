@@ -4,10 +4,10 @@
 //! A *dry* machine asks while the root reports that tasks wait somewhere. A machine that has work asks while the root
 //! reports a stretch clearly larger than its own (*levelling*): after a crash that cost its queue, a machine goes on with
 //! late deadlines while others still hold many early ones, though no machine is dry. The `Ask` goes to the leaf's parent,
-//! and again after a growing time; an idle or level grid sends none. A router passes an `Ask` down to the child whose
-//! leaves have the longest wait, or the largest stretch. Where that is far below the grid's most, the router passes it up,
-//! at most one a second. A child is not asked again before its next report. The leaf at the end offers a share of its
-//! unstarted tasks to their submitters (`executor`), which issue them to the asker.
+//! and again after a growing time, then elsewhere, too, since routers may drop an `Ask` (docs/adr/0026); an idle or level grid
+//! sends none. A router passes an `Ask` down to the child whose leaves have the longest wait, or the largest stretch. Where that is
+//! far below the grid's most, the router passes it up, at most one a second. A child is not asked again before its next report. The
+//! leaf at the end offers a share of its unstarted tasks to their submitters (`executor`), which issue them to the asker.
 
 use std::time::Duration;
 
@@ -29,6 +29,9 @@ const ASK_SPREAD: Duration = Duration::from_millis(40);
 const ASK_SPREAD_MAX: Duration = Duration::from_secs(30);
 /// Least time between two `Ask`s that a router passes up.
 const CLIMB_AFTER: Duration = Duration::from_secs(1);
+
+/// One `Ask` in so many goes up from the own leaf. Our choice.
+const ASK_WAYS: usize = 3;
 
 /// A machine asks where the largest stretch is this multiple of its own. Our choice: without failures all stretches are
 /// within that of each other.
@@ -57,6 +60,8 @@ struct Question {
     at: Time,
     /// From then to the `Ask` after it.
     pause: Duration,
+    /// Questions before it that brought no work.
+    in_vain: usize,
 }
 
 impl Asking {
@@ -110,18 +115,37 @@ impl Peer {
         let next = match self.asking.next {
             Some(next) if next.is_dry || !is_dry => Question { is_dry, ..next },
             // A dry machine asks at once. Those that have work all learn at the same moment that they should ask.
-            _ => Question { is_dry, at: if is_dry { now } else { self.asks_evenly().next(now) }, pause: ASK_AFTER_MIN },
+            _ => Question {
+                is_dry,
+                at: if is_dry { now } else { self.asks_evenly().next(now) },
+                pause: ASK_AFTER_MIN,
+                in_vain: 0,
+            },
         };
         self.asking.next = Some(next);
         if next.at > now {
             return;
         }
-        self.asking.next = Some(Question { is_dry, at: now + next.pause, pause: (next.pause * 2).min(ASK_AFTER_MAX) });
-        if let Some(parent) = self.overlay.parent(Node::Leaf).cloned() {
+        let (at, pause, in_vain) = (now + next.pause, (next.pause * 2).min(ASK_AFTER_MAX), next.in_vain + 1);
+        self.asking.next = Some(Question { is_dry, at, pause, in_vain });
+        if let Some((to, node)) = self.asks_whom(next.in_vain) {
             let (contact, slots) = (Contact::clone(&self.io.me), self.config.slots);
             let asker = Asker { contact, speed_mops: self.executor.speed_mops(), slots, stretch };
-            self.io.send(parent, Message::Ask { asker, node: Node::Router, climbing: true, climbed: 0 });
+            let (climbing, climbed, ticket) = (true, 0, 0);
+            self.io.hand_over(to, Message::Ask { asker, node, climbing, climbed, ticket });
         }
+    }
+
+    /// Where an `Ask` goes after so many in vain: up from the own leaf, then through the router of a machine far away, then to
+    /// the leaf of another one, and so on. A router that drops an `Ask` leaves no other trace, and may be the only way
+    /// to a leaf on which tasks wait.
+    fn asks_whom(&self, in_vain: usize) -> Option<(Contact, Node)> {
+        let links = self.overlay.long_links().count();
+        let node = if in_vain % ASK_WAYS == 1 { Node::Router } else { Node::Leaf };
+        if in_vain.is_multiple_of(ASK_WAYS) || links == 0 {
+            return self.way_up(Node::Leaf).map(|parent| (parent.clone(), Node::Router));
+        }
+        self.overlay.long_links().nth(in_vain / ASK_WAYS % links).map(|link| (link.clone(), node))
     }
 
     /// An `Ask` for this machine's router or leaf arrived.
@@ -130,10 +154,8 @@ impl Peer {
             self.executor.answer_ask(&asker, &mut self.io, &self.config);
             return;
         }
-        if !self.overlay.hosts_router() {
-            return;
-        }
-        let parent = self.overlay.parent(Node::Router).filter(|_| climbing && climbed < CLIMBED_MAX);
+        self.router.leave_out(self.io.left_out());
+        let parent = self.way_up(Node::Router).filter(|_| climbing && climbed < CLIMBED_MAX).cloned();
         let (longest_wait_s, maximum_stretch) = (self.asking.longest_wait_s, self.io.maximum_stretch);
         let (worth_it, nearly_the_most) = if asker.stretch > 0.0 {
             (asker.stretch * UNEQUAL, maximum_stretch * NEARLY)
@@ -142,14 +164,19 @@ impl Peer {
         };
         let least = if parent.is_some() { nearly_the_most.max(worth_it) } else { worth_it };
         let now = self.io.now;
-        if let Some((child, node)) = self.router.ask(&asker, least, &self.overlay, now, &self.config) {
-            self.io.send(child, Message::Ask { asker, node, climbing: false, climbed });
+        let child =
+            self.overlay.hosts_router().then(|| self.router.ask(&asker, least, &self.overlay, now, &self.config));
+        if let Some((child, node)) = child.flatten() {
+            self.io.hand_over(child, Message::Ask { asker, node, climbing: false, climbed, ticket: 0 });
+        } else if climbing && asker.most(self.overlay.published(Node::Leaf)) >= least {
+            // Perhaps nobody passes a question on to this leaf: the router above it may be a bad one.
+            self.executor.answer_ask(&asker, &mut self.io, &self.config);
         } else if let Some(parent) = parent
             && self.asking.climbs_after <= now
         {
             self.asking.climbs_after = now + CLIMB_AFTER;
             let (node, climbed) = (Node::Router, climbed + 1);
-            self.io.send(parent.clone(), Message::Ask { asker, node, climbing: true, climbed });
+            self.io.hand_over(parent, Message::Ask { asker, node, climbing: true, climbed, ticket: 0 });
         }
     }
 }

@@ -1,12 +1,12 @@
 //! How this peer passes requests on: into the tree, up, and down (paper §6), also while the tree is being repaired.
 
-use idlewood_overlay::{Contact, Node, State};
+use idlewood_overlay::{Contact, Node, PeerId, State};
 
-use super::Peer;
+use super::{Peer, contact_of};
 use crate::bag::Request;
 use crate::ledger::Hop;
 use crate::message::Message;
-use crate::router::CLIMBED_MAX;
+use crate::router::{CLIMBED_MAX, Origin};
 
 /// Most requests that wait for the repair of the tree; further ones are dropped, and issued again by their submitters.
 const CUT_OFF_MAX: usize = 256;
@@ -41,8 +41,9 @@ impl Peer {
             return;
         }
         let (platform, now) = (self.platform(), self.io.now);
-        self.router.leave_out(self.io.watch.left_out(now));
-        let sent = self.router.route(request.clone(), climbing, &self.overlay, &platform, now, &self.config);
+        self.router.leave_out(self.io.left_out());
+        let origin = if climbing { Origin::Below { up: self.way_up(Node::Router).cloned() } } else { Origin::Above };
+        let sent = self.router.route(request.clone(), origin, &self.overlay, &platform, now, &self.config);
         self.publish_router_by(now);
         if sent.is_empty() {
             // The tree is being repaired and the router knows no child: this machine's own leaf takes the request.
@@ -50,7 +51,7 @@ impl Peer {
         }
         for (to, message) in sent {
             self.note_hop(&to, &message);
-            self.io.send(to, message);
+            self.io.hand_over(to, message);
         }
     }
 
@@ -60,14 +61,14 @@ impl Peer {
         let is_above = |parent: &&Contact| parent.peer != self.io.me.peer;
         let parent = match self.overlay.depth(Node::Router) {
             Some(_) => None,
-            None => self.overlay.parent(Node::Leaf).filter(is_above).cloned(),
+            None => self.way_up(Node::Leaf).filter(is_above).cloned(),
         };
         match parent {
             Some(parent) if request.climbed < CLIMBED_MAX => {
                 request.climbed += 1;
                 let message = Message::Request { request, node: Node::Router, climbing: true };
                 self.note_hop(&parent, &message);
-                self.io.send(parent, message);
+                self.io.hand_over(parent, message);
             }
             None if self.is_alone() || self.overlay.hosts_router() => self.request(request, Node::Router, true),
             Some(_) | None => {}
@@ -84,6 +85,48 @@ impl Peer {
         let is_root = self.overlay.root().is_some_and(|root| root.contact.peer == to.peer);
         let hop = Hop { router: to.peer, ranges: request.ranges.clone(), is_duty: !climbing || is_root };
         ledger.note_hops(request.number, vec![hop]);
+    }
+
+    /// Where what climbs from a node goes: to its parent, or, while that is left out, to a router above it: that on the other end of
+    /// what the node covers, or the root. None where there is none that is not left out.
+    pub(super) fn way_up(&self, node: Node) -> Option<&Contact> {
+        let parent = self.overlay.parent(node)?;
+        let span = self.overlay.span(node);
+        // The gaps on both sides of a span are those of routers above it.
+        let before = span.and_then(|span| span.lo.as_deref());
+        let after = span.and_then(|span| span.ro.as_ref().map(|_| &*span.r));
+        let root = self.overlay.root().map(|root| &*root.contact);
+        let others = before.into_iter().chain(after).chain(root);
+        std::iter::once(parent).chain(others).find(|router| !self.io.leaves_out(router.peer))
+    }
+
+    /// Whether the tree loses what this machine sends up.
+    pub(super) fn is_way_up_lost(&self) -> bool {
+        let node = if self.overlay.depth(Node::Router).is_some() { Node::Router } else { Node::Leaf };
+        self.io.watch.is_way_up_lost(self.io.now) || self.overlay.parent(node).is_some() && self.way_up(node).is_none()
+    }
+
+    /// Routers through which requests of this machine go and that lost the last one, if their addresses are known.
+    pub(super) fn doubted(&self) -> Vec<Contact> {
+        let children = self.overlay.children().into_iter().flatten().filter(|child| child.node == Node::Router);
+        let parents = [Node::Router, Node::Leaf].into_iter().filter_map(|node| self.overlay.parent(node));
+        let root = self.overlay.root().map(|root| &*root.contact);
+        let mut doubted: Vec<Contact> = Vec::new();
+        for contact in children.map(|child| child.contact).chain(parents).chain(root) {
+            let is_new = contact.peer != self.io.me.peer && doubted.iter().all(|known| known.peer != contact.peer);
+            let is_in_doubt = self.io.watch.is_doubted(contact.peer) || self.io.watch.is_way_up_doubted();
+            if is_new && is_in_doubt && !self.io.leaves_out(contact.peer) {
+                doubted.push(contact.clone());
+            }
+        }
+        doubted
+    }
+
+    /// A message for the own router arrived: its ticket goes back to the machine that handed it over.
+    pub(super) fn send_back(&mut self, ticket: u32, from: PeerId) {
+        if ticket != 0 && from != self.io.me.peer {
+            self.io.send(contact_of(&self.certified, from), Message::Ticket { ticket });
+        }
     }
 
     /// Passes on the requests that waited for the repair of the tree, once it is repaired; those that waited too long are

@@ -44,7 +44,7 @@ impl Peer {
     pub fn bag(&self, id: BagId) -> Option<BagView> {
         let mut view = self.ledgers.get(&id)?.view().durable(self.io.journalling(id));
         for (&router, swallowed) in &mut view.swallowed {
-            swallowed.is_left_out = self.io.watch.swallows(router, self.io.now);
+            swallowed.is_left_out = self.io.leaves_out(router);
         }
         Some(view)
     }
@@ -106,6 +106,11 @@ impl Peer {
     /// The reputations of other machines, from bags with a quorum.
     pub fn reputations(&self) -> impl Iterator<Item = (PeerId, Reputation)> + '_ {
         self.io.reputations.all(self.io.wall(self.io.now))
+    }
+
+    /// Routers through which this machine sends nothing, since they did not pass on what they were handed; in the order of their ids.
+    pub fn left_out(&self) -> Vec<PeerId> {
+        self.io.left_out()
     }
 
     /// Until when this machine rests: it offers nothing, since tasks fail here that succeed elsewhere.

@@ -118,6 +118,7 @@ fn request(tasks: u64) -> Request {
         climbed: 0,
         machines: 0,
         leads: true,
+        ticket: 0,
         checkpoints: Box::default(),
     }
 }
@@ -143,9 +144,15 @@ fn parts(sent: &[(Contact, Message)], asked: &Request) -> Option<Vec<u64>> {
     Some(parts)
 }
 
+/// Where what climbs from the lower router goes.
+fn up(grid: &Grid) -> Option<Contact> {
+    grid.lower().parent(Node::Router).cloned()
+}
+
 /// A request of so many tasks at a router that knows nothing else yet.
 fn routed(grid: &Grid, asked: &Request, climbing: bool, platform: &Platform, config: &Config) -> Option<Vec<u64>> {
-    let sent = Router::default().route(asked.clone(), climbing, grid.lower(), platform, grid.now, config);
+    let origin = if climbing { Origin::Below { up: up(grid) } } else { Origin::Above };
+    let sent = Router::default().route(asked.clone(), origin, grid.lower(), platform, grid.now, config);
     parts(&sent, asked)
 }
 
@@ -179,7 +186,8 @@ fn what_climbed_for_too_long_stays() {
 fn without_children_nothing_is_sent() {
     let alone = Grid::new(&leaf(0.0));
     let last = alone.overlays.iter().find(|overlay| !overlay.hosts_router()).expect("the last on the line");
-    let sent = Router::default().route(request(1), false, last, &Platform::default(), alone.now, &Config::default());
+    let (platform, config) = (Platform::default(), Config::default());
+    let sent = Router::default().route(request(1), Origin::Above, last, &platform, alone.now, &config);
     assert!(sent.is_empty());
 }
 
@@ -248,7 +256,7 @@ fn what_was_sent_is_taken_off_until_a_report_comes_or_it_is_given_up() {
     let whole = available(&router, &grid);
     assert_eq!((whole, router.deadline(&config)), (8192, None));
     let send = |router: &mut Router, grid: &Grid, now| {
-        let sent = router.route(request(200), false, grid.lower(), &Platform::default(), now, &config);
+        let sent = router.route(request(200), Origin::Above, grid.lower(), &Platform::default(), now, &config);
         assert_eq!(parts(&sent, &request(200)), Some(vec![100, 100]));
         assert!(!router.take_changed(), "whoever sent it here has taken it off");
     };
@@ -310,7 +318,7 @@ fn what_only_makes_room_is_not_urgent_unless_something_else_is() {
         assert!(router.is_urgent() && router.take_changed());
     }
     let platform = Platform { minimum_stretch: 1e9, ..Platform::default() };
-    let sent = router.route(request(2), true, grid.lower(), &platform, grid.now, &config);
+    let sent = router.route(request(2), Origin::Below { up: up(&grid) }, grid.lower(), &platform, grid.now, &config);
     assert!(!sent.is_empty() && router.is_urgent(), "nobody above knows of it");
 }
 
@@ -321,7 +329,7 @@ fn many_small_requests_take_off_no_more_than_one_large() {
     let whole = available(&router, &grid);
     let requests = PARTS_MAX as u64 + 36;
     for sent_before in 0..requests {
-        let sent = router.route(request(2), false, grid.lower(), &Platform::default(), grid.now, &config);
+        let sent = router.route(request(2), Origin::Above, grid.lower(), &Platform::default(), grid.now, &config);
         assert_eq!(parts(&sent, &request(2)), Some(vec![1, 1]));
         // A task and one more for each child. Rounded down at both children, in the sum, and where they were folded.
         let (left, booked) = (available(&router, &grid), 4 * (sent_before + 1));
@@ -335,7 +343,7 @@ fn what_was_decided_here_is_reported() {
     router.refresh(grid.lower(), grid.now, &config);
     assert!(router.take_changed());
     let platform = Platform { minimum_stretch: 1e9, ..Platform::default() };
-    let sent = router.route(request(200), true, grid.lower(), &platform, grid.now, &config);
+    let sent = router.route(request(200), Origin::Below { up: up(&grid) }, grid.lower(), &platform, grid.now, &config);
     assert_eq!(parts(&sent, &request(200)), Some(vec![100, 100]));
     assert!(router.take_changed(), "nobody above knows of it");
 }
@@ -351,7 +359,7 @@ fn the_next_request_goes_where_less_was_sent() {
     let mut router = Router::default();
     let mut parts_of = |tasks| {
         let asked = request(tasks);
-        let sent = router.route(asked.clone(), false, grid.lower(), &Platform::default(), grid.now, &config);
+        let sent = router.route(asked.clone(), Origin::Above, grid.lower(), &Platform::default(), grid.now, &config);
         let of = |peer: u8| {
             let to = sent.iter().filter(|(to, _)| to.peer.0[0] == peer);
             let sizes = to.map(|(_, message)| match message {

@@ -112,7 +112,7 @@ fn tasks_with_a_local_checkpoint_are_not_given_away_without_it() {
     // An asking machine is offered all other tasks, since the owner is back.
     let mut host = held();
     let asker = Asker { contact: contact(3), speed_mops: 1000.0, slots: 1, stretch: 0.0 };
-    host.receive(3, Message::Ask { asker, node: Node::Leaf, climbing: false, climbed: 0 });
+    host.receive(3, Message::Ask { asker, node: Node::Leaf, climbing: false, climbed: 0, ticket: 0 });
     let offered = host.sent.iter().find_map(|(_, message)| match message {
         Message::Offer { ranges, .. } => Some(ranges.clone()),
         _ => None,

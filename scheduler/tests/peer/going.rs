@@ -171,7 +171,7 @@ fn offered_tasks_go_back_at_the_end_of_the_vacate_time() {
         host.give(Event::OwnerReturned { stands_still: true });
         host.pass(before);
         let asker = Asker { contact: contact(3), speed_mops: 1000.0, slots: 1, stretch: 0.0 };
-        host.receive(3, Message::Ask { asker, node: Node::Leaf, climbing: false, climbed: 0 });
+        host.receive(3, Message::Ask { asker, node: Node::Leaf, climbing: false, climbed: 0, ticket: 0 });
         assert_eq!(host.peer.held()[0].waiting, 0, "offered");
         host.pass(Config::default().vacate_after - before + seconds(1.0));
         assert_eq!(host.holdings().last().unwrap().1, 1, "but for the one that has begun");

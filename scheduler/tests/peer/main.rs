@@ -6,6 +6,7 @@ mod astray;
 mod bags;
 mod checkpoints;
 mod crowd;
+mod doubt;
 mod going;
 mod late;
 mod pace;
@@ -276,6 +277,7 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
         climbed: 0,
         machines: 0,
         leads: false,
+        ticket: 0,
         checkpoints: Box::default(),
     };
     Message::Request { request, node: Node::Leaf, climbing: false }

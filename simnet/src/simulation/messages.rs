@@ -150,11 +150,12 @@ fn kind(message: &Message) -> usize {
         Message::Ask { .. } => 20,
         Message::Offer { .. } => 21,
         Message::Decline { .. } => 22,
+        Message::Ticket { .. } => 23,
     }
 }
 
 /// Short names of the kinds of messages, for the report.
-pub(super) const KINDS: [&str; 23] = [
+pub(super) const KINDS: [&str; 24] = [
     "overlay ping",
     "overlay ack",
     "overlay find",
@@ -178,6 +179,7 @@ pub(super) const KINDS: [&str; 23] = [
     "ask",
     "offer",
     "decline",
+    "ticket",
 ];
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ fn understated(declared: bool) -> (Executor, Io) {
         let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::ZERO, Path::default());
         let (number, attempt, climbed, machines, leads) = (1, 0, 0, 0, true);
         let checkpoints = Box::default();
-        let request = Request { bag, number, attempt, ranges, age, path, climbed, machines, leads, checkpoints };
+        let request =
+            Request { bag, number, attempt, ranges, age, path, climbed, machines, leads, ticket: 0, checkpoints };
         executor.queue(request, None, &mut io, &config);
     }
     all_durable(&mut io);

@@ -29,7 +29,7 @@ fn give(executor: &mut Executor, io: &mut Io, config: &Config, number: u8, submi
     let (bag, ranges, path) = (header(number, submitter, size_mops), IntervalSet::from(0..4), Path::default());
     let (attempt, climbed, machines, leads) = (0, 0, 0, true);
     let (number, age, checkpoints) = (1, Duration::ZERO, Box::default());
-    let request = Request { bag, number, attempt, ranges, age, path, climbed, machines, leads, checkpoints };
+    let request = Request { bag, number, attempt, ranges, age, path, climbed, machines, leads, ticket: 0, checkpoints };
     executor.queue(request, None, io, config);
 }
 
