@@ -188,7 +188,7 @@ fn a_worker_that_breaks_the_protocol_is_ended_and_its_task_fails() {
             b"\xf4",
             b"\x69untouched",
             b"\xf5",
-            b"\x64said\xa2\x66stdout\x40\x66stderr\x40",
+            b"\x67streams\xa2\x66stdout\x40\x66stderr\x40",
         ];
         say(&parts.concat())
     };
