@@ -108,7 +108,7 @@ fn no_more_go_together_than_a_driver_can_hold() {
 fn only_ends_of_tasks_wait_for_others_and_only_what_takes_on_nothing_uses_the_reserve() {
     let mut disk = Disk::default();
     let held = Arc::new(Change::Delete(RecordKey::Held(BAG)));
-    disk.push(0, &[held.clone()]);
+    disk.push(0, std::slice::from_ref(&held));
     disk.push(1, &[failures(0)]);
     let seen: Vec<_> =
         disk.ordered().into_iter().map(|(_, _, is_patient, from_reserve)| (is_patient, from_reserve)).collect();
