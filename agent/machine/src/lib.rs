@@ -7,9 +7,9 @@
 //! Parts own their fields: `outputs` decides which outputs of its bags a machine fetches, and when; `measuring` whose first task
 //! runs to show how long a task takes; `policy` whether the owner lets tasks run, and `owner` what follows for those that do;
 //! `finishing` when a machine that was told to finish may end; `writes` in which order records go to the disk, and what becomes of those that
-//! do not get there.
+//! do not get there; `results` which results share a message.
 //!
-//! Left out so far, and decided in the agent: what a worker is given ahead, and how results are batched.
+//! Left out so far, and decided in the agent: what a worker is given ahead.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -20,6 +20,7 @@ mod measuring;
 mod outputs;
 mod owner;
 pub mod policy;
+mod results;
 mod writes;
 
 pub use machine::{Effect, Event, Machine};

@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idlewood_overlay::Time;
-use idlewood_scheduler::{BagId, Change, Notice, Peer, Record, RecordKey, Ticket};
+use idlewood_overlay::{Member, Time};
+use idlewood_scheduler::{BagId, Change, Message, Notice, Peer, Record, RecordKey, Speaker, TaskResult, Ticket};
 
 use crate::finishing::Finishing;
 use crate::measuring::{FirstTask, Measured, Measuring};
 use crate::outputs::{FetchEnd, FetchId, Outputs, Wanted};
 use crate::owner::Owner;
 use crate::policy::{Facts, Judgement, Orders, OwnerSettings, Pause};
+use crate::results::Results;
 use crate::writes::{Ended, WriteEnd, WriteId, Writes};
 
 /// A fact that reached this machine.
@@ -65,7 +66,7 @@ impl From<idlewood_scheduler::Event> for Event {
 /// An order to the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Of the peer, but for what the orders below say in its place: never [`idlewood_scheduler::Effect::FetchOutput`], `MeasureTask`,
+    /// Of the peer, but for what the orders below say in its place: never [`idlewood_scheduler::Effect::Send`] of results, `FetchOutput`, `MeasureTask`,
     /// `Persist`, `SuspendTasks` or `ResumeTasks`.
     Peer(idlewood_scheduler::Effect),
     /// The machine's records become these. They are not on the disk yet, but what the driver keeps beside them follows now.
@@ -81,6 +82,17 @@ pub enum Effect {
         is_patient: bool,
         /// It takes on nothing new, and may use what is set aside for a full disk.
         from_reserve: bool,
+    },
+    /// Sign these results, of tasks that ran here, and send them.
+    SendResults {
+        /// Whom.
+        to: Member,
+        /// Of which bag.
+        bag: BagId,
+        /// This machine, as it speaks of itself.
+        executor: Speaker,
+        /// As many as one message takes, at most.
+        results: Vec<TaskResult>,
     },
     /// The records of these bags could not be written: whoever waits for that hears so. Submissions among them are given up; ends of
     /// bags are tried again.
@@ -135,6 +147,7 @@ pub struct Machine {
     measuring: Measuring,
     owner: Owner,
     finishing: Finishing,
+    results: Results,
     writes: Writes,
     /// As the peer was told last.
     disk_was_full: bool,
@@ -154,6 +167,7 @@ impl Machine {
             measuring: Measuring::default(),
             owner: Owner::new(settings, now),
             finishing: Finishing::default(),
+            results: Results::default(),
             writes: Writes::default(),
             disk_was_full: false,
             submitting: BTreeSet::new(),
@@ -234,6 +248,11 @@ impl Machine {
         self.measuring.begin(now, is_open, effects);
         self.tell_of_disk(now, effects);
         self.finish(now, effects);
+    }
+
+    /// The driver has done what it was woken for: results that wait leave. Effects are appended as by [`Machine::handle`].
+    pub fn end_turn(&mut self, effects: &mut Vec<Effect>) {
+        self.results.end_turn(effects);
     }
 
     /// A write has ended: what depends on it happens, or does not, and more is written.
@@ -327,6 +346,10 @@ impl Machine {
                     idlewood_scheduler::Effect::MeasureTask { bag } => self.measuring.push(bag),
                     // The owner's part has said so to the workers before it told the peer.
                     idlewood_scheduler::Effect::SuspendTasks | idlewood_scheduler::Effect::ResumeTasks => {}
+                    idlewood_scheduler::Effect::Send {
+                        to,
+                        message: Message::Results { bag, executor, results, signature: _ },
+                    } => self.results.push(to, bag, executor, results, effects),
                     idlewood_scheduler::Effect::Persist { ticket, changes } => self.persist(ticket, changes, effects),
                     order => {
                         if let idlewood_scheduler::Effect::Notify(Notice::BagAccepted(bag)) = &order {

@@ -125,6 +125,9 @@ impl Shard {
                 let at = machine.store.begin(write, changes, now, around.scenario.persist);
                 self.cause(host, at, host, Occurrence::Durable { life });
             }
+            Order::SendResults { to, bag, executor, results } => {
+                self.send(host, to.peer, Message::Results { bag, executor, results, signature: None }, around);
+            }
             Order::FreezeWorkers => {
                 let now = self.now;
                 self.host_mut(host).suspend(now);

@@ -96,6 +96,10 @@ impl Trace<'_> {
                 self.letter(b'U');
                 bags.iter().for_each(|bag| self.bag(*bag));
             }
+            Order::SendResults { to, .. } => {
+                self.letter(b'0');
+                self.word(tag(to.peer));
+            }
             Order::FreezeWorkers => self.letter(b'4'),
             Order::ThawWorkers => self.letter(b'5'),
             Order::FreezeMeasurer | Order::ThawMeasurer => self.letter(b'q'),
