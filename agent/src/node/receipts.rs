@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use idlewood_overlay::{Contact, GridId, Member, PeerId};
-use idlewood_scheduler::{BagId, Event, Message, RESULTS_MAX, Speaker, TaskResult, results_within};
+use idlewood_scheduler::{BagId, Event, Message, RESULTS_MAX, Speaker, TaskResult};
 use idlewood_trust::manifest::Manifest;
 use idlewood_trust::{Batch, Ending, Proof, Receipt, Statement};
 
