@@ -223,6 +223,7 @@ impl Host {
         let here = self.condition.clock(self.started, now);
         if let Some(machine) = &mut self.machine {
             machine.handle(here, event, effects);
+            machine.end_turn(effects);
         }
     }
 

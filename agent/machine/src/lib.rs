@@ -7,9 +7,7 @@
 //! Parts own their fields: `outputs` decides which outputs of its bags a machine fetches, and when; `measuring` whose first task
 //! runs to show how long a task takes; `execution` what workers run, and what they are given ahead; `policy` whether the owner lets
 //! tasks run, and `owner` what follows for those that do; `finishing` when a machine that was told to finish may end; `writes` in which
-//! order records go to the disk, and what becomes of those that do not get there.
-//!
-//! Left out so far, and decided in the agent: how results are batched.
+//! order records go to the disk, and what becomes of those that do not get there; `results` which results share a message.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -21,6 +19,7 @@ mod measuring;
 mod outputs;
 mod owner;
 pub mod policy;
+mod results;
 mod writes;
 
 pub use execution::{JOBS_MAX, JobId, WorkEvent, WorkOrder};

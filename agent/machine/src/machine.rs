@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idlewood_overlay::Time;
-use idlewood_scheduler::{BagId, Change, Config, Notice, Peer, Record, RecordKey, TaskId, Ticket};
+use idlewood_overlay::{Member, Time};
+use idlewood_scheduler::{
+    BagId, Change, Config, Message, Notice, Peer, Record, RecordKey, Speaker, TaskId, TaskResult, Ticket,
+};
 
 use crate::execution::{Ended as JobEnded, Execution, WorkEvent, WorkOrder};
 use crate::finishing::Finishing;
@@ -13,6 +15,7 @@ use crate::measuring::{FirstTask, Measured, Measuring};
 use crate::outputs::{FetchEnd, FetchId, Outputs, Wanted};
 use crate::owner::Owner;
 use crate::policy::{Facts, Judgement, Orders, OwnerSettings, Pause};
+use crate::results::Results;
 use crate::writes::{Ended, WriteEnd, WriteId, Writes};
 
 /// A fact that reached this machine.
@@ -74,8 +77,8 @@ impl From<idlewood_scheduler::Event> for Event {
 /// An order to the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Of the peer, but for what the orders below say in its place: never [`idlewood_scheduler::Effect::FetchOutput`], `MeasureTask`,
-    /// `Persist`, nor to start, stop, freeze, thaw, suspend or resume tasks.
+    /// Of the peer, but for what the orders below say in its place: never [`idlewood_scheduler::Effect::Send`] of results,
+    /// `FetchOutput`, `MeasureTask`, `Persist`, nor to start, stop, freeze, thaw, suspend or resume tasks.
     Peer(idlewood_scheduler::Effect),
     /// The machine's records become these. They are not on the disk yet, but what the driver keeps beside them follows now.
     Changed(Vec<Arc<Change>>),
@@ -90,6 +93,17 @@ pub enum Effect {
         is_patient: bool,
         /// It takes on nothing new, and may use what is set aside for a full disk.
         from_reserve: bool,
+    },
+    /// Sign these results, of tasks that ran here, and send them.
+    SendResults {
+        /// Whom.
+        to: Member,
+        /// Of which bag.
+        bag: BagId,
+        /// This machine, as it speaks of itself.
+        executor: Speaker,
+        /// As many as one message takes, at most.
+        results: Vec<TaskResult>,
     },
     /// The records of these bags could not be written: whoever waits for that hears so. Submissions among them are given up; ends of
     /// bags are tried again.
@@ -143,6 +157,7 @@ pub struct Machine {
     execution: Execution,
     owner: Owner,
     finishing: Finishing,
+    results: Results,
     writes: Writes,
     /// As the peer was told last.
     disk_was_full: bool,
@@ -163,6 +178,7 @@ impl Machine {
             execution: Execution::new(config),
             owner: Owner::new(settings, now),
             finishing: Finishing::default(),
+            results: Results::default(),
             writes: Writes::default(),
             disk_was_full: false,
             submitting: BTreeSet::new(),
@@ -266,6 +282,11 @@ impl Machine {
             self.feed(now, Some(event), effects);
         }
         self.feed(now, None, effects);
+    }
+
+    /// The driver has done what it was woken for: results that wait leave. Effects are appended as by [`Machine::handle`].
+    pub fn end_turn(&mut self, effects: &mut Vec<Effect>) {
+        self.results.end_turn(effects);
     }
 
     /// A write has ended: what depends on it happens, or does not, and more is written.
@@ -378,6 +399,10 @@ impl Machine {
                     }
                 }
                 idlewood_scheduler::Effect::MeasureTask { bag } => self.measuring.push(bag),
+                idlewood_scheduler::Effect::Send {
+                    to,
+                    message: Message::Results { bag, executor, results, signature: _ },
+                } => self.results.push(to, bag, executor, results, effects),
                 idlewood_scheduler::Effect::Persist { ticket, changes } => self.persist(ticket, changes, effects),
                 order => {
                     let Some(order) = self.execution.take(order, effects) else { continue };

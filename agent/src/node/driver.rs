@@ -39,7 +39,6 @@ use super::outputs::{Fetched, Fetches};
 use super::owner::Owner;
 use super::pin::Pin;
 use super::pins::Pins;
-use super::receipts::Leaving;
 use super::rerun::Needs;
 use super::submission::Accepted;
 use super::task::{Collected, Preparation, Supplies};
@@ -191,7 +190,6 @@ pub(super) struct Driver {
     /// Work beside the loop for whoever waits for an answer: it goes on also while what is to be written has no room.
     pub(super) answers: Jobs<Done>,
     pub(super) manifests: Manifests,
-    pub(super) leaving: Leaving,
     /// Results of this machine's bags that came without their machine's signature.
     pub(super) results_unsigned: u64,
     /// Checkpoints that tasks came with and that their submitters had not signed for them.
@@ -211,7 +209,7 @@ pub(super) struct Driver {
     pub(super) submitting: BTreeMap<BagId, Reply<idlewood_api::Bag>>,
     /// Who cancels or removes a bag and waits until that is durable.
     pub(super) ending: BTreeMap<BagId, Vec<Ending>>,
-    effects: Vec<idlewood_machine::Effect>,
+    pub(super) effects: Vec<idlewood_machine::Effect>,
     /// What followed from an effect while effects were carried out.
     pub(super) follow_ups: VecDeque<idlewood_machine::Event>,
     /// Of outputs that follow-ups speak of: the peer's record pins them when these are handled, or nobody wants them.
@@ -260,7 +258,6 @@ impl Driver {
             jobs: Jobs::new(),
             answers: Jobs::new(),
             manifests: Manifests::default(),
-            leaving: Leaving::default(),
             results_unsigned: 0,
             checkpoints_unsigned: 0,
             malformed_messages: 0,
@@ -357,12 +354,7 @@ impl Driver {
             Some(event) = self.net_events.recv(), if self.machine.has_room() => self.net_event(event),
         }
         self.tell_whether_busy();
-        self.send_results();
-        while let Some(event) = self.follow_ups.pop_front() {
-            // There was no room for results.
-            self.feed(event);
-            self.send_results();
-        }
+        self.end_turn();
         self.fatal.is_none() && !self.ends
     }
 
@@ -393,7 +385,7 @@ impl Driver {
         self.note_busy();
     }
 
-    fn carry_out(&mut self, effect: idlewood_machine::Effect) {
+    pub(super) fn carry_out(&mut self, effect: idlewood_machine::Effect) {
         match effect {
             idlewood_machine::Effect::Peer(effect) => self.carry_out_of_peer(effect),
             idlewood_machine::Effect::Fetch { fetch, wanted } => self.fetch_output(fetch, wanted),
@@ -404,6 +396,9 @@ impl Driver {
             idlewood_machine::Effect::Changed(changes) => changes.iter().for_each(|change| self.pins.apply(change)),
             idlewood_machine::Effect::Write { write, changes, is_patient, from_reserve } => {
                 self.write(write, &changes, is_patient, from_reserve);
+            }
+            idlewood_machine::Effect::SendResults { to, bag, executor, results } => {
+                self.send_results(to, bag, executor, results);
             }
             idlewood_machine::Effect::Unwritten(bags) => self.tell_unwritten(&bags),
             idlewood_machine::Effect::FreezeMeasurer => self.measurer.freeze(),

@@ -1,18 +1,15 @@
-//! Results on their way: what leaves this machine together is signed together, and what comes is checked before the peer
-//! hears of it.
+//! Results on their way: what leaves this machine is signed, and what comes is checked before the peer hears of it.
 //!
-//! Results of one bag wait until the driver has done what it was woken for, so that many small tasks share a message and a
-//! signature. What a machine signs is in `grid/receipt`; program and inputs are read off the manifest, which both have: where
+//! Which results share a message and a signature is decided by the machine. What a machine signs is in `grid/receipt`; program and inputs are read off the manifest, which both have: where
 //! it has to be fetched first the results are left to the executor's next repetition. Results of this machine's own tasks
 //! never travel; their receipts are signed when somebody asks for them.
 //!
 //! A submitter whose disk lost a bag's manifest cannot check results of it, and takes them as they come.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use idlewood_overlay::{Contact, GridId, Member, PeerId};
-use idlewood_scheduler::{BagId, Event, Message, RESULTS_MAX, Speaker, TaskResult, results_within};
+use idlewood_scheduler::{BagId, Event, Message, RESULTS_MAX, Speaker, TaskResult};
 use idlewood_trust::manifest::Manifest;
 use idlewood_trust::{Batch, Ending, Proof, Receipt, Statement};
 
@@ -21,17 +18,6 @@ use super::handle::{Page, Reply};
 use super::pins;
 use super::results::{self, Finished};
 use super::views::answer;
-
-/// Results that leave when the driver has done what it was woken for.
-#[derive(Debug, Default)]
-pub(super) struct Leaving(BTreeMap<(PeerId, BagId), Parcel>);
-
-#[derive(Debug)]
-struct Parcel {
-    to: Member,
-    executor: Speaker,
-    results: Vec<TaskResult>,
-}
 
 /// What its executor says of a task.
 fn statement(grid: GridId, bag: BagId, manifest: &Manifest, result: &TaskResult) -> Statement {
@@ -83,40 +69,31 @@ fn is_its_output(result: &TaskResult) -> bool {
 }
 
 impl Driver {
-    /// Sends a message; results wait for others until [`Driver::send_results`].
-    pub(super) fn send(&mut self, to: Member, message: Message) {
-        let Message::Results { bag, executor, mut results, .. } = message else {
-            return self.send_now(to, message);
-        };
-        let key = (to.peer, bag);
-        let waiting = self.leaving.0.get(&key).map_or(&[][..], |parcel| &parcel.results);
-        let together = waiting.len() + results.len();
-        if results_within(waiting.iter().chain(&results)) < together
-            && let Some(full) = self.leaving.0.remove(&key)
-        {
-            self.sign_and_send(bag, full);
-        }
-        let parcel = self.leaving.0.entry(key).or_insert_with(|| Parcel { to, executor, results: Vec::new() });
-        parcel.results.append(&mut results);
-    }
-
-    /// Signs and sends the results that wait.
-    pub(super) fn send_results(&mut self) {
-        for ((_, bag), parcel) in std::mem::take(&mut self.leaving.0) {
-            self.sign_and_send(bag, parcel);
+    /// The driver has done what it was woken for: results that wait leave.
+    pub(super) fn end_turn(&mut self) {
+        loop {
+            let mut effects = std::mem::take(&mut self.effects);
+            self.machine.end_turn(&mut effects);
+            for effect in effects.drain(..) {
+                self.carry_out(effect);
+            }
+            self.effects = effects;
+            // There was no room for results.
+            let Some(event) = self.follow_ups.pop_front() else { return };
+            self.feed(event);
         }
     }
 
-    fn sign_and_send(&mut self, bag: BagId, parcel: Parcel) {
-        let Parcel { to, executor, results } = parcel;
+    /// Signs and sends results.
+    pub(super) fn send_results(&mut self, to: Member, bag: BagId, executor: Speaker, results: Vec<TaskResult>) {
         let Some(manifest) = self.manifests.get(bag) else { return self.look_for_manifest(bag, &to) };
         let batch = Batch::new(&statements(self.grid, bag, &manifest, &results));
         let signature = Some(self.gate.sign_results(&batch).to_vec());
-        self.send_now(to, Message::Results { bag, executor, results, signature });
+        self.send(to, Message::Results { bag, executor, results, signature });
     }
 
-    /// What there is no room for comes back to the peer.
-    fn send_now(&mut self, to: Member, message: Message) {
+    /// Sends a message. What there is no room for comes back to the peer.
+    pub(super) fn send(&mut self, to: Member, message: Message) {
         let bytes = message.encode();
         if matches!(message, Message::Overlay(_)) {
             self.net.send_of_tree(&to, bytes);

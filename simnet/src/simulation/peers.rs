@@ -126,6 +126,9 @@ impl Shard {
                 let at = machine.store.begin(write, changes, now, around.scenario.persist);
                 self.cause(host, at, host, Occurrence::Durable { life });
             }
+            Order::SendResults { to, bag, executor, results } => {
+                self.send(host, to.peer, Message::Results { bag, executor, results, signature: None }, around);
+            }
             // The owner's limits of memory and of the connection are not simulated.
             Order::Judged(_) => {}
             Order::FreezeMeasurer | Order::ThawMeasurer | Order::KeepPause(_) | Order::End | Order::Unwritten(_) => {

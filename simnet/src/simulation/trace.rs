@@ -135,6 +135,10 @@ impl Trace<'_> {
                 self.letter(b'U');
                 bags.iter().for_each(|bag| self.bag(*bag));
             }
+            Order::SendResults { to, .. } => {
+                self.letter(b'0');
+                self.word(tag(to.peer));
+            }
             Order::FreezeMeasurer | Order::ThawMeasurer => self.letter(b'q'),
             Order::Judged(judgement) => {
                 self.letter(b'j');

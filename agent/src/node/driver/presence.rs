@@ -87,7 +87,7 @@ impl Driver {
 
     async fn leave(&mut self, until: Instant) {
         self.feed(Event::Leave);
-        self.send_results();
+        self.end_turn();
         while !self.left && Instant::now() < until {
             let deadline = self.deadline().map_or(until, |deadline| deadline.min(until));
             tokio::select! {
@@ -95,7 +95,7 @@ impl Driver {
                 Some(event) = self.net_events.recv() => self.net_event(event),
                 () = tokio::time::sleep_until(deadline) => self.feed(Event::DeadlineReached),
             }
-            self.send_results();
+            self.end_turn();
         }
     }
 
