@@ -358,6 +358,7 @@ mod tests {
                 downtime: hour,
                 owner_session: churn,
                 owner_away: hour,
+                owner_idle: Duration::ZERO,
                 ..Scenario::default()
             };
             let scenario = Scenario { load: Some(0.7), ..base };
