@@ -45,7 +45,12 @@ fn bags_complete_past_routers_that_drop_delay_or_misdirect() {
             assert!(times < 1.5, "{what}: {times} times the stretch\n{report}");
             // One alone may be at a place where little passes; and a router that sends all to one child sends tickets back.
             let is_noticed = bad_routing != BadRouting::OneChild && bad_routers_percent >= 20.0;
-            assert!((!is_noticed || !bad.is_empty()) && good.is_empty(), "{what}: {} bad and {} good ones", bad.len(), good.len());
+            assert!(
+                (!is_noticed || !bad.is_empty()) && good.is_empty(),
+                "{what}: {} bad and {} good ones",
+                bad.len(),
+                good.len()
+            );
             println!("{what}: {times:.2} times the stretch, {} left out", bad.len());
         }
     }

@@ -91,6 +91,9 @@ pub(crate) struct Execution {
     /// Whether tasks may begin that the peer has not started.
     takes_work: bool,
     memory_max_bytes: u64,
+    /// The owner has lowered the limit below what the workers have, and jobs are ending for that: a worker that has a large one now may not
+    /// have another.
+    memory_exceeded: bool,
     /// Number of the last job.
     jobs: u64,
     /// Debug builds check the invariants after so many events more.
@@ -112,6 +115,7 @@ impl Execution {
             frozen_since: None,
             takes_work: true,
             memory_max_bytes: u64::MAX,
+            memory_exceeded: false,
             jobs: 0,
             unchecked: 0,
         }

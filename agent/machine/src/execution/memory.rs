@@ -44,10 +44,15 @@ impl Execution {
     }
 
     /// Whether a worker may be given a job of so many bytes now.
-    pub(super) fn fits(&self, slot: usize, bytes: u64) -> bool {
-        // Most often it has one like that.
+    pub(super) fn fits(&mut self, slot: usize, bytes: u64) -> bool {
+        // Most often the worker has a job of that size, and the sum of all need not be looked at.
         let has_such = |run: &Run| run.jobs.iter().any(|job| !job.condemned && job.memory_bytes >= bytes);
-        has_such(&self.runs[slot]) || self.memory_bytes_with(slot, bytes) <= self.memory_max_bytes
+        if !self.memory_exceeded && has_such(&self.runs[slot]) {
+            return true;
+        }
+        let fits = self.memory_bytes_with(slot, bytes) <= self.memory_max_bytes;
+        self.memory_exceeded &= !fits;
+        fits
     }
 
     /// Whether that would be so if nothing were ahead, and nothing waited in other runs.
@@ -70,6 +75,7 @@ impl Execution {
     /// The owner sets another limit: tasks end until the others are within it, those at the last workers first.
     pub(super) fn set_memory_max(&mut self, max_bytes: u64) {
         self.memory_max_bytes = max_bytes;
+        self.memory_exceeded = self.memory_bytes_with(0, 0) > max_bytes;
         if sum(self.runs.iter().map(Run::claimed_bytes)) <= max_bytes {
             return;
         }
