@@ -132,7 +132,7 @@ fn workflows_distributions_owners_and_surveys_are_read() {
     file("links.json", r#"{"countries": {"A": {"up_mbits": 8, "down_mbits": 16}}}"#);
     file("busy.txt", "0 0 90 0 90\n1 90 0 90 0\n2 90 0 90 0\n");
     let machines = "nodes = 6\nbags = 3\ncores = \"survey\"\ncores_file = \"cores.csv\"\nbandwidths = \"survey\"\n\
-        bandwidths_file = \"links.json\"\nowners = \"load\"\nowner_file = \"busy.txt\"\n";
+        bandwidths_file = \"links.json\"\nowners = \"load\"\nowner_file = \"busy.txt\"\nowner_idle = \"0s\"\n";
     let task = |name| {
         format!(
             r#"{{"name": "{name}", "runtimeInSeconds": 700, "files": [{{"link": "output", "sizeInBytes": 1234}}]}}"#
