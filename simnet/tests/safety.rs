@@ -82,7 +82,7 @@ fn nothing_is_lost_when_writes_are_slow_and_machines_crash_all_the_time() {
         let churn = Some(Duration::from_secs(200));
         let (persist, downtime) = (Duration::from_millis(200), Duration::from_secs(60));
         let report = run(Scenario { churn, persist, downtime, ..restless(4, seed) });
-        assert!(report.crashes > 10 && report.started_executions > report.accepted_tasks, "{report:?}");
+        assert!(report.crashes >= 10 && report.started_executions > report.accepted_tasks, "{report:?}");
     }
 }
 
