@@ -367,10 +367,10 @@ impl Ledger {
                 Standing::MadeUp => {
                     self.take_back(index, executor, None, io);
                     // What it has said on the way here may still list the task.
-                    self.placed.has_to_say(executor.peer);
+                    self.placed.require_holding(executor.peer);
                     unwanted.push(result);
                 }
-                Standing::Fails if self.counts_and_retries(&result, executor.peer) => {
+                Standing::Fails if self.count_failed_try(&result, executor.peer) => {
                     let until = Some(self.next_try(index, io));
                     self.take_back(index, executor, until, io);
                     if !result.crashed {
@@ -410,7 +410,7 @@ impl Ledger {
             Standing::Pending
         } else if self.tries.is_void(result) {
             Standing::Void
-        } else if !result.success && !self.is_news(executor, result) {
+        } else if !result.success && !self.is_of_current_attempt(executor, result) {
             Standing::Old
         } else if !self.may_end(index, executor.peer, io) {
             Standing::Unasked
@@ -433,7 +433,7 @@ impl Ledger {
         }
         self.tries.not_before(index, self.attempt + 1);
         self.take_back(index, executor, None, io);
-        self.placed.has_to_say(executor.peer);
+        self.placed.require_holding(executor.peer);
         let former = self.note_former(executor.peer, &task);
         io.persist(vec![former], Vec::new());
         true
@@ -489,7 +489,7 @@ impl Ledger {
     fn record_checkpoint(&mut self, result: &TaskResult, checkpoint: Checkpoint, executor: Contact, io: &mut Io) {
         let (bag, index) = (self.bag.id, result.index);
         let ack = Message::ack(bag, result);
-        if self.is_closed() || !self.is_news(&executor, result) {
+        if self.is_closed() || !self.is_of_current_attempt(&executor, result) {
             io.send(executor, ack);
             return;
         }

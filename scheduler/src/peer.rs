@@ -147,7 +147,7 @@ impl Peer {
             Event::OwnerLeft => self.executor.resume(&mut self.io),
             Event::DiskFull(is_full) => self.disk_is_full = is_full,
             Event::Leave => {
-                self.executor.tell_all(now);
+                self.executor.send_all_now(now);
                 self.overlay(idlewood_overlay::Event::Leave);
             }
             Event::Return => self.come_back(),
@@ -191,7 +191,7 @@ impl Peer {
     }
 
     fn next_deadline(&self) -> Option<Time> {
-        let summary = if self.executor.has_news() {
+        let summary = if self.executor.availability_changed() {
             Some(self.summary_from())
         } else {
             self.executor.has_work().then_some(self.summary_latest)
@@ -339,7 +339,7 @@ impl Peer {
     /// The driver has no room for a message.
     fn unsent(&mut self, to: Member, message: Message) {
         if let Message::Results { bag, results, .. } = &message {
-            self.executor.not_told(*bag, results, &self.io, &self.config);
+            self.executor.results_unsent(*bag, results, &self.io, &self.config);
         }
         self.io.hold_back(to, message);
     }
@@ -558,11 +558,11 @@ impl Peer {
     /// Publishes what changed: the leaf's summary, the subtree's, and what the root tells everybody.
     fn publish(&mut self) {
         let now = self.io.now;
-        let due = if self.executor.has_news() { self.summary_from() } else { self.summary_latest };
-        if due <= now && (self.executor.has_news() || self.executor.has_work()) {
-            // That time has passed only makes room, as what is called eased does.
+        let due = if self.executor.availability_changed() { self.summary_from() } else { self.summary_latest };
+        if due <= now && (self.executor.availability_changed() || self.executor.has_work()) {
+            // As time passes availability only grows: that alone is not urgent.
             let is_urgent = std::mem::take(&mut self.executor.changed);
-            self.executor.eased = false;
+            self.executor.availability_grew = false;
             self.summary_earliest = now + self.config.summary_interval;
             let refresh = (self.executor.busy_for(now) / REFRESH_SHARE).min(REFRESH_MAX);
             self.summary_latest = now + self.config.summary_refresh.max(refresh);

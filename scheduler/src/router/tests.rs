@@ -295,10 +295,10 @@ fn what_only_makes_room_is_not_urgent_unless_something_else_is() {
     let mut router = Router::default();
     router.refresh(grid.lower(), grid.now, &config);
     assert!(router.is_urgent() && router.take_changed() && !router.is_urgent(), "a child that was not known");
-    let mut eased = leaf(50.0);
-    eased.can_wait = true;
+    let mut grown = leaf(50.0);
+    grown.can_wait = true;
     for (first, second, is_urgent) in
-        [(&eased, &eased, false), (&eased, &leaf(70.0), true), (&leaf(80.0), &eased, true)]
+        [(&grown, &grown, false), (&grown, &leaf(70.0), true), (&leaf(80.0), &grown, true)]
     {
         let children: Vec<_> =
             grid.lower().children().into_iter().flatten().map(|child| child.contact.peer.0[0]).collect();
