@@ -484,14 +484,14 @@ impl Peer {
         let mut idle_slots = self.executor.idle_slots();
         for ledger in self.ledgers.values_mut() {
             if is_way_up_lost {
-                ledger.avoid_the_tree();
+                ledger.avoid_tree();
             }
             if let Some(request) = ledger.issue_here(idle_slots, &self.io, &self.config) {
                 idle_slots = idle_slots.saturating_sub(request.ranges.len());
                 self.io.send(me.clone(), Message::Request { request, node: Node::Leaf, climbing: false });
             }
             let has_room = idle_slots > 0;
-            let others = ledger.issue_another_way(reachable, &doubted, has_room, &self.io, &self.config);
+            let others = ledger.issue_around_tree(reachable, &doubted, has_room, &self.io, &self.config);
             for (to, node, request) in others {
                 self.io.hand_over(to, Message::Request { request, node, climbing: false });
             }
