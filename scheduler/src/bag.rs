@@ -13,7 +13,7 @@ use crate::ranges::IntervalSet;
 
 /// Most tasks a bag may have.
 pub const BAG_TASKS_MAX: u64 = 1 << 40;
-/// Most intervals one request carries; what is more scattered travels in several requests.
+/// Most intervals of one request; more scattered tasks travel in several requests.
 pub const REQUEST_INTERVALS_MAX: usize = 256;
 /// Most checkpoints that one request names.
 pub(crate) const CHECKPOINTS_MAX: usize = 256;
@@ -137,7 +137,7 @@ impl<'de> Deserialize<'de> for SmallOutput {
     }
 }
 
-/// Where a task goes on from: what it kept on the machine that had it last.
+/// The state from which a task goes on, as its last machine saved it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// All of it, as one blob.
@@ -215,7 +215,7 @@ pub struct TaskResult {
     /// Whether its worker died under it, which may be the machine's fault. False in version 1 of what is stored.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub crashed: bool,
-    /// Whether it is handed back before its end: the output is its checkpoint, and no try was failed.
+    /// Whether the task is handed back before its end: the output is its checkpoint, and no try failed.
     #[serde(rename = "u", default, skip_serializing_if = "std::ops::Not::not")]
     pub unfinished: bool,
     /// Hash of everything it produced: the name of a blob where that is not `content`.
@@ -250,7 +250,7 @@ fn is_yes(value: &bool) -> bool {
     *value
 }
 
-/// What a task that ran came to, well or not.
+/// How a task that ran ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     /// Whether its exit code is among those the bag declares as success.
@@ -423,21 +423,20 @@ pub struct Request {
     /// them.
     #[serde(rename = "m")]
     pub machines: u32,
-    /// Whether this part has the first of the tasks that were issued. Who gets it answers at once, which tells the submitter
-    /// that the request found its way.
+    /// Whether this part has the first task of the request. Its executor answers at once, so that the submitter knows that the
+    /// request was not lost.
     #[serde(rename = "f", default, skip_serializing_if = "std::ops::Not::not")]
     pub leads: bool,
-    /// What the router that gets this sends back to who handed it on; 0: nothing. Each hop has its own.
+    /// The ticket that the receiving router sends back to the machine that handed this over; 0: none. Each hop has its own.
     #[serde(rename = "h", default, skip_serializing_if = "is_zero")]
     pub ticket: u32,
-    /// What those of the tasks go on from that were handed back with a checkpoint. A slice, since messages are many and few
-    /// of them have any.
+    /// Checkpoints of the tasks that have one, by index. A slice, since few of many messages have any.
     #[serde(rename = "k", default, skip_serializing_if = "<[_]>::is_empty")]
     pub checkpoints: Box<[(u64, Checkpoint)]>,
 }
 
 impl Request {
-    /// The part of it that goes down one side.
+    /// The part of this request that goes down one side.
     pub(crate) fn part(&self, ranges: IntervalSet, side: Side) -> Self {
         let checkpoints = self.checkpoints.iter().filter(|(index, _)| ranges.contains(*index)).copied().collect();
         let leads = self.leads && ranges.first() == self.ranges.first();
@@ -457,7 +456,7 @@ impl Request {
     }
 }
 
-/// How long at most so many machines may take to answer to a request.
+/// Longest time that so many machines take to answer a request.
 pub(crate) fn answer_within(machines: u32) -> Duration {
     (Duration::from_secs(machines.into()) / ANSWERS_PER_S).min(ANSWER_WITHIN_MAX)
 }

@@ -97,7 +97,7 @@ pub(crate) struct Executor {
     /// Availability changed since this was last reset.
     pub(crate) changed: bool,
     /// Availability only grew, and tasks are left to do: the report of it may be delayed.
-    pub(crate) eased: bool,
+    pub(crate) availability_grew: bool,
 }
 
 /// A task that has begun, as the peer's view shows it.
@@ -152,7 +152,7 @@ impl Executor {
             speed_mops: config.speed_mops,
             stretch: 0.0,
             changed: true,
-            eased: false,
+            availability_grew: false,
         }
     }
 
@@ -380,7 +380,7 @@ impl Executor {
         held.running.remove_index(task.index);
         let finished = matches!(outcome, TaskOutcome::Finished(_));
         self.changed |= !(finished && as_expected) || empties_a_slot;
-        self.eased |= held.unfinished_is_empty();
+        self.availability_grew |= held.unfinished_is_empty();
         match outcome {
             TaskOutcome::Finished(finished) => {
                 let success = finished.success;
@@ -445,9 +445,9 @@ impl Executor {
         self.rest.until()
     }
 
-    /// Whether availability changed since [`Self::changed`] and [`Self::eased`] were last reset.
-    pub(crate) fn has_news(&self) -> bool {
-        self.changed || self.eased
+    /// Whether availability changed since [`Self::changed`] and [`Self::availability_grew`] were last reset.
+    pub(crate) fn availability_changed(&self) -> bool {
+        self.changed || self.availability_grew
     }
 
     /// Whether there are bags here, so that availability changes as time passes.

@@ -1,16 +1,14 @@
-//! Which routers take what this machine hands them: the doubt of the machines above and below a router (docs/adr/0026).
+//! Tickets: how the machines above and below a router notice that it drops what they hand over (docs/adr/0026).
 //!
-//! A request, or a question for work, that this machine hands to the router of another one has a ticket now and then. The router
-//! sends the ticket back when it has the message, whatever it then does with that. A ticket that is not back in
-//! [`BACK_WITHIN`], while any other machine is heard of after that, is lost. Two in a row are a verdict: the router is left out for
-//! ten minutes, and then has to lose only once more.
+//! Now and then this machine puts a ticket on a request or an `Ask` for another machine's router. That router sends the
+//! ticket back as soon as it has the message, whatever it does with the message. A ticket is lost if it is not back in
+//! [`BACK_WITHIN`] and another machine is heard after that. Two lost tickets in a row are a verdict: the router is left
+//! out for ten minutes; after that one more lost ticket is enough.
 //!
-//! A router has one ticket at a time, so that two in a row are lost one after the other: a crash costs it one. What is handed to
-//! it meanwhile has none. Evidence is what this machine sees itself: whoever sent the request, an honest router sends the ticket
-//! back, so that nobody else can have it left out.
+//! A router has at most one ticket at a time, and messages meanwhile have none: so a crash loses one ticket, not two. An
+//! honest router sends back every ticket, whichever machine the request is from, so that no other can have it left out.
 //!
-//! Left out: a router that sends tickets back and drops what came with them. Its own word says nothing of that; only
-//! submitters see it (`watch`).
+//! Left out: a router that sends tickets back and drops the messages. Only submitters see that (`watch`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,24 +17,25 @@ use idlewood_overlay::{PeerId, Time};
 
 use crate::watch::Lost;
 
-/// A router that takes what it is handed says so in this time. Our choice: many times a round trip, and less than a submitter waits
-/// before it issues again what nobody has accounted for.
+/// A ticket that is not back in this time may be lost. Our choice: many round trips, and less than `placement_timeout`, after
+/// which submitters issue tasks again.
 const BACK_WITHIN: Duration = Duration::from_secs(10);
-/// A router that has sent a ticket back gets the next no earlier than this. Our choice: bounds what tickets cost.
+/// Least time between two tickets for one router. Our choice: bounds the cost of tickets.
 const TICKET_EVERY: Duration = Duration::from_secs(5);
-/// Routers that are remembered; the one that was handed a ticket the longest ago is forgotten first. Our choice: a machine has
-/// four that it hands anything to, but for those that submitters try.
+/// Most routers with tickets; the one whose last ticket is the oldest is forgotten first. Our choice: beside trials and its `Ask`s
+/// through long links, a machine hands messages to about four routers.
 const ROUTERS_MAX: usize = 64;
 
-/// What is known of one router.
+/// The tickets of one router.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// Of the last message with one.
+    /// The last ticket.
     ticket: u32,
+    /// When that was sent.
     sent: Time,
-    /// Whether that ticket may still come back in time.
+    /// Whether that ticket may still be back in time.
     is_awaited: bool,
-    /// Tickets lost since one came back.
+    /// Tickets lost since one was back in time.
     lost: Option<Lost>,
 }
 
@@ -45,12 +44,12 @@ struct Known {
 pub(crate) struct Handed {
     routers: BTreeMap<PeerId, Known>,
     last_ticket: u32,
-    /// When the first that is awaited is late; there may be none then, but none before.
+    /// No awaited ticket is late before this moment; it may be back by then.
     due: Option<Time>,
 }
 
 impl Handed {
-    /// The ticket for a message to this router that leaves now; 0: none.
+    /// The ticket of a message to this router that is sent now; 0: none.
     pub(crate) fn ticket(&mut self, router: PeerId, now: Time) -> u32 {
         let known = self.routers.get(&router).copied();
         if known.is_some_and(|known| now < known.sent + TICKET_EVERY || known.is_awaited) {
@@ -68,14 +67,14 @@ impl Handed {
         self.last_ticket
     }
 
-    /// A router sends a ticket back; one that is late was lost already.
+    /// A router sends a ticket back. A late one changes nothing: it is lost already.
     pub(crate) fn came_back(&mut self, router: PeerId, ticket: u32) {
         if let Some(known) = self.routers.get_mut(&router).filter(|known| known.is_awaited && known.ticket == ticket) {
             (known.is_awaited, known.lost) = (false, None);
         }
     }
 
-    /// Another machine is heard of: tickets that are late are lost. Whether there were any.
+    /// A message from another machine arrived: late tickets are lost. Returns whether there were any.
     pub(crate) fn heard(&mut self, now: Time) -> bool {
         if self.due.is_none_or(|due| due > now) {
             return false;
@@ -83,7 +82,7 @@ impl Handed {
         let mut is_any_lost = false;
         for known in self.routers.values_mut().filter(|known| known.is_awaited && known.sent + BACK_WITHIN <= now) {
             known.is_awaited = false;
-            known.lost = Some(Lost::again(known.lost, known.sent, now));
+            known.lost = Some(Lost::counted(known.lost, known.sent, now));
             is_any_lost = true;
         }
         let awaited = self.routers.values().filter(|known| known.is_awaited);
@@ -91,23 +90,23 @@ impl Handed {
         is_any_lost
     }
 
-    /// This machine was asleep: what came back meanwhile it could not hear.
+    /// This machine was asleep and heard no tickets: it awaits none any more.
     pub(crate) fn was_asleep(&mut self) {
         self.routers.values_mut().for_each(|known| known.is_awaited = false);
         self.due = None;
     }
 
-    /// Whether the router has lost the last ticket.
+    /// Whether the router lost a ticket since it last sent one back in time.
     pub(crate) fn is_doubted(&self, router: PeerId) -> bool {
         self.routers.get(&router).is_some_and(|known| known.lost.is_some())
     }
 
-    /// Whether the router is left out.
+    /// Whether the router is left out now.
     pub(crate) fn swallows(&self, router: PeerId, now: Time) -> bool {
         self.routers.get(&router).and_then(|known| known.lost).is_some_and(|lost| lost.is_verdict(now))
     }
 
-    /// All that are left out, in their order.
+    /// All routers that are left out now, by id.
     pub(crate) fn left_out(&self, now: Time) -> impl Iterator<Item = PeerId> + '_ {
         self.routers.keys().copied().filter(move |&router| self.swallows(router, now))
     }
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_is_left_out_that_loses_two_tickets_in_a_row() {
+    fn a_router_that_loses_two_tickets_in_a_row_is_left_out() {
         let mut handed = Handed::default();
         assert_ne!(handed.ticket(ROUTER, at(0)), 0);
         assert_eq!(handed.ticket(ROUTER, at(6)), 0, "one at a time");
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_that_is_back_in_time_clears_a_router_and_one_that_is_late_does_not() {
+    fn a_ticket_clears_its_router_unless_it_is_late() {
         let mut handed = Handed::default();
         let late = handed.ticket(ROUTER, at(0));
         handed.heard(at(10));
@@ -147,7 +146,7 @@ mod tests {
         handed.came_back(ROUTER, late);
         assert!(handed.is_doubted(ROUTER));
         handed.came_back(PeerId([8; 32]), second);
-        assert!(handed.is_doubted(ROUTER), "nobody else can say so");
+        assert!(handed.is_doubted(ROUTER), "another machine cannot send it back");
         handed.came_back(ROUTER, second);
         assert!(!handed.is_doubted(ROUTER) && !handed.heard(at(30)));
         assert_eq!(handed.ticket(ROUTER, at(16)), 0, "not so soon");
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hears_nobody_or_was_asleep_blames_nobody() {
+    fn a_machine_that_was_asleep_blames_no_router() {
         let mut handed = Handed::default();
         handed.ticket(ROUTER, at(0));
         handed.was_asleep();
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_routers_are_remembered_than_it_says() {
+    fn the_router_with_the_oldest_ticket_is_forgotten_first() {
         let mut handed = Handed::default();
         (0..=255).for_each(|byte| assert_ne!(handed.ticket(PeerId([byte; 32]), at(i64::from(byte))), 0));
         assert_eq!(handed.routers.len(), ROUTERS_MAX);

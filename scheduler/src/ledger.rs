@@ -1,17 +1,16 @@
 //! The submitter's ledger: where every task of a bag is, so that none is lost and each counts once.
 //!
-//! At any moment the indices of a bag are the disjoint union of unissued, pausing (they failed, and are tried again
-//! later), done, failed, and those of which there are copies: issued (on their way) or placed (on an executor, under a lease). One copy is the rule; a ledger may allow
-//! several, up to its number of replicas, on as many executors. When the last copy is gone, since a lease ends, nobody
-//! accounts for a request in time or an executor no longer lists the task, it returns to unissued and is issued again
-//! at once; this does not count as a failure of the task. The first valid result of a task wins, or, where the bag has a
-//! quorum, what as many machines say alike (`quorum`).
+//! At any moment the indices of a bag are the disjoint union of unissued, pausing (failed, to be tried again later), done,
+//! failed, and those with copies: issued (in a request) or placed (on an executor, under a lease). A task has one copy, or,
+//! in a bag with replicas, up to so many on as many executors. A copy is gone when its lease ends, no machine accounts for
+//! its request in time, or its executor no longer lists the task. A task without a copy is unissued and is issued again at
+//! once; that counts as no failure. The first valid result of a task wins, or, in a bag with a quorum, the one that
+//! a quorum of machines votes for (`quorum`).
 //!
-//! Everything is in intervals, never in tasks, and what comes with each result or renewal costs no scan of the
-//! executors: the ledger counts the copies of each index, looks first at the executor that speaks, and keeps a moment
-//! before which no lease ends. What it does cost is a look at each request that is still on its way: few, unless much
-//! was scattered and is issued again, in requests of at most [`REQUEST_INTERVALS_MAX`] intervals, of their own for each
-//! machine that is named.
+//! The ledger keeps intervals, never single tasks, and scans no executors for a result or a renewal: it counts the copies of
+//! each index, looks first at the executor that sent the message, and keeps a moment before which no lease ends. It does
+//! look at each request on its way. These are few, unless many scattered tasks are issued again: a request has at most
+//! [`REQUEST_INTERVALS_MAX`] intervals, and each named machine gets requests of its own.
 
 mod astray;
 mod avoided;
@@ -70,15 +69,15 @@ use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record, RecordKey};
 
-/// One bag, on the machine that submitted it: each part knows one thing of its tasks.
+/// One bag, on the machine that submitted it. Each field accounts for one thing.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     bag: BagHeader,
     released: Time,
     closed: Option<(Closing, Time)>,
-    /// Durable, so that it may be issued once it is measured.
+    /// The bag's record is durable: its tasks may be issued once they are measured.
     open: bool,
-    /// Of the newest request.
+    /// The newest attempt number of requests.
     attempt: u32,
     waiting: Waiting,
     issues: Issues,
@@ -92,70 +91,70 @@ pub(crate) struct Ledger {
     astray: Astray,
     outputs: Outputs,
     checkpoints: Checkpoints,
-    /// What machines say of the work of tasks.
+    /// The work of a task, as executors report it.
     work: Work,
     counts: Counts,
-    /// Before this moment no lease ends and no request is given up; set to the first such moment whenever it is
-    /// reached. A renewal does not move it: that would need the leases in order.
+    /// No lease, pause or request ends before this moment, at which the ledger looks for the first that does. A renewal does
+    /// not move it: that would need the leases in order.
     next_end: Option<Time>,
 }
 
-/// What is told to the user of what happened.
+/// Counters that the user is shown.
 #[derive(Debug, Default)]
 struct Counts {
     /// Tasks that had to be issued again.
     reissued: u64,
-    /// Results that came for a task that was over already.
+    /// Results of tasks that had ended already.
     duplicates: u64,
-    /// Results of machines that never had the task.
+    /// Results from machines that never had the task.
     unasked: u64,
 }
 
 /// A bag as its submitter sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BagView {
-    /// Its numbers; `task_mops` is 0 until measured.
+    /// The bag's numbers; `task_mops` is 0 until measured.
     pub bag: BagHeader,
     /// r.
     pub released: Time,
-    /// Tasks that succeeded, as the journal has it.
+    /// Tasks that succeeded, by journalled results.
     pub done: u64,
     /// Tasks that failed for good, likewise.
     pub failed: u64,
-    /// Tasks that a machine accounts for.
+    /// Tasks for which a machine accounts.
     pub placed: u64,
-    /// How many machines that is.
+    /// Machines that account for tasks.
     pub executors: u64,
-    /// Tasks on their way to a machine, or waiting for that.
+    /// Tasks in requests for which no machine accounts yet, unissued ones, and pausing ones.
     pub unplaced: u64,
     /// Tasks that had to be issued again.
     pub reissued: u64,
-    /// Results that came for a task that was over already.
+    /// Results of tasks that had ended already.
     pub duplicates: u64,
     /// Work of one task by the median of the machines on which tasks succeeded, in Mop; 0 before the first.
     pub measured_mops: f64,
-    /// Results that claimed more work than their machine can have done since it got the task: that is not believed.
+    /// Results with more work than their machine can have done since it was sent the task: their work does not count.
     pub overstated: u64,
     /// How many machines run each task.
     pub replication: Replication,
-    /// Tasks that were decided though not all machines said the same.
+    /// Tasks that were decided by unlike votes.
     pub disputed: u64,
-    /// Tasks that lack a vote for their quorum which no machine that can be asked could give when that was looked at last.
+    /// Tasks that lacked a vote, and a known machine to ask for it, when the ledger last looked for one.
     pub undecided: u64,
     /// Tasks that machines did not queue, by reason.
     pub declined: BTreeMap<DeclineReason, Declines>,
-    /// Results that were not taken, since the machine that sent them never had the task.
+    /// Results that were refused: their sender never had the task.
     pub unasked: u64,
-    /// Tasks that went another way than through the tree, since nobody had accounted for them.
+    /// Tasks sent around the tree after requests for them were lost, each as often as it was sent.
     pub astray: u64,
-    /// Routers that alone had to pass tasks on which nobody then accounted for.
+    /// Routers that alone had to pass on tasks for which no machine then accounted.
     pub swallowed: BTreeMap<PeerId, Swallowed>,
-    /// How and when it ended.
+    /// How and when the bag ended.
     pub closed: Option<(Closing, Time)>,
 }
 
 impl BagView {
-    /// As its user is told of it: of results, and of its end, what is on disk.
+    /// The view that the user is shown: without results and an end that are not on disk yet.
     pub(crate) fn durable(mut self, unwritten: Journalling) -> Self {
         self.done = self.done.saturating_sub(unwritten.done);
         self.failed = self.failed.saturating_sub(unwritten.failed);
@@ -163,7 +162,7 @@ impl BagView {
         self
     }
 
-    /// (C − r)/w in s/Mop, of a bag that is closed; `None` while it is not.
+    /// (C − r)/w in s/Mop; `None` while the bag is not closed.
     pub fn stretch(&self) -> Option<f64> {
         let (_, closed) = self.closed?;
         (self.bag.application_size_mops > 0.0)
@@ -173,21 +172,21 @@ impl BagView {
 
 /// What a result is to the ledger of its bag.
 enum Standing {
-    /// It is being written, or an output of its task is on its way: acknowledged, or said again, after that.
+    /// The result is being written, or an output of its task is being fetched: an acknowledgement or a repetition follows.
     Pending,
-    /// Its task is over.
+    /// The task has ended already.
     Over,
-    /// Of an attempt before the task was run again on demand.
+    /// The result is from before the rerun of its task.
     Void,
-    /// A failure that was counted already, or of a task that its machine does not have.
+    /// A failure or a checkpoint that counted already, or is from a machine that does not have the task.
     Old,
-    /// Of a machine that never had the task.
+    /// The machine never had the task.
     Unasked,
-    /// It hands a copy back before its end, with a checkpoint that it could have made up.
+    /// A replica that comes back with a checkpoint, which its machine may have made up.
     MadeUp,
-    /// A failure which may have been the machine's, or chance.
+    /// A failed try: the machine or chance may be to blame.
     Fails,
-    /// How the task ended, or a vote on that.
+    /// The end of the task, or a vote on its end.
     Ends,
 }
 
@@ -240,12 +239,12 @@ impl Ledger {
         }
     }
 
-    /// May be issued from now on.
+    /// The bag's record is durable: its tasks may be issued.
     pub(crate) fn open(&mut self) {
         self.open = true;
     }
 
-    /// Whether its record was written, so that its user was told that it is taken.
+    /// Whether the bag's record is durable, so that its user knows that the bag was accepted.
     pub(crate) fn is_open(&self) -> bool {
         self.open
     }
@@ -254,20 +253,20 @@ impl Ledger {
         self.closed.is_some()
     }
 
-    /// Opens a bag again of which some task is not over, after all results that are stored were restored.
+    /// After all stored results were restored: a closed bag with a task that has not ended is open again.
     pub(crate) fn reopen_unless_over(&mut self) {
         if self.ended.len() < self.bag.tasks {
             self.closed = None;
         }
     }
 
-    /// Whether this task is over, in the journal or on its way there.
+    /// Whether this task has ended; the write of its result may be under way.
     pub(crate) fn is_over(&self, index: u64) -> bool {
         self.ended.contains(index)
     }
 
-    /// The tasks that have succeeded, and those that have failed, likewise.
-    pub(crate) fn over(&self) -> (IntervalSet, IntervalSet) {
+    /// The tasks that have succeeded, and those that have failed; writes of their results may be under way.
+    pub(crate) fn ended(&self) -> (IntervalSet, IntervalSet) {
         self.ended.sets()
     }
 
@@ -316,14 +315,14 @@ impl Ledger {
         }
     }
 
-    /// Sets a and w once the first task has shown them.
+    /// Sets a and w as the first task showed them.
     pub(crate) fn set_work(&mut self, task_mops: f64, application_size_mops: f64) {
         self.work.measured(task_mops);
         self.bag.task_mops = task_mops;
         self.bag.application_size_mops = application_size_mops;
     }
 
-    /// A task is over.
+    /// A task has ended.
     fn settle(&mut self, result: &TaskResult, executor: Option<PeerId>) {
         self.withdraw(result.index, executor);
         self.tries.forget(result.index);
@@ -332,22 +331,22 @@ impl Ledger {
         self.ended.insert(result.index, result.success);
     }
 
-    /// What is placed nowhere after a restart may have been issued before: somebody may have it, or have dropped it.
+    /// After a restart: unissued tasks get a new attempt, since requests for them may have been sent before.
     pub(crate) fn issue_anew(&mut self, io: &mut Io) {
         if !self.is_closed() && !self.waiting.unissued().is_empty() {
             self.next_attempt(&IntervalSet::new(), io);
         }
     }
 
-    /// The attempt is journalled, so that it goes on rising after a restart.
+    /// These tasks are unissued, with the next attempt; it is journalled, so that attempts rise across restarts.
     fn next_attempt(&mut self, ranges: &IntervalSet, io: &mut Io) {
         self.attempt += 1;
         self.waiting.add(ranges);
         io.persist(vec![Change::Put(self.record(io))], Vec::new());
     }
 
-    /// Finished tasks arrive: their output is fetched, and only then do they count. Those of a machine that never had the
-    /// task are not taken; it has to say what it holds, since that word may have been lost.
+    /// Results arrive: each counts once its output is here. One from a machine that never had the task is refused; a `Lease`
+    /// asks that machine for a `Holding`, since an earlier one may have been lost.
     pub(crate) fn results(&mut self, executor: &Contact, results: Vec<TaskResult>, io: &mut Io, config: &Config) {
         let (mut unwanted, mut retried) = (Vec::new(), Vec::new());
         let (mut begins_anew, unasked_before) = (Vec::new(), self.counts.unasked);
@@ -361,20 +360,20 @@ impl Ledger {
                     unwanted.push(result);
                 }
                 Standing::Void if self.begins_anew_there(index, executor, io) => retried.push(result),
-                // Where its word that it has the task is still on its way, that is believed until the lease ends.
+                // A `Holding` on its way may still list the task; it is believed until the lease ends.
                 Standing::Void | Standing::Old => unwanted.push(result),
                 Standing::Unasked => self.counts.unasked += 1,
                 Standing::MadeUp => {
                     self.take_back(index, executor, None, io);
-                    // What it has said on the way here may still list the task.
-                    self.placed.has_to_say(executor.peer);
+                    // A `Holding` on its way may still list the task.
+                    self.placed.require_holding(executor.peer);
                     unwanted.push(result);
                 }
-                Standing::Fails if self.counts_and_retries(&result, executor.peer) => {
+                Standing::Fails if self.count_failed_try(&result, executor.peer) => {
                     let until = Some(self.next_try(index, io));
                     self.take_back(index, executor, until, io);
                     if !result.crashed {
-                        // What is wrong may be in it.
+                        // The checkpoint may be the cause.
                         begins_anew.extend(self.checkpoints.forget(index, self.bag.id));
                     }
                     retried.push(result);
@@ -398,11 +397,11 @@ impl Ledger {
         self.avoid_if_due(executor, io, config);
     }
 
-    /// What a result is to this ledger; the first that holds.
+    /// What a result is to this ledger: the first standing that applies.
     fn standing(&self, executor: &Contact, result: &TaskResult, io: &Io) -> Standing {
         let index = result.index;
         if io.is_recording(executor.peer, TaskId { bag: self.bag.id, index }) {
-            // Said once more because the store is slow; whoever was acknowledged now would forget it too early.
+            // A repetition while the store is slow. An acknowledgement now would have the executor forget the result too early.
             Standing::Pending
         } else if self.is_closed() || self.ended.contains(index) {
             Standing::Over
@@ -410,7 +409,7 @@ impl Ledger {
             Standing::Pending
         } else if self.tries.is_void(result) {
             Standing::Void
-        } else if !result.success && !self.is_news(executor, result) {
+        } else if !result.success && !self.is_of_current_attempt(executor, result) {
             Standing::Old
         } else if !self.may_end(index, executor.peer, io) {
             Standing::Unasked
@@ -423,9 +422,9 @@ impl Ledger {
         }
     }
 
-    /// A machine says how a task ended before it was run again. Where it has the task, it was asked again, took what it had for
-    /// an answer, and may say so once more before it hears of this; or this came twice, and it runs the task anew: what
-    /// comes of that counts. True then.
+    /// A result from before the rerun of its task. Returns whether the machine holds the task: then it answered the rerun with
+    /// its old result, or repeats that while it runs the task anew. The copy is taken back, and only results of later
+    /// attempts count.
     fn begins_anew_there(&mut self, index: u64, executor: &Contact, io: &mut Io) -> bool {
         let task = IntervalSet::from(index..index + 1);
         if !self.placed.holds(executor.peer, index) || !self.votes.of(executor.peer, &task).is_empty() {
@@ -433,20 +432,20 @@ impl Ledger {
         }
         self.tries.not_before(index, self.attempt + 1);
         self.take_back(index, executor, None, io);
-        self.placed.has_to_say(executor.peer);
+        self.placed.require_holding(executor.peer);
         let former = self.note_former(executor.peer, &task);
         io.persist(vec![former], Vec::new());
         true
     }
 
-    /// This is how a task ended, or one vote on it; what is decided is fetched.
+    /// A result that ends its task, or a vote on that: the output of a decided task is fetched.
     fn fetch_decided(&mut self, executor: &Contact, result: TaskResult, io: &mut Io) {
         let index = result.index;
         let decided =
             if self.votes.is_quorum() { self.vote(executor, result, io) } else { Some((result, executor.clone())) };
         let Some((result, from)) = decided else { return };
         if result.content.is_some() {
-            // It came with its output.
+            // The result has its output in it.
             return self.record_result(result, from, io);
         }
         io.effects.push(Effect::FetchOutput {
@@ -459,8 +458,9 @@ impl Ledger {
         self.outputs.fetch(result, from);
     }
 
-    /// The output of a result is here (or could not be had: its executor will offer it again). Of a task that came back before
-    /// its end the driver may have made another `checkpoint` of it, which is what requests name.
+    /// The fetch of an output has ended. Unless it is `here` the executor offers it again, until so many fetches failed that
+    /// the task is issued again. Of an unfinished task the driver may have made another `checkpoint` than the one that
+    /// came: requests name that one.
     pub(crate) fn fetched(&mut self, index: u64, here: bool, checkpoint: Option<Checkpoint>, io: &mut Io) {
         let Some((result, executor)) = self.outputs.fetched(index) else { return };
         if here {
@@ -485,23 +485,23 @@ impl Ledger {
         self.take_back(index, &executor, None, io);
     }
 
-    /// A task comes back before its end: it is issued again, to go on from its checkpoint.
+    /// An unfinished task comes back: it is issued again, to go on from its checkpoint.
     fn record_checkpoint(&mut self, result: &TaskResult, checkpoint: Checkpoint, executor: Contact, io: &mut Io) {
         let (bag, index) = (self.bag.id, result.index);
         let ack = Message::ack(bag, result);
-        if self.is_closed() || !self.is_news(&executor, result) {
+        if self.is_closed() || !self.is_of_current_attempt(&executor, result) {
             io.send(executor, ack);
             return;
         }
         self.checkpoints.insert(index, checkpoint);
-        // Its executor lists it until it hears of this: that is no new placement.
+        // Its executor lists the task until the acknowledgement arrives: that is no new placement.
         self.tries.not_before(index, self.attempt + 1);
         let changes = vec![Change::Put(Record::Checkpoint { bag, index, checkpoint }), self.tries.change(index, bag)];
         io.persist(changes, vec![Then::Send(executor.clone(), ack)]);
         self.take_back(index, &executor, None, io);
     }
 
-    /// Journals a result; only when that is durable does its executor hear of it.
+    /// Journals a result; its executor is sent the acknowledgement once that is durable.
     pub(crate) fn record_result(&mut self, result: TaskResult, executor: Contact, io: &mut Io) {
         if self.is_closed() || self.ended.contains(result.index) {
             return;
@@ -527,14 +527,14 @@ impl Ledger {
         self.close_if_over(io);
     }
 
-    /// Ends the bag when every task is over; also after a crash between the last result and the end.
+    /// Closes the bag if all its tasks have ended; also after a crash between the last result and the closing.
     pub(crate) fn close_if_over(&mut self, io: &mut Io) {
         if self.ended.len() == self.bag.tasks {
             self.close(Closing::Completed, io);
         }
     }
 
-    /// Ends the bag; whoever still holds a part of it is told.
+    /// Closes the bag; executors that hold tasks of it are sent a `Lease` that drops them.
     pub(crate) fn close(&mut self, closing: Closing, io: &mut Io) {
         if self.is_closed() {
             return;
@@ -563,7 +563,7 @@ impl Ledger {
         io.persist(changes, then);
     }
 
-    /// The requests for everything that is to be issued now, and the machine that one is for which others declined.
+    /// Requests for all unissued tasks. One for tasks that machines declined may name the machine that it goes to.
     pub(crate) fn issue(
         &mut self,
         known: impl Fn() -> Vec<Known>,
@@ -597,7 +597,7 @@ impl Ledger {
         requests
     }
 
-    /// A request for these tasks, which are on their way from now on.
+    /// A request for these tasks, which are issued from now on.
     fn request(&mut self, ranges: IntervalSet, to: Option<PeerId>, io: &Io, config: &Config) -> Request {
         let machines = if to.is_some() { 0 } else { ranges.len().min(io.leaves) };
         let machines = u32::try_from(machines).unwrap_or(u32::MAX);
@@ -621,7 +621,7 @@ impl Ledger {
         }
     }
 
-    /// When [`Ledger::expire`] is to be called next; there may be nothing to do then, but never before.
+    /// When [`Ledger::expire`] is to be called next: nothing ends before, and nothing may end then.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.next_end
     }

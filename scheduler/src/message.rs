@@ -42,8 +42,8 @@ mod short {
     }
 }
 
-/// Who speaks, but for the identity, which the connection tells: nobody can speak for another. Travels as two values without
-/// names.
+/// The sender's contact without its id: that is the connection's, so that no peer can speak for another. Travels as two values
+/// without names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Speaker {
     /// As in its contact.
@@ -53,7 +53,7 @@ pub struct Speaker {
 }
 
 impl Speaker {
-    /// The contact of the one that has said it, as the transport knows it.
+    /// The contact of the sender, whose id the transport knows.
     pub fn contact(self, peer: PeerId) -> Contact {
         let Self { incarnation, address } = self;
         Contact { peer, incarnation, address, nonce: None }
@@ -108,8 +108,8 @@ pub enum Message {
         #[serde(rename = "u")]
         climbing: bool,
     },
-    /// Executor to submitter: all that I account for of this bag: waiting, running, and finished but unacknowledged.
-    /// Places what is new, renews the lease, and gives up what is no longer listed.
+    /// Executor to submitter: all tasks of this bag for which the executor accounts: waiting, running, and finished but
+    /// unacknowledged. Places new ones, renews the lease, and gives up those that are no longer listed.
     #[serde(rename = "h")]
     Holding {
         /// Which bag.
@@ -127,7 +127,7 @@ pub enum Message {
         /// Which tasks.
         #[serde(rename = "r")]
         ranges: IntervalSet,
-        /// Those of them that have succeeded, and whose results follow: they are not to be dropped because others have them, too.
+        /// Those of them that have succeeded and whose results follow: the submitter does not drop them for copies elsewhere.
         #[serde(rename = "f", default, skip_serializing_if = "IntervalSet::is_empty")]
         finished: IntervalSet,
     },
@@ -143,22 +143,22 @@ pub enum Message {
         /// Where the submitter is now. Executors believe this, not requests, which anybody may have written.
         #[serde(rename = "s")]
         submitter: Option<Speaker>,
-        /// How long the rest is yours.
+        /// How long the lease of all other tasks lasts.
         #[serde(rename = "d")]
         term: Duration,
-        /// Forget these: done, placed elsewhere, or the bag is closed.
+        /// The executor is to forget these: they are done or placed elsewhere, or the bag is closed.
         #[serde(rename = "x")]
         drop: IntervalSet,
-        /// All of this bag fails with you and succeeds elsewhere: offer nothing for so long. Believed only by an executor
-        /// on which all has failed lately.
+        /// The bag's tasks fail on this executor and succeed elsewhere: it is to offer nothing for so long. It does so only if
+        /// all its tasks failed lately.
         #[serde(default, skip_serializing_if = "Duration::is_zero")]
         rest: Duration,
-        /// With what the receiver reads the bag's blobs, as long as it holds tasks of it.
+        /// The bag's key, with which the executor reads the bag's blobs.
         #[serde(rename = "k", default, skip_serializing_if = "Option::is_none")]
         key: Option<BagKey>,
     },
-    /// Executor to submitter: of these bags I account for what my `Holding` of that version said, less what you have
-    /// acknowledged or had dropped since. Renews the leases in less space than `Holding`.
+    /// Executor to submitter: of each bag the executor still accounts for the tasks in its `Holding` of that version, less those
+    /// that the submitter has acknowledged or dropped since. Renews the leases in less space than `Holding`.
     #[serde(rename = "n")]
     Renewal {
         /// Who speaks, and where to answer.
@@ -174,7 +174,7 @@ pub enum Message {
         /// Which bags, and the version of each.
         #[serde(rename = "l")]
         bags: Vec<(BagId, u64)>,
-        /// How long they are yours.
+        /// How long the leases last.
         #[serde(rename = "d")]
         term: Duration,
     },
@@ -197,10 +197,10 @@ pub enum Message {
         #[serde(rename = "t", default, skip_serializing_if = "is_zero")]
         ticket: u32,
     },
-    /// Router to who handed it a request or a question for work: I have what had this ticket.
+    /// Router to the machine that handed over a request or an `Ask`: the message with this ticket has arrived.
     #[serde(rename = "t")]
     Ticket {
-        /// That of the message.
+        /// The ticket of that message.
         #[serde(rename = "t")]
         ticket: u32,
     },
@@ -220,7 +220,7 @@ pub enum Message {
         #[serde(rename = "o", with = "short")]
         to: Contact,
     },
-    /// Executor to submitter: these tasks do not queue here, and were not.
+    /// Executor to submitter: the executor does not queue these tasks.
     #[serde(rename = "x")]
     Decline {
         /// Which bag.
@@ -250,8 +250,8 @@ pub enum Message {
         #[serde(rename = "z", default, skip_serializing_if = "Option::is_none", with = "serde_bytes")]
         signature: Option<Vec<u8>>,
     },
-    /// Submitter to executor: these results are journalled (or not wanted); forget them. Such a word may be late or come twice
-    /// like any other, and the task may have come back meanwhile: what it has come to since is another result.
+    /// Submitter to executor: these results are journalled, or not wanted; the executor forgets them. An acknowledgement may be late
+    /// or come twice, after the task came back: a result of another attempt is not meant.
     #[serde(rename = "k")]
     ResultsAck {
         /// Which bag.
@@ -266,7 +266,7 @@ pub enum Message {
     },
 }
 
-/// A machine that asks for work, since it has nothing to do, or is clearly better off than another.
+/// A machine that asks for work: it is dry, or its stretch is clearly smaller than another's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Asker {
     /// Which machine.
@@ -284,7 +284,7 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// What it looks for the most of, by a report: the longest wait in seconds, or where it has work the largest stretch.
+    /// The longest wait in a report, in seconds, or, if the asker has work, the largest stretch: it asks where that is most.
     pub(crate) fn most(&self, report: &[u8]) -> f64 {
         if self.stretch > 0.0 { summary::maximum_stretch(report) } else { summary::longest_wait_s(report) as f64 }
     }

@@ -34,15 +34,15 @@ use crate::record::{Change, Closing, Record};
 use crate::router::{Platform, Router};
 use crate::summary;
 
-/// Reports tell what changed since the last one.
+/// Encodes reports as differences from the previous one.
 pub(crate) const REPORTS: PayloadCodec = PayloadCodec { pack: summary::pack, unpack: summary::unpack };
 
-/// A leaf that works its queue off offers more again as time passes: it says so after this share of the time that the
-/// queue takes, but not later than that. What it said before stays a lower bound.
+/// As a leaf works its queue off its availability grows: it publishes that after this share of the queue's time, at most
+/// [`REFRESH_MAX`]. Until then its last summary is a lower bound.
 const REFRESH_SHARE: u32 = 8;
-/// A router keeps news that only make room for no more than this share of the longest wait of its leaves. Our choice.
+/// A router delays a report of grown availability by at most this share of its leaves' longest wait. Our choice.
 const PATIENCE_SHARE: u32 = 64;
-/// Most nonces that are kept. Our choice: more than machines that are connected.
+/// Most nonces that are kept. Our choice: more than there are connected machines.
 const CERTIFIED_MAX: usize = 4096;
 const REFRESH_MAX: Duration = Duration::from_secs(300);
 
@@ -52,7 +52,7 @@ pub struct Peer {
     grid: GridId,
     overlay: Overlay,
     overlay_effects: Vec<idlewood_overlay::Effect>,
-    /// Nonces of those who spoke to us lately.
+    /// Nonces of peers that sent messages lately.
     certified: BTreeMap<PeerId, Nonce>,
     router: Router,
     /// Requests that climb and wait until this router is below the root again, and until when.
@@ -64,16 +64,16 @@ pub struct Peer {
     /// When the leaf's summary may be, and when it must be, published again.
     summary_earliest: Time,
     summary_latest: Time,
-    /// When the router's is to be published; none while it is what it was.
+    /// When the router's summary is to be published; `None` while it has not changed.
     router_due: Option<Time>,
-    /// When it may be published again.
+    /// When the router's summary may be published again.
     router_earliest: Time,
-    /// Until then a machine that is alone waits for the grid that it expects.
+    /// Until when a machine that is alone waits for the grid that it expects.
     alone_until: Option<Time>,
     asking: Asking,
-    /// Results of others cannot be written down now.
+    /// Results of other machines cannot be written now.
     disk_is_full: bool,
-    /// Whether a request of this machine enters right now: what others send is no evidence, whoever it names.
+    /// Whether a request of this machine enters the tree right now: only such requests are evidence against routers.
     is_entering: bool,
     /// When the executor has timed work next, and whether that has to be found anew, since something may have changed for
     /// it: most events are the tree's, and looking at all that is held would cost more than they do.
@@ -86,7 +86,7 @@ pub struct Peer {
     unchecked: usize,
 }
 
-/// A peer that speaks to us, as the transport knows it.
+/// The contact of a peer that sent a message, as the transport knows it.
 fn contact_of(certified: &BTreeMap<PeerId, Nonce>, peer: PeerId) -> Contact {
     let nonce = certified.get(&peer).map(|nonce| Box::new(*nonce));
     Contact { peer, incarnation: 0, address: "".into(), nonce }
@@ -147,7 +147,7 @@ impl Peer {
             Event::OwnerLeft => self.executor.resume(&mut self.io),
             Event::DiskFull(is_full) => self.disk_is_full = is_full,
             Event::Leave => {
-                self.executor.tell_all(now);
+                self.executor.send_all_now(now);
                 self.overlay(idlewood_overlay::Event::Leave);
             }
             Event::Return => self.come_back(),
@@ -170,7 +170,7 @@ impl Peer {
         effects.append(&mut self.io.effects);
     }
 
-    /// Joins again in a newer life, which has published nothing, and which whoever restarts must be able to outlive.
+    /// Joins again in a newer incarnation, which has published nothing. It is journalled, so that a restart begins a newer one.
     fn come_back(&mut self) {
         let incarnation = self.overlay.me().incarnation;
         let had_neighbours = self.overlay.neighbours().next().is_some();
@@ -191,7 +191,7 @@ impl Peer {
     }
 
     fn next_deadline(&self) -> Option<Time> {
-        let summary = if self.executor.has_news() {
+        let summary = if self.executor.availability_changed() {
             Some(self.summary_from())
         } else {
             self.executor.has_work().then_some(self.summary_latest)
@@ -212,7 +212,7 @@ impl Peer {
         self.summary_earliest.max(self.overlay.publishes_from(Node::Leaf))
     }
 
-    /// The same of the router's.
+    /// When the router's summary may be published again, likewise.
     fn router_from(&self) -> Time {
         self.router_earliest.max(self.overlay.publishes_from(Node::Router))
     }
@@ -273,7 +273,7 @@ impl Peer {
     fn receive(&mut self, from: PeerId, message: Message) {
         self.executor_touched |= !matches!(message, Message::Overlay(_) | Message::Ticket { .. });
         if from != self.io.me.peer && self.io.handed.heard(self.io.now) {
-            // Nothing is offered of what is below a router that is left out.
+            // A router may be left out now: the report offers nothing below it.
             self.publish_router_by(self.io.now);
         }
         match message {
@@ -307,7 +307,7 @@ impl Peer {
                     None => refuse(bag, executor, 0, ranges, &mut self.io),
                 }
             }
-            // Who ran them keeps them, and says them again.
+            // Their executor keeps the results and sends them again.
             Message::Results { .. } if self.disk_is_full && from != self.io.me.peer => {}
             Message::Results { bag, executor, results, .. } => {
                 let executor = executor.contact(from);
@@ -339,13 +339,13 @@ impl Peer {
     /// The driver has no room for a message.
     fn unsent(&mut self, to: Member, message: Message) {
         if let Message::Results { bag, results, .. } = &message {
-            self.executor.not_told(*bag, results, &self.io, &self.config);
+            self.executor.results_unsent(*bag, results, &self.io, &self.config);
         }
         self.io.hold_back(to, message);
     }
 
-    /// An executor renews its leases. Where what it refers to is not what is known here it has to say what it holds, or to
-    /// forget it.
+    /// An executor renews its leases. Of a bag for which the ledger has another version it has to send a `Holding`; an unknown
+    /// bag it has to drop.
     fn renewal(&mut self, executor: Contact, mut bags: Vec<(BagId, u64)>) {
         let mut shortest: Option<Duration> = None;
         bags.retain(|&(bag, version)| {
@@ -484,14 +484,14 @@ impl Peer {
         let mut idle_slots = self.executor.idle_slots();
         for ledger in self.ledgers.values_mut() {
             if is_way_up_lost {
-                ledger.avoid_the_tree();
+                ledger.avoid_tree();
             }
             if let Some(request) = ledger.issue_here(idle_slots, &self.io, &self.config) {
                 idle_slots = idle_slots.saturating_sub(request.ranges.len());
                 self.io.send(me.clone(), Message::Request { request, node: Node::Leaf, climbing: false });
             }
             let has_room = idle_slots > 0;
-            let others = ledger.issue_another_way(reachable, &doubted, has_room, &self.io, &self.config);
+            let others = ledger.issue_around_tree(reachable, &doubted, has_room, &self.io, &self.config);
             for (to, node, request) in others {
                 self.io.hand_over(to, Message::Request { request, node, climbing: false });
             }
@@ -539,7 +539,8 @@ impl Peer {
         }
     }
 
-    /// How long news that only make room may wait here: less where little is left to do, since machines are about to run dry there.
+    /// How long a report of grown availability may be delayed: less if little work is left below, since leaves are about to run
+    /// dry.
     fn patience(&self) -> Duration {
         let wait_s = summary::longest_wait_s(self.overlay.published(Node::Router));
         self.config.summary_patience.min(Duration::from_secs(wait_s) / PATIENCE_SHARE)
@@ -558,11 +559,11 @@ impl Peer {
     /// Publishes what changed: the leaf's summary, the subtree's, and what the root tells everybody.
     fn publish(&mut self) {
         let now = self.io.now;
-        let due = if self.executor.has_news() { self.summary_from() } else { self.summary_latest };
-        if due <= now && (self.executor.has_news() || self.executor.has_work()) {
-            // That time has passed only makes room, as what is called eased does.
+        let due = if self.executor.availability_changed() { self.summary_from() } else { self.summary_latest };
+        if due <= now && (self.executor.availability_changed() || self.executor.has_work()) {
+            // As time passes availability only grows: that alone is not urgent.
             let is_urgent = std::mem::take(&mut self.executor.changed);
-            self.executor.eased = false;
+            self.executor.availability_grew = false;
             self.summary_earliest = now + self.config.summary_interval;
             let refresh = (self.executor.busy_for(now) / REFRESH_SHARE).min(REFRESH_MAX);
             self.summary_latest = now + self.config.summary_refresh.max(refresh);

@@ -1,7 +1,8 @@
 //! The router: decides where a request goes (paper §6).
 //!
-//! It keeps its children's latest summaries, takes off them what it sends down (paper §5.3), chooses the smallest
-//! stretch at which both together can take the whole request, and either splits the request or lets it climb.
+//! The overlay keeps the children's latest summaries. The router takes off them the tasks that it sends down (paper §5.3),
+//! finds the smallest stretch at which both children together can take the whole request, and splits the request or lets it
+//! climb.
 
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,7 @@ use crate::recent::Recent;
 use crate::split::{self, choose, split_among_idle, split_ranges, split_tasks};
 use crate::summary::{self, STRETCHES, Summary};
 
-/// Routers a request may climb through before the one that has it keeps it: twice the height of a tree of a million.
+/// Routers that a request may climb through; the next one keeps it. Twice the height of a tree of a million machines.
 pub(crate) const CLIMBED_MAX: u16 = 64;
 
 /// When a router keeps a request instead of letting it climb. In both, S is the smallest stretch at which the router's
@@ -36,8 +37,8 @@ pub enum ClimbingRule {
     WholeGrid,
 }
 
-/// What the root tells everybody, beside the overlay's own count and height. It travels as a list of values without names,
-/// since it goes to all whenever something has changed.
+/// What the root spreads to all machines, beside the overlay's own count and height. Travels as a list of values without
+/// names, since all machines get it at each change.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Platform {
     /// S_min of the paper: the smallest maximum stretch of a leaf, in s/Mop.
@@ -46,9 +47,10 @@ pub struct Platform {
     pub maximum_stretch: f64,
     /// Speed of all slots that take work, in Mop/s.
     pub speed_mops: f64,
-    /// The longest time that what has not begun on a leaf would take there alone, in seconds.
+    /// The longest wait of a leaf: the time that it alone would take for its unstarted tasks, in seconds.
     pub longest_wait_s: u64,
-    /// The root's own availability summary, encoded; decoded only where a request is judged, empty where none is.
+    /// The root's availability summary, encoded: of the whole grid for [`ClimbingRule::WholeGrid`], otherwise empty. A router
+    /// decodes it for each request.
     availability: Vec<u8>,
 }
 
@@ -62,7 +64,7 @@ impl Platform {
         bytes
     }
 
-    /// What the root said; the default where it said nothing that can be used.
+    /// Decodes what the root spread; the default if that is malformed.
     pub(crate) fn decode(bytes: &[u8]) -> Self {
         type Values = (f64, f64, f64, u64, serde_bytes::ByteBuf);
         let Ok::<Values, _>(values) = ciborium::from_reader(bytes) else { return Self::default() };
@@ -74,7 +76,7 @@ impl Platform {
         if valid { platform } else { Self::default() }
     }
 
-    /// The stretch that a router's own is compared with; 0 where nothing is known, so that the request climbs.
+    /// The stretch that a router's own is compared with; 0 if it is unknown, so that the request climbs.
     fn reference(&self, rule: ClimbingRule, request: &split::Demand) -> f64 {
         match rule {
             ClimbingRule::Minimum => self.minimum_stretch,
@@ -94,7 +96,7 @@ impl Platform {
 }
 
 impl Platform {
-    /// What the root says of the whole grid by its own report; its availability only where routers ask for it.
+    /// What the root spreads, by its own report; with availability only if the climbing rule needs that.
     pub(crate) fn of(report: &[u8], rule: ClimbingRule) -> Self {
         let summary = Summary::of_flat(report).unwrap_or_else(Summary::unavailable);
         Self {
@@ -110,50 +112,49 @@ impl Platform {
     }
 }
 
-/// Whence a request comes to a router.
+/// Where a request at a router comes from.
 pub(crate) enum Origin {
     /// From the parent, or from the submitter to be placed here.
     Above,
-    /// From below: it may climb further, to that router if any.
+    /// From below: it may climb further.
     Below {
-        /// Who is above.
+        /// The router that it climbs to, if any.
         up: Option<Contact>,
     },
 }
 
-/// What was sent to one child since it reported. Its report itself stays in the overlay.
+/// One child, and what it was sent since its last report. The report itself stays in the overlay.
 #[derive(Debug)]
 struct Slot {
     child: (PeerId, Node),
     generation: u64,
     booked: Option<Booked>,
-    /// Whether a machine that has nothing to do was sent there.
+    /// Whether an `Ask` was sent there.
     asked: bool,
 }
 
 impl Slot {
-    /// Whether what is new only makes room: a report of the same child that says so, or what it was sent is given up.
-    fn only_gained(&self, child: &Child<'_>) -> bool {
-        let is_told = child.generation != self.generation;
-        self.child == (child.contact.peer, child.node) && (!is_told || summary::can_wait(child.payload))
+    /// Whether the child's availability only grew: the same child reports that, or tasks that it was sent are given up.
+    fn availability_grew(&self, child: &Child<'_>) -> bool {
+        let has_reported = child.generation != self.generation;
+        self.child == (child.contact.peer, child.node) && (!has_reported || summary::can_wait(child.payload))
     }
 }
 
-/// What a child was sent, to be taken off its report.
+/// Tasks that a child was sent, to be taken off its report.
 #[derive(Debug)]
 struct Booked {
-    /// When the first was. If the child has not reported by the time that placements are given up, nothing arrived there.
+    /// When the first were sent. A child that does not report within `placement_timeout` got none of them.
     since: Time,
-    /// Kept one by one, and taken off together: each flat form is rounded, and would be once more for each request.
+    /// One for each request, all taken off together: the flat form is rounded once, not once for each request.
     parts: Vec<Part>,
-    /// What they are taken off instead of the report, once there were more than [`PARTS_MAX`].
+    /// The report less earlier parts, once there were more than [`PARTS_MAX`]: further parts are taken off this.
     folded: Option<Vec<u8>>,
-    /// The child's summary less all of that in the flat form, which takes a few kilobytes instead of up to a hundred; made
-    /// when it is needed.
+    /// The report less all parts, in the flat form: a few kilobytes instead of up to a hundred. Made when it is needed.
     flat: OnceCell<Vec<u8>>,
 }
 
-/// So many tasks of this size, placed at this sample of the stretch.
+/// Tasks of one request that a child was sent, of one size and at one sample of the stretch.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     s_index: usize,
@@ -161,7 +162,7 @@ struct Part {
     task_mops: f64,
 }
 
-/// Parts that are kept of one child. Our choice: more come only in a flood of requests.
+/// Most parts of one child. Our choice: only a flood of requests has more.
 const PARTS_MAX: usize = 64;
 
 impl Booked {
@@ -193,19 +194,19 @@ impl Booked {
 #[derive(Debug, Default)]
 pub(crate) struct Router {
     slots: [Option<Slot>; 2],
-    /// Whether what the children offer has changed since the last report.
+    /// Whether the children's availability changed since the last report.
     changed: bool,
-    /// Whether that includes anything that cannot wait.
+    /// Whether more changed than that availability grew: the report may not be delayed.
     urgent: bool,
     /// The latest requests that were split here.
     split: Recent,
-    /// Routers that lose what is sent through them, as this machine has seen itself.
+    /// Routers that this machine leaves out.
     left_out: Vec<PeerId>,
 }
 
 impl Router {
-    /// Notices what the children reported since the last call, and forgets what was taken off a child that should
-    /// have reported since.
+    /// Takes note of reports since the last call. Gives up what was taken off a child that has not reported within
+    /// `placement_timeout`.
     pub(crate) fn refresh(&mut self, overlay: &Overlay, now: Time, config: &Config) {
         for (slot, child) in self.slots.iter_mut().zip(overlay.children()) {
             let is_current = |slot: &Slot| {
@@ -213,9 +214,10 @@ impl Router {
                 child.as_ref().is_some_and(|child| child.generation == slot.generation) && !stale
             };
             if !slot.as_ref().is_some_and(is_current) {
-                // What there never was has not changed either.
+                // Without a child before and now nothing has changed.
                 let has_changed = slot.is_some() || child.is_some();
-                let can_wait = slot.as_ref().zip(child.as_ref()).is_some_and(|(slot, child)| slot.only_gained(child));
+                let can_wait =
+                    slot.as_ref().zip(child.as_ref()).is_some_and(|(slot, child)| slot.availability_grew(child));
                 self.changed |= has_changed;
                 self.urgent |= has_changed && !can_wait;
                 *slot = child.map(|child| {
@@ -226,8 +228,8 @@ impl Router {
         }
     }
 
-    /// Sends nothing through these routers, and offers nothing of what is below them, until it is told of others. It still tells what
-    /// waits there.
+    /// Replaces the routers that are left out: requests are not split to them, and the report offers no availability below
+    /// them, but still has the waits there.
     pub(crate) fn leave_out(&mut self, left_out: Vec<PeerId>) {
         if self.left_out != left_out {
             self.left_out = left_out;
@@ -239,24 +241,24 @@ impl Router {
         node == Node::Router && self.left_out.contains(&peer)
     }
 
-    /// When something that was taken off a child's summary is given up.
+    /// When what was taken off a child's report is given up.
     pub(crate) fn deadline(&self, config: &Config) -> Option<Time> {
         let booked = self.slots.iter().flatten().filter_map(|slot| slot.booked.as_ref());
         booked.map(|booked| booked.since + config.placement_timeout).min()
     }
 
-    /// Whether [`Self::report`] has changed since this was asked last.
+    /// Whether [`Self::report`] changed since the last call.
     pub(crate) fn take_changed(&mut self) -> bool {
         self.urgent = false;
         std::mem::take(&mut self.changed)
     }
 
-    /// Whether [`Self::report`] has changed in a way that cannot wait.
+    /// Whether [`Self::report`] changed in a way that may not be delayed.
     pub(crate) fn is_urgent(&self) -> bool {
         self.urgent
     }
 
-    /// The summary of the whole subtree, in the flat form; `None` where there is no child.
+    /// The summary of the whole subtree, in the flat form; `None` without a child.
     pub(crate) fn report<'a>(&'a self, overlay: &'a Overlay) -> Option<Vec<u8>> {
         let flat = |(booked, report): (Option<&'a Booked>, Cow<'a, [u8]>)| match booked {
             Some(booked) => Cow::Borrowed(booked.flat(&report)),
@@ -267,8 +269,8 @@ impl Router {
         (!children.is_empty()).then(|| summary::report(&children))
     }
 
-    /// The children's reports, and what is to be taken off them. Of what is below a router that is left out they tell what waits
-    /// there, which others may ask for, and no offers.
+    /// The children's reports, and what is to be taken off each. One of a router that is left out has only the waits below it,
+    /// for which machines may ask, and offers nothing.
     fn children<'a>(&'a self, overlay: &'a Overlay) -> impl Iterator<Item = (Option<&'a Booked>, Cow<'a, [u8]>)> {
         let both = self.slots.iter().zip(overlay.children());
         both.filter_map(|(slot, child)| {
@@ -281,13 +283,13 @@ impl Router {
         })
     }
 
-    /// Whether this very request was split here already: it has arrived twice, or on two ways while the tree healed.
+    /// Whether this router has split this (request, path) already: it arrived twice, or on two ways while the tree healed.
     pub(crate) fn has_split(&self, request: &Request) -> bool {
         self.split.contains(request)
     }
 
-    /// Where a machine that asks for work is sent: to the child with the longest wait (in seconds), or where the machine has
-    /// work to the one with the largest stretch, of at least so much, that was not asked since it reported.
+    /// Which child an `Ask` is sent to: the one with the longest wait in seconds, or, if the asker has work, the largest stretch.
+    /// Only a child that has at least `least` of it and was not asked since its last report. `None`: no such child.
     pub(crate) fn ask(
         &mut self,
         asker: &Asker,
@@ -312,7 +314,7 @@ impl Router {
         Some((child.contact.clone(), child.node))
     }
 
-    /// Where this request goes next: up, or in parts to the children. Nothing when there is no child.
+    /// Where this request goes next: up, or in parts to the children. Empty if it stays and there is no child.
     pub(crate) fn route(
         &mut self,
         mut request: Request,
@@ -342,7 +344,7 @@ impl Router {
         };
         let reference = match parent {
             Some(_) => platform.reference(config.climbing, &numbers),
-            // Whatever it is, the request stays.
+            // The request stays whatever the reference.
             None => 0.0,
         };
         let decision = choose(&children, &numbers, config.stretch_bound, reference, parent.is_none());
@@ -354,13 +356,13 @@ impl Router {
         }
         let among_idle = config.idle_slots.then(|| split_among_idle(&children, &numbers, decision.s_index)).flatten();
         let parts = among_idle.unwrap_or_else(|| split_tasks(&children, &numbers, decision.s_index));
-        // Of what comes from above, whoever is above has taken it off already.
+        // Only a request from below is news above: the router above has taken off its own.
         self.changed |= climbing;
         self.urgent |= climbing;
         self.place(request, &parts, decision.s_index, overlay, now)
     }
 
-    /// Sends each child its part, and takes that off what the child can take next.
+    /// Sends each child its part, and takes that off the child's report.
     fn place(
         &mut self,
         request: Request,
@@ -390,7 +392,7 @@ impl Router {
     }
 }
 
-/// A child's summary; where there is none yet, or one that cannot be read, one that offers nothing but counts.
+/// A child's summary; an unavailable one if the report is missing or malformed.
 fn read_summary(flat: &[u8]) -> Summary {
     Summary::of_flat(flat).unwrap_or_else(Summary::unavailable)
 }

@@ -1,47 +1,48 @@
-//! What this machine has seen of the routers that its own requests went through.
+//! Routers that lose requests of this machine's own bags (docs/adr/0026).
 //!
-//! Evidence is this machine's own only: requests of its own bags that a router alone had to pass on, of which no machine
-//! accounted for a single task in time. Nobody is told of it, and nobody's word counts, so that a liar cannot have an honest
-//! router left out by others. Two such losses in a row, while tasks that went another way were accounted for, are a verdict: the
-//! router *swallows*. It is left out for [`LEFT_OUT`], and then has to lose only once more.
+//! A router loses a request when it alone had to pass the request on and no machine accounts for any of its tasks in time. Two
+//! such losses in a row, while another machine accounts for tasks of this one, are a verdict: the router *swallows*. It is
+//! left out for [`LEFT_OUT`]; after that one more loss is enough. This machine tells no other of its verdicts and asks none,
+//! so that no liar can have an honest router left out.
 //!
-//! What climbs is lost by anybody above the first hop. It counts against the hop only where that is the root, or has not sent back its
-//! last ticket (`handed`); else the submitter sends single tasks to the routers it doubts, to be placed below them (`ledger/astray`).
+//! Any router above the first hop may lose a request that climbs. The loss counts against the first hop only if that is the
+//! root, or has not sent back its last ticket (`handed`). Otherwise the submitter sends a trial of one or two tasks to each
+//! doubted router, to be placed below it (`ledger/astray`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{PeerId, Time};
 
-/// Requests in a row that a router has to lose. Our choice: one is lost with every router that crashes.
+/// Losses in a row that are a verdict. Our choice: each router that crashes loses one.
 const LOST_IN_ROW: u32 = 2;
-/// For how long a router that swallows is left out. Our choice.
+/// How long a router that swallows is left out. Our choice.
 const LEFT_OUT: Duration = Duration::from_secs(600);
-/// Routers that are remembered; the one that lost a request the longest ago is forgotten first. Our choice.
+/// Most routers with losses; the one whose last loss is the oldest is forgotten first. Our choice.
 const ROUTERS_MAX: usize = 64;
 
-/// One router that has lost requests since it last passed one on.
+/// What a router lost since it last passed something on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lost {
     in_row: u32,
-    /// When the first and the last of these were given up.
+    /// When the first and the last of these losses were noticed.
     first: Time,
     last: Time,
 }
 
-/// What was seen of all routers.
+/// All routers that lost requests of this machine.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     routers: BTreeMap<PeerId, Lost>,
-    /// Requests in a row that were lost on their way up.
+    /// Requests in a row that were lost as they climbed.
     climbs_lost: Option<Lost>,
     /// When another machine last accounted for tasks of this one.
     accounted: Option<Time>,
 }
 
 impl Lost {
-    /// Requests that were under way together are lost together, as with a router that crashes: they count as one.
-    pub(crate) fn again(known: Option<Self>, sent: Time, now: Time) -> Self {
+    /// One loss more. What was sent before the last loss is no further one: a router that crashes loses all that is on its way.
+    pub(crate) fn counted(known: Option<Self>, sent: Time, now: Time) -> Self {
         match known {
             None => Self { in_row: 1, first: now, last: now },
             Some(known) if sent < known.last => known,
@@ -49,20 +50,20 @@ impl Lost {
         }
     }
 
-    /// Whether that is enough to leave the router out.
+    /// Whether these losses leave the router out now.
     pub(crate) fn is_verdict(&self, now: Time) -> bool {
         self.in_row >= LOST_IN_ROW && now.since(self.last) < LEFT_OUT
     }
 }
 
 impl Watch {
-    /// A router was sent a request then that it alone had to pass on, and nobody has accounted for any of it.
+    /// No machine accounted in time for a request sent at `sent`, which this router alone had to pass on.
     pub(crate) fn lost(&mut self, router: PeerId, sent: Time, now: Time) {
         if self.routers.len() >= ROUTERS_MAX && !self.routers.contains_key(&router) {
             let oldest = self.routers.iter().min_by_key(|(_, lost)| lost.last).map(|(&peer, _)| peer);
             oldest.map(|peer| self.routers.remove(&peer));
         }
-        let lost = Lost::again(self.routers.get(&router).copied(), sent, now);
+        let lost = Lost::counted(self.routers.get(&router).copied(), sent, now);
         self.routers.insert(router, lost);
     }
 
@@ -71,9 +72,9 @@ impl Watch {
         self.routers.remove(&router);
     }
 
-    /// A request that climbed was lost, likewise.
+    /// No machine accounted in time for a request sent at `sent`, which climbed past its first hop.
     pub(crate) fn lost_climbing(&mut self, sent: Time, now: Time) {
-        self.climbs_lost = Some(Lost::again(self.climbs_lost, sent, now));
+        self.climbs_lost = Some(Lost::counted(self.climbs_lost, sent, now));
     }
 
     /// A machine accounts for tasks of a request that climbed.
@@ -81,24 +82,24 @@ impl Watch {
         self.climbs_lost = None;
     }
 
-    /// Another machine accounts for tasks of this one, whatever way they went.
+    /// Another machine accounts for tasks of this one, whichever way their request went.
     pub(crate) fn accounted(&mut self, now: Time) {
         self.accounted = Some(now);
     }
 
-    /// Whether the router has lost the last request that it had to pass on.
+    /// Whether the router lost the last request that it alone had to pass on.
     pub(crate) fn is_doubted(&self, router: PeerId) -> bool {
         self.routers.contains_key(&router)
     }
 
-    /// Whether the router is left out.
+    /// Whether the router is left out now.
     pub(crate) fn swallows(&self, router: PeerId, now: Time) -> bool {
-        self.routers.get(&router).is_some_and(|lost| lost.is_verdict(now) && self.was_heard_since(lost))
+        self.routers.get(&router).is_some_and(|lost| lost.is_verdict(now) && self.was_accounted_since(lost))
     }
 
-    /// Whether what climbs is lost, so that requests go another way at once.
+    /// Whether requests that climb are lost, so that new ones go around the tree at once.
     pub(crate) fn is_way_up_lost(&self, now: Time) -> bool {
-        self.climbs_lost.is_some_and(|lost| lost.is_verdict(now) && self.was_heard_since(&lost))
+        self.climbs_lost.is_some_and(|lost| lost.is_verdict(now) && self.was_accounted_since(&lost))
     }
 
     /// Whether the last request that climbed was lost.
@@ -106,13 +107,13 @@ impl Watch {
         self.climbs_lost.is_some()
     }
 
-    /// All that are left out, in their order.
+    /// All routers that are left out now, by id.
     pub(crate) fn left_out(&self, now: Time) -> Vec<PeerId> {
         self.routers.keys().copied().filter(|&router| self.swallows(router, now)).collect()
     }
 
-    /// Whether others could be reached since: else it is this machine that is cut off.
-    fn was_heard_since(&self, lost: &Lost) -> bool {
+    /// Whether another machine accounted for tasks since the first loss: otherwise this machine itself may be cut off.
+    fn was_accounted_since(&self, lost: &Lost) -> bool {
         self.accounted.is_some_and(|accounted| accounted > lost.first)
     }
 }
@@ -128,12 +129,15 @@ mod tests {
     }
 
     #[test]
-    fn a_router_swallows_that_loses_two_in_a_row_while_others_are_heard() {
+    fn a_router_that_loses_two_requests_in_a_row_swallows() {
         let mut watch = Watch::default();
         watch.lost(ROUTER, at(0), at(15));
         watch.lost(ROUTER, at(5), at(16));
         watch.accounted(at(17));
-        assert!(watch.is_doubted(ROUTER) && !watch.swallows(ROUTER, at(17)), "what was under way together is one");
+        assert!(
+            watch.is_doubted(ROUTER) && !watch.swallows(ROUTER, at(17)),
+            "requests on their way together are one loss"
+        );
         watch.lost(ROUTER, at(16), at(30));
         assert!(watch.swallows(ROUTER, at(30)));
         assert_eq!(watch.left_out(at(30)), [ROUTER]);
@@ -143,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_hears_nobody_blames_nobody() {
+    fn a_machine_that_hears_of_no_other_blames_no_router() {
         let mut watch = Watch::default();
         watch.accounted(at(14));
         (0..9).for_each(|round| watch.lost(ROUTER, at(15 + round), at(16 + round)));
@@ -154,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_routers_are_remembered_than_it_says() {
+    fn the_router_with_the_oldest_loss_is_forgotten_first() {
         let mut watch = Watch::default();
         (0..=255).for_each(|byte| watch.lost(PeerId([byte; 32]), at(0), at(i64::from(byte))));
         assert_eq!(watch.routers.len(), ROUTERS_MAX);

@@ -22,8 +22,8 @@ impl Executor {
         }
     }
 
-    /// These results were not sent: there is no room on the way to their submitter.
-    pub(crate) fn not_told(&mut self, bag: BagId, results: &[TaskResult], io: &Io, config: &Config) {
+    /// These results were not sent: the driver has no room for messages to their submitter.
+    pub(crate) fn results_unsent(&mut self, bag: BagId, results: &[TaskResult], io: &Io, config: &Config) {
         if let Some(held) = self.bags.get_mut(&bag) {
             held.not_sent(results, io.now + config.lease);
         }
@@ -37,7 +37,7 @@ impl Executor {
     }
 
     /// This machine may be about to leave: unanswered `Holding`s and unsent results are sent now, whatever the pace.
-    pub(crate) fn tell_all(&mut self, now: Time) {
+    pub(crate) fn send_all_now(&mut self, now: Time) {
         for held in self.bags.values_mut() {
             held.updates.hurry(now);
         }

@@ -28,7 +28,7 @@ impl Executor {
         }
         self.changed = true;
         // This machine may be about to leave.
-        self.tell_all(io.now);
+        self.send_all_now(io.now);
         if !freezes {
             return self.thaw(io);
         }

@@ -1,12 +1,13 @@
-//! Requests that went astray: what nobody has accounted for in time goes another way.
+//! Requests that went astray: no machine accounted for any of their tasks in time. The tasks go around the tree.
 //!
-//! A router that drops what passes it leaves no trace but silence. So the ledger notes by which first hops each own request went.
-//! A task that one request has lost goes to the own leaf, where that is idle. One that two have lost goes another way: straight to leaves that this machine knows (its own, its neighbours on the
-//! line and its long links, those that hold tasks of the bag), in equal parts, which redistribution then evens out. One lost request says
-//! nothing of the way: every machine that crashes loses some. A leaf that does not answer gets no tasks for a while. A few tasks go to each router
-//! that is in doubt, to be placed below it: who passes them on is cleared, who loses them is judged (`watch`).
+//! A router that drops requests leaves no trace but silence. So the ledger notes the first hops of each of its requests. A task
+//! that one request lost goes to this machine's leaf if that has an idle slot. A task that two requests lost goes around the tree:
+//! straight to leaves that this machine knows (its own, its neighbours on the line, its long links, and the holders of tasks
+//! of the bag), in equal parts, which redistribution then evens out. One lost request proves nothing: every crash loses some. A
+//! leaf that does not answer gets no tasks for a while. Each doubted router gets a few tasks as a trial, to be placed below it:
+//! a machine that accounts for one clears the router; a lost trial counts against it (`watch`).
 //!
-//! Left out: what a router does to requests of others. Their submitters see it, and who handed them to it (`handed`).
+//! Left out: requests of other machines. Their submitters judge those, and so do the machines that handed them over (`handed`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,26 +23,27 @@ use crate::config::Config;
 use crate::io::Io;
 use crate::ranges::IntervalSet;
 
-/// A leaf that did not answer gets nothing for so long, and at most; it doubles in between. Our choice.
+/// How long a leaf that did not answer gets no tasks: at first, and at most; it doubles in between. Our choice.
 const SILENT_FIRST: Duration = Duration::from_secs(60);
 const SILENT_MAX: Duration = Duration::from_secs(3600);
-/// Tasks that a router in doubt gets: one in so many, and at most.
+/// Share of the tasks that a doubted router gets as a trial, and the most.
 const TRIAL_SHARE: u64 = 8;
 const TRIAL_MAX: u64 = 2;
-/// Machines that get tasks at once: each costs a message and its answer. Our choice.
+/// Most leaves that are sent tasks at once: each costs a message and an answer. Our choice.
 const LEAVES_MAX: usize = 64;
 
-/// Leaves and routers that a bag remembers; of more those go whose time is over soonest, or that lost the fewest tasks. Our choice.
+/// Most silent leaves, and most routers that lost tasks, of one bag. The leaf that may get tasks soonest, or the router that lost
+/// the fewest, is forgotten first. Our choice.
 const REMEMBERED_MAX: usize = 256;
 
-/// The ledger's part of it.
+/// The lost tasks of one bag, the routers that lost them, and silent leaves.
 #[derive(Debug, Default)]
 pub(super) struct Astray {
-    /// Tasks that one request has lost so far, or more.
-    once: IntervalSet,
-    /// Tasks that are to go another way than through the tree.
-    other_way: IntervalSet,
-    /// How many went another way so far, each as often as it did.
+    /// Tasks that at least one request lost.
+    lost_once: IntervalSet,
+    /// Tasks that are to go around the tree.
+    around_tree: IntervalSet,
+    /// Tasks sent straight to leaves, each as often as it was sent.
     tasks: u64,
     /// Tasks lost by routers that alone had to pass them on.
     swallowed: BTreeMap<PeerId, u64>,
@@ -52,13 +54,13 @@ pub(super) struct Astray {
 /// Tasks of a bag that one router did not pass on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Swallowed {
-    /// How many, each as often as it was lost there.
+    /// Lost tasks, each as often as the router lost it.
     pub tasks: u64,
-    /// Whether requests of this machine go around that router now.
+    /// Whether this machine leaves the router out now.
     pub is_left_out: bool,
 }
 
-/// Keeps a map within [`REMEMBERED_MAX`].
+/// Removes the least entry of a map with more than [`REMEMBERED_MAX`].
 fn forget_least<V, O: Ord>(map: &mut BTreeMap<PeerId, V>, order: impl Fn(&V) -> O) {
     if map.len() > REMEMBERED_MAX
         && let Some(least) = map.iter().min_by_key(|(_, value)| order(value)).map(|(&peer, _)| peer)
@@ -68,12 +70,12 @@ fn forget_least<V, O: Ord>(map: &mut BTreeMap<PeerId, V>, order: impl Fn(&V) -> 
 }
 
 impl Astray {
-    /// Nobody has accounted for this request in time. Its tasks go to be issued again.
+    /// This request timed out; tasks that it still has are lost, and are issued again.
     pub(super) fn lost(&mut self, issue: &Issue, io: &mut Io) {
         for hop in &issue.hops {
             let tasks = hop.ranges.intersection(&issue.ranges).len();
             if tasks < hop.ranges.len() {
-                // Some were withdrawn or declined meanwhile: they arrived.
+                // A machine accounted for some, or declined them, or they ended: the request was passed on.
                 continue;
             }
             if hop.is_duty || io.handed.is_doubted(hop.router) {
@@ -90,19 +92,19 @@ impl Astray {
             *in_row = in_row.saturating_add(1);
             forget_least(&mut self.silent, |(_, until)| *until);
         }
-        // With every machine that crashes requests are lost: once means nothing.
-        self.other_way.extend_with(&issue.ranges.intersection(&self.once));
-        self.once.extend_with(&issue.ranges);
+        // Every crash loses requests, so that one loss proves nothing.
+        self.around_tree.extend_with(&issue.ranges.intersection(&self.lost_once));
+        self.lost_once.extend_with(&issue.ranges);
     }
 
-    /// A machine has these: wherever they are lost later is another matter.
+    /// An executor accounts for these tasks: earlier losses of them do not count any more.
     pub(super) fn found(&mut self, ranges: &IntervalSet, executor: PeerId) {
-        self.once.subtract(ranges);
-        self.other_way.subtract(ranges);
+        self.lost_once.subtract(ranges);
+        self.around_tree.subtract(ranges);
         self.silent.remove(&executor);
     }
 
-    /// How many tasks went another way so far.
+    /// Tasks sent straight to leaves so far, each as often as it was sent.
     pub(super) fn tasks(&self) -> u64 {
         self.tasks
     }
@@ -112,21 +114,21 @@ impl Astray {
         self.swallowed.iter().map(of).collect()
     }
 
-    /// Whether this leaf did not answer of late.
+    /// Whether this leaf gets no tasks now, since it did not answer.
     fn is_silent(&self, leaf: PeerId, now: Time) -> bool {
         self.silent.get(&leaf).is_some_and(|&(_, until)| until > now)
     }
 }
 
 impl Ledger {
-    /// By which first hops a request of this bag has just left.
+    /// Notes first hops of a request of this bag that has just been sent.
     pub(crate) fn note_hops(&mut self, number: u64, hops: Vec<Hop>) {
         self.issues.note_hops(number, hops);
     }
 
-    /// The tree loses what climbs: all that is to be issued goes another way.
-    pub(crate) fn avoid_the_tree(&mut self) {
-        self.astray.other_way.extend_with(self.waiting.unissued());
+    /// The tree loses requests that climb: all unissued tasks go around it.
+    pub(crate) fn avoid_tree(&mut self) {
+        self.astray.around_tree.extend_with(self.waiting.unissued());
     }
 
     /// Whether tasks of this bag may be issued at all.
@@ -134,7 +136,7 @@ impl Ledger {
         self.open && !self.is_closed() && self.is_measured()
     }
 
-    /// These tasks go straight to this leaf.
+    /// A request for these tasks, straight to this leaf.
     fn send_straight(&mut self, tasks: IntervalSet, leaf: PeerId, io: &Io, config: &Config) -> Request {
         self.waiting.take(&tasks);
         self.astray.tasks += tasks.len();
@@ -142,13 +144,14 @@ impl Ledger {
         self.request(tasks, Some(leaf), io, config)
     }
 
-    /// A request to the own leaf for tasks that were lost once, as many as it has idle slots: it need not wait for another loss.
+    /// A request to this machine's leaf for tasks that were lost once, at most one for each idle slot: they need not wait for a
+    /// second loss.
     pub(crate) fn issue_here(&mut self, idle_slots: u64, io: &Io, config: &Config) -> Option<Request> {
         let me = io.me.peer;
-        if idle_slots == 0 || self.astray.once.is_empty() || !self.may_issue() {
+        if idle_slots == 0 || self.astray.lost_once.is_empty() || !self.may_issue() {
             return None;
         }
-        let lost = self.waiting.unissued().intersection(&self.astray.once);
+        let lost = self.waiting.unissued().intersection(&self.astray.lost_once);
         let part = lost.difference(&self.votes.of(me, &lost)).take_first(idle_slots.min(CHECKPOINTS_MAX as u64));
         if part.is_empty() || !self.is_asked(me, io) {
             return None;
@@ -156,9 +159,9 @@ impl Ledger {
         Some(self.send_straight(part, me, io, config))
     }
 
-    /// Requests for what goes another way, with whom they go to and whether its leaf or its router. `doubted` are routers in doubt;
-    /// `has_room` says whether the own leaf has.
-    pub(crate) fn issue_another_way(
+    /// Requests for tasks that go around the tree, each with the machine and the node that it goes to. `doubted` routers get
+    /// trials; this machine's leaf gets tasks if it `has_room`.
+    pub(crate) fn issue_around_tree(
         &mut self,
         known: impl FnOnce() -> Vec<Known>,
         doubted: &[Contact],
@@ -166,7 +169,7 @@ impl Ledger {
         io: &Io,
         config: &Config,
     ) -> Vec<(Contact, Node, Request)> {
-        let mut rest = self.waiting.unissued().intersection(&self.astray.other_way);
+        let mut rest = self.waiting.unissued().intersection(&self.astray.around_tree);
         if rest.is_empty() || !self.may_issue() {
             return Vec::new();
         }
@@ -182,10 +185,11 @@ impl Ledger {
             requests.push((router.clone(), Node::Router, request));
         }
         let leaves = self.leaves(known, has_room, io);
-        let mut left = leaves.len() as u64;
+        let mut leaves_to_come = leaves.len() as u64;
         for leaf in leaves {
-            let mut part = rest.difference(&self.votes.of(leaf.peer, &rest)).take_first(rest.len().div_ceil(left));
-            left -= 1;
+            let mut part =
+                rest.difference(&self.votes.of(leaf.peer, &rest)).take_first(rest.len().div_ceil(leaves_to_come));
+            leaves_to_come -= 1;
             part = part.ranges().take(REQUEST_INTERVALS_MAX).collect();
             part = self.checkpoints.within_request(part);
             if part.is_empty() {
@@ -195,13 +199,13 @@ impl Ledger {
             let request = self.send_straight(part, leaf.peer, io, config);
             requests.push((leaf, Node::Leaf, request));
         }
-        // Where nobody may have them, the tree is as good as anything.
-        self.astray.other_way.subtract(&rest);
+        // No known leaf may have the rest: they go through the tree after all.
+        self.astray.around_tree.subtract(&rest);
         requests
     }
 
-    /// Leaves that may get tasks now: the own one where it has room, those that hold the fewest tasks of the bag, then others that
-    /// are known.
+    /// Leaves that may get tasks now: this machine's if it has room, then known ones without tasks of the bag, then holders,
+    /// those with the fewest tasks first.
     fn leaves(&self, known: impl FnOnce() -> Vec<Known>, has_room: bool, io: &Io) -> Vec<Contact> {
         let me = has_room.then(|| Contact::clone(&io.me));
         let mut holders: Vec<_> =
@@ -210,7 +214,6 @@ impl Ledger {
         let holders = holders.into_iter().map(|placement| placement.executor.clone());
         let mut neighbours: Vec<Contact> = known().into_iter().map(|known| known.contact).collect();
         neighbours.retain(|contact| contact.peer != io.me.peer && self.placed.of(contact.peer).is_none());
-        // Those with nothing before those with something.
         let all = me.into_iter().chain(neighbours).chain(holders);
         all.filter(|leaf| !self.astray.is_silent(leaf.peer, io.now) && self.is_asked(leaf.peer, io))
             .take(LEAVES_MAX)
@@ -223,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_machines_are_remembered_than_it_says() {
+    fn a_map_of_machines_forgets_the_least_beyond_its_maximum() {
         let mut map = BTreeMap::new();
         for number in 0..1000_u64 {
             let mut peer = [0; 32];

@@ -209,8 +209,8 @@ impl Ledger {
         }
     }
 
-    /// Whether a failure counts: only the executor that holds the task can fail it, and each attempt once.
-    pub(super) fn is_news(&self, executor: &Contact, result: &TaskResult) -> bool {
+    /// Whether the executor holds the task and ends this attempt for the first time: no other failure or checkpoint counts.
+    pub(super) fn is_of_current_attempt(&self, executor: &Contact, result: &TaskResult) -> bool {
         // With copies, attempts are counted for each machine: a failure on one says nothing of the others.
         let counts_from = if self.votes.is_quorum() {
             self.votes.counts_from(executor.peer, result.index)
@@ -220,8 +220,8 @@ impl Ledger {
         self.placed.holds(executor.peer, result.index) && result.attempt >= counts_from
     }
 
-    /// Counts one failed try for the task and its machine; returns whether the task gets another.
-    pub(super) fn counts_and_retries(&mut self, result: &TaskResult, executor: PeerId) -> bool {
+    /// Counts one failed try for the task and its machine. Returns whether the task is tried again.
+    pub(super) fn count_failed_try(&mut self, result: &TaskResult, executor: PeerId) -> bool {
         let Some(retries) = self.tries.count(result, executor, self.attempt + 1) else { return false };
         self.avoided.note_end(executor, false);
         retries

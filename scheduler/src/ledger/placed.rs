@@ -144,7 +144,7 @@ impl Placed {
     }
 
     /// Has this machine send a `Holding`: its next `Renewal` is refused.
-    pub(super) fn has_to_say(&mut self, executor: PeerId) {
+    pub(super) fn require_holding(&mut self, executor: PeerId) {
         if let Some(placement) = self.by_executor.get_mut(&executor) {
             placement.withdrawn = true;
         }

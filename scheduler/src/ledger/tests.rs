@@ -105,7 +105,7 @@ fn places(ledger: &Ledger) -> Vec<u64> {
 }
 
 fn over(ledger: &Ledger) -> impl Iterator<Item = u64> + use<> {
-    let (done, failed) = ledger.over();
+    let (done, failed) = ledger.ended();
     let all: Vec<u64> = done.indices().chain(failed.indices()).collect();
     all.into_iter()
 }
@@ -349,7 +349,7 @@ fn an_offer_with_too_many_intervals_is_issued_through_the_tree() {
 
 /// Bytes that a ledger takes, reckoned from what its parts hold. Nodes of trees are at least half full.
 fn bytes(ledger: &Ledger) -> usize {
-    let (done, failed) = ledger.over();
+    let (done, failed) = ledger.ended();
     let copies = (0..).map(|level| ledger.placed.all_held_by_more_than(level)).take_while(|level| !level.is_empty());
     let trees = [done, failed].into_iter().chain(copies);
     let in_trees: usize = trees.map(|tree| tree.intervals() * 2 * 2 * size_of::<u64>()).sum();

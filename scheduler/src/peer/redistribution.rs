@@ -30,7 +30,7 @@ const ASK_SPREAD_MAX: Duration = Duration::from_secs(30);
 /// Least time between two `Ask`s that a router passes up.
 const CLIMB_AFTER: Duration = Duration::from_secs(1);
 
-/// One `Ask` in so many goes up from the own leaf. Our choice.
+/// One `Ask` in so many goes up from this machine's leaf. Our choice.
 const ASK_WAYS: usize = 3;
 
 /// A machine asks where the largest stretch is this multiple of its own. Our choice: without failures all stretches are
@@ -60,7 +60,7 @@ struct Question {
     at: Time,
     /// From then to the `Ask` after it.
     pause: Duration,
-    /// Questions before it that brought no work.
+    /// Earlier `Ask`s that brought no work.
     in_vain: usize,
 }
 
@@ -136,9 +136,9 @@ impl Peer {
         }
     }
 
-    /// Where an `Ask` goes after so many in vain: up from the own leaf, then through the router of a machine far away, then to
-    /// the leaf of another one, and so on. A router that drops an `Ask` leaves no other trace, and may be the only way
-    /// to a leaf on which tasks wait.
+    /// Where an `Ask` goes after so many in vain: up from this machine's leaf, then to the router of a long link, then to the leaf
+    /// of one, and so on. A router that drops an `Ask` leaves no other trace, and may be the only way to a leaf on which
+    /// tasks wait.
     fn asks_whom(&self, in_vain: usize) -> Option<(Contact, Node)> {
         let links = self.overlay.long_links().count();
         let node = if in_vain % ASK_WAYS == 1 { Node::Router } else { Node::Leaf };
@@ -169,7 +169,7 @@ impl Peer {
         if let Some((child, node)) = child.flatten() {
             self.io.hand_over(child, Message::Ask { asker, node, climbing: false, climbed, ticket: 0 });
         } else if climbing && asker.most(self.overlay.published(Node::Leaf)) >= least {
-            // Perhaps nobody passes a question on to this leaf: the router above it may be a bad one.
+            // The router above this leaf may drop each `Ask` for it.
             self.executor.answer_ask(&asker, &mut self.io, &self.config);
         } else if let Some(parent) = parent
             && self.asking.climbs_after <= now

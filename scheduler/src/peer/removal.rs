@@ -32,7 +32,7 @@ impl Peer {
             if let Record::Bag { closed, .. } = &mut record {
                 *closed = Some((Closing::Removed, self.io.wall(self.io.now)));
             }
-            let (done, failed) = ledger.over();
+            let (done, failed) = ledger.ended();
             self.removals.insert(bag, done.union(&failed));
             let then = vec![Then::Notify(Notice::BagRemoved(bag)), Then::Remove(bag)];
             self.io.persist(vec![Change::Put(record)], then);

@@ -87,8 +87,8 @@ impl Peer {
         ledger.note_hops(request.number, vec![hop]);
     }
 
-    /// Where what climbs from a node goes: to its parent, or, while that is left out, to a router above it: that on the other end of
-    /// what the node covers, or the root. None where there is none that is not left out.
+    /// The router that requests climb to from this node: its parent, or, while that is left out, the router at the other end of its
+    /// span, or the root. `None` if all are left out.
     pub(super) fn way_up(&self, node: Node) -> Option<&Contact> {
         let parent = self.overlay.parent(node)?;
         let span = self.overlay.span(node);
@@ -100,13 +100,13 @@ impl Peer {
         std::iter::once(parent).chain(others).find(|router| !self.io.leaves_out(router.peer))
     }
 
-    /// Whether the tree loses what this machine sends up.
+    /// Whether requests that this machine sends up are lost: by their losses, or because all routers above are left out.
     pub(super) fn is_way_up_lost(&self) -> bool {
         let node = if self.overlay.depth(Node::Router).is_some() { Node::Router } else { Node::Leaf };
         self.io.watch.is_way_up_lost(self.io.now) || self.overlay.parent(node).is_some() && self.way_up(node).is_none()
     }
 
-    /// Routers through which requests of this machine go and that lost the last one, if their addresses are known.
+    /// Doubted routers that requests of this machine go through, if their addresses are known.
     pub(super) fn doubted(&self) -> Vec<Contact> {
         let children = self.overlay.children().into_iter().flatten().filter(|child| child.node == Node::Router);
         let parents = [Node::Router, Node::Leaf].into_iter().filter_map(|node| self.overlay.parent(node));

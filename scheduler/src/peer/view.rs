@@ -51,7 +51,7 @@ impl Peer {
 
     /// The tasks of a bag submitted from this machine that have succeeded, and those that have failed.
     pub fn over(&self, id: BagId) -> (IntervalSet, IntervalSet) {
-        self.ledgers.get(&id).map(|ledger| ledger.over()).unwrap_or_default()
+        self.ledgers.get(&id).map(|ledger| ledger.ended()).unwrap_or_default()
     }
 
     /// The executors of a bag submitted from this machine, and the tasks that each holds.

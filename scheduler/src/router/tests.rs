@@ -14,14 +14,14 @@ fn contact(number: u8) -> Contact {
     Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into(), nonce: None }
 }
 
-/// Three overlays that hear each other at once.
+/// Three overlays whose messages arrive at once.
 struct Grid {
     overlays: Vec<Overlay>,
     now: Time,
 }
 
 impl Grid {
-    /// Each leaf has published this summary.
+    /// A grid in which each leaf has published this summary.
     fn new(leaf: &Summary) -> Self {
         let codec = crate::peer::REPORTS;
         let config = idlewood_overlay::Config::default();
@@ -75,7 +75,7 @@ impl Grid {
         self.now = end;
     }
 
-    /// Whose router is below the other; both its children are leaves.
+    /// The machine whose router is below the other one; both children of it are leaves.
     fn lower(&self) -> &Overlay {
         let lower = self.overlays.iter().find(|overlay| overlay.parent(Node::Router).is_some());
         let lower = lower.expect("one of two routers is not the root");
@@ -123,7 +123,7 @@ fn request(tasks: u64) -> Request {
     }
 }
 
-/// How many tasks each child gets, in its order; none where the request climbed.
+/// How many tasks each child gets, in the order of children; `None` if the request climbed.
 fn parts(sent: &[(Contact, Message)], asked: &Request) -> Option<Vec<u64>> {
     let mut ranges = IntervalSet::new();
     let mut parts = Vec::new();
@@ -144,12 +144,12 @@ fn parts(sent: &[(Contact, Message)], asked: &Request) -> Option<Vec<u64>> {
     Some(parts)
 }
 
-/// Where what climbs from the lower router goes.
+/// The router that requests climb to from the lower one.
 fn up(grid: &Grid) -> Option<Contact> {
     grid.lower().parent(Node::Router).cloned()
 }
 
-/// A request of so many tasks at a router that knows nothing else yet.
+/// Routes a request at a new router: how many tasks each child gets, `None` if it climbs.
 fn routed(grid: &Grid, asked: &Request, climbing: bool, platform: &Platform, config: &Config) -> Option<Vec<u64>> {
     let origin = if climbing { Origin::Below { up: up(grid) } } else { Origin::Above };
     let sent = Router::default().route(asked.clone(), origin, grid.lower(), platform, grid.now, config);
@@ -157,7 +157,7 @@ fn routed(grid: &Grid, asked: &Request, climbing: bool, platform: &Platform, con
 }
 
 #[test]
-fn what_comes_from_above_is_never_refused() {
+fn a_request_from_above_is_never_refused() {
     let config = Config::default();
     // Nothing is good enough while a leaf somewhere is idle.
     let platform = Platform::default();
@@ -173,7 +173,7 @@ fn what_comes_from_above_is_never_refused() {
 }
 
 #[test]
-fn what_climbed_for_too_long_stays() {
+fn a_request_that_climbed_through_64_routers_stays() {
     let grid = Grid::new(&leaf(0.0));
     for (climbed, stays) in [(CLIMBED_MAX - 1, false), (CLIMBED_MAX, true)] {
         let asked = Request { climbed, ..request(10) };
@@ -183,7 +183,7 @@ fn what_climbed_for_too_long_stays() {
 }
 
 #[test]
-fn without_children_nothing_is_sent() {
+fn a_router_without_children_sends_nothing() {
     let alone = Grid::new(&leaf(0.0));
     let last = alone.overlays.iter().find(|overlay| !overlay.hosts_router()).expect("the last on the line");
     let (platform, config) = (Platform::default(), Config::default());
@@ -192,7 +192,7 @@ fn without_children_nothing_is_sent() {
 }
 
 #[test]
-fn by_the_papers_rule_it_stays_up_to_b_times_the_least_stretch_of_a_leaf() {
+fn under_the_papers_rule_a_request_stays_up_to_b_times_the_least_stretch_of_a_leaf() {
     let grid = Grid::new(&leaf(0.0));
     let asked = request(64);
     let children = [&leaf(0.0), &leaf(0.0)];
@@ -205,7 +205,7 @@ fn by_the_papers_rule_it_stays_up_to_b_times_the_least_stretch_of_a_leaf() {
 }
 
 #[test]
-fn by_the_whole_grids_rule_it_climbs_only_where_that_helps() {
+fn under_the_whole_grids_rule_a_request_climbs_only_where_that_helps() {
     let config = Config { climbing: ClimbingRule::WholeGrid, ..Config::default() };
     let grid = Grid::new(&leaf(0.0));
     let asked = request(640);
@@ -218,17 +218,17 @@ fn by_the_whole_grids_rule_it_climbs_only_where_that_helps() {
     assert_eq!(routed(&grid, &asked, true, &told(200), &config), None);
     let generous = Config { stretch_bound: 1000.0, ..config.clone() };
     assert!(routed(&grid, &asked, true, &told(200), &generous).is_some());
-    // Where even the whole grid has no room, and where nothing is known of it, the root decides.
+    // If even the whole grid has no room, or its availability is unknown, the request climbs to the root.
     assert_eq!(routed(&grid, &request(1 << 39), true, &told(2), &config), None);
     assert_eq!(routed(&grid, &asked, true, &Platform::default(), &config), None);
     let damaged = Platform::of(&[1, 2, 3], config.climbing);
     assert_eq!(routed(&grid, &asked, true, &damaged, &config), None);
-    // Only where routers ask for it does it travel.
+    // Availability travels only if the climbing rule needs it.
     assert!(Platform::of(&leaf(0.0).flatten(), ClimbingRule::Minimum).availability.is_empty());
 }
 
 #[test]
-fn what_the_root_tells_is_short_and_damaged_it_is_nothing() {
+fn the_platform_is_short_and_its_default_if_damaged() {
     let mut summary = leaf(100.0);
     summary.longest_wait_s = summary::wait_s(5120.0);
     let platform = Platform::of(&summary.flatten(), ClimbingRule::Minimum);
@@ -247,7 +247,7 @@ fn available(router: &Router, grid: &Grid) -> u64 {
 }
 
 #[test]
-fn what_was_sent_is_taken_off_until_a_report_comes_or_it_is_given_up() {
+fn sent_tasks_are_taken_off_until_the_child_reports_or_they_are_given_up() {
     let config = Config::default();
     let mut grid = Grid::new(&leaf(0.0));
     let mut router = Router::default();
@@ -258,7 +258,7 @@ fn what_was_sent_is_taken_off_until_a_report_comes_or_it_is_given_up() {
     let send = |router: &mut Router, grid: &Grid, now| {
         let sent = router.route(request(200), Origin::Above, grid.lower(), &Platform::default(), now, &config);
         assert_eq!(parts(&sent, &request(200)), Some(vec![100, 100]));
-        assert!(!router.take_changed(), "whoever sent it here has taken it off");
+        assert!(!router.take_changed(), "the router above has taken it off");
     };
     let start = grid.now;
     send(&mut router, &grid, start);
@@ -268,7 +268,7 @@ fn what_was_sent_is_taken_off_until_a_report_comes_or_it_is_given_up() {
     send(&mut router, &grid, start + Duration::from_secs(5));
     let twice = available(&router, &grid);
     assert!((whole - 404 - whole / 128..=whole - 404).contains(&twice), "{twice}");
-    // It is given up when the first should have arrived.
+    // Both are given up once the child should have reported the first.
     let end = start + config.placement_timeout;
     assert_eq!(router.deadline(&config), Some(end));
     router.refresh(grid.lower(), end - Duration::from_micros(1), &config);
@@ -276,7 +276,7 @@ fn what_was_sent_is_taken_off_until_a_report_comes_or_it_is_given_up() {
     router.refresh(grid.lower(), end, &config);
     assert!(router.take_changed() && available(&router, &grid) == whole);
     assert_eq!(router.deadline(&config), None);
-    // Or when the child reports: it knows what it got.
+    // Or the child reports: what it got is in its report.
     send(&mut router, &grid, start);
     for index in 0..3 {
         grid.publish(index, &leaf(100.0));
@@ -289,16 +289,16 @@ fn what_was_sent_is_taken_off_until_a_report_comes_or_it_is_given_up() {
 }
 
 #[test]
-fn what_only_makes_room_is_not_urgent_unless_something_else_is() {
+fn growth_alone_is_not_urgent() {
     let config = Config::default();
     let mut grid = Grid::new(&leaf(100.0));
     let mut router = Router::default();
     router.refresh(grid.lower(), grid.now, &config);
-    assert!(router.is_urgent() && router.take_changed() && !router.is_urgent(), "a child that was not known");
-    let mut eased = leaf(50.0);
-    eased.can_wait = true;
+    assert!(router.is_urgent() && router.take_changed() && !router.is_urgent(), "a new child");
+    let mut grown = leaf(50.0);
+    grown.can_wait = true;
     for (first, second, is_urgent) in
-        [(&eased, &eased, false), (&eased, &leaf(70.0), true), (&leaf(80.0), &eased, true)]
+        [(&grown, &grown, false), (&grown, &leaf(70.0), true), (&leaf(80.0), &grown, true)]
     {
         let children: Vec<_> =
             grid.lower().children().into_iter().flatten().map(|child| child.contact.peer.0[0]).collect();
@@ -310,7 +310,7 @@ fn what_only_makes_room_is_not_urgent_unless_something_else_is() {
         assert_eq!(router.is_urgent(), is_urgent);
         assert!(router.take_changed() && !router.is_urgent());
     }
-    // Another child in the place of one, whose last word was that it can wait.
+    // Another child in the place of one, with a report that can wait.
     for index in 0..2 {
         let slot = router.slots[index].as_mut().expect("a child");
         (slot.child.0, slot.generation) = (contact(9).peer, slot.generation - 1);
@@ -319,7 +319,7 @@ fn what_only_makes_room_is_not_urgent_unless_something_else_is() {
     }
     let platform = Platform { minimum_stretch: 1e9, ..Platform::default() };
     let sent = router.route(request(2), Origin::Below { up: up(&grid) }, grid.lower(), &platform, grid.now, &config);
-    assert!(!sent.is_empty() && router.is_urgent(), "nobody above knows of it");
+    assert!(!sent.is_empty() && router.is_urgent(), "the router above has not taken it off");
 }
 
 #[test]
@@ -331,21 +331,21 @@ fn many_small_requests_take_off_no_more_than_one_large() {
     for sent_before in 0..requests {
         let sent = router.route(request(2), Origin::Above, grid.lower(), &Platform::default(), grid.now, &config);
         assert_eq!(parts(&sent, &request(2)), Some(vec![1, 1]));
-        // A task and one more for each child. Rounded down at both children, in the sum, and where they were folded.
+        // A task and one more for each child; rounded down at both children, in the sum, and when parts are folded.
         let (left, booked) = (available(&router, &grid), 4 * (sent_before + 1));
         assert!((whole - booked - 3 * whole / 128..=whole - booked).contains(&left), "{left} after {booked}");
     }
 }
 
 #[test]
-fn what_was_decided_here_is_reported() {
+fn a_split_of_a_request_from_below_is_reported() {
     let (config, grid, mut router) = (Config::default(), Grid::new(&leaf(0.0)), Router::default());
     router.refresh(grid.lower(), grid.now, &config);
     assert!(router.take_changed());
     let platform = Platform { minimum_stretch: 1e9, ..Platform::default() };
     let sent = router.route(request(200), Origin::Below { up: up(&grid) }, grid.lower(), &platform, grid.now, &config);
     assert_eq!(parts(&sent, &request(200)), Some(vec![100, 100]));
-    assert!(router.take_changed(), "nobody above knows of it");
+    assert!(router.take_changed(), "the router above has not taken it off");
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn the_next_request_goes_where_less_was_sent() {
 }
 
 #[test]
-fn who_asks_for_work_is_sent_to_the_longest_wait_once_for_each_report() {
+fn a_dry_machine_is_sent_to_the_longest_wait_once_for_each_report() {
     let config = Config::default();
     let mut grid = Grid::new(&leaf(0.0));
     let children: Vec<usize> =
@@ -408,12 +408,12 @@ fn who_asks_for_work_is_sent_to_the_longest_wait_once_for_each_report() {
 }
 
 #[test]
-fn who_asks_though_it_has_work_is_sent_to_the_largest_stretch() {
+fn a_machine_with_work_is_sent_to_the_largest_stretch() {
     let config = Config::default();
     let mut grid = Grid::new(&leaf(0.0));
     let children: Vec<usize> =
         grid.lower().children().into_iter().flatten().map(|child| usize::from(child.contact.peer.0[0])).collect();
-    // Who waits the longest is not who is the worst off.
+    // The leaf with the longest wait is not the one with the largest stretch.
     for (child, stretch, wait_s) in [(0, 1e-3, 1000.0), (1, 2e-3, 10.0)] {
         let mut summary = leaf(100.0);
         (summary.maximum_stretch, summary.longest_wait_s) = (stretch, summary::wait_s(wait_s));

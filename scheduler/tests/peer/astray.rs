@@ -1,15 +1,15 @@
-//! A router that drops the requests that pass it: they go another way, and whoever loses them is named and left out.
+//! A router drops requests: their tasks go around the tree, and the router is named and left out.
 
 use super::*;
 
-/// The two machines of a grid: first the one whose requests go through the other's router.
+/// The two machines of a grid: first the one whose requests go through the router of the other.
 fn below_a_router() -> [Host; 2] {
     let [host, other] = pair();
     assert_ne!(host.peer.overlay_view().hosts_router(), other.peer.overlay_view().hosts_router());
     if other.peer.overlay_view().hosts_router() { [host, other] } else { [other, host] }
 }
 
-/// Lets them talk for so long; the second one's router drops requests.
+/// Passes messages between the two for `seconds`; the router of `dropper` drops requests.
 fn talk_past_a_dropper(host: &mut Host, dropper: &mut Host, seconds: u32) {
     let number = |one: &Host| one.peer.me().peer.0[0];
     for _ in 0..seconds * 10 {
@@ -28,7 +28,7 @@ fn talk_past_a_dropper(host: &mut Host, dropper: &mut Host, seconds: u32) {
 }
 
 #[test]
-fn what_a_router_drops_goes_another_way_and_it_is_named_within_a_minute() {
+fn dropped_tasks_go_around_their_router_which_is_named_within_a_minute() {
     let [mut host, mut dropper] = below_a_router();
     host.give(Event::Submitted(submission(12, 1e6)));
     talk_past_a_dropper(&mut host, &mut dropper, 14);
@@ -44,7 +44,7 @@ fn what_a_router_drops_goes_another_way_and_it_is_named_within_a_minute() {
     let swallowed: Vec<_> = view.swallowed.iter().map(|(router, swallowed)| (*router, swallowed.is_left_out)).collect();
     assert_eq!(swallowed, [(dropper.peer.me().peer, true)]);
     assert_eq!(view.astray, 12);
-    // The next bag does not wait for what is known.
+    // The tasks of the next bag go around the dropper at once.
     let next = BagId([8; 32]);
     host.give(Event::Submitted(Submission { id: next, ..submission(12, 1e6) }));
     talk_past_a_dropper(&mut host, &mut dropper, 2);
@@ -53,7 +53,7 @@ fn what_a_router_drops_goes_another_way_and_it_is_named_within_a_minute() {
 }
 
 #[test]
-fn nothing_goes_astray_below_a_router_that_passes_all_on() {
+fn an_honest_router_loses_no_request() {
     let [mut host, mut other] = pair();
     host.give(Event::Submitted(submission(12, 1e6)));
     talk(&mut host, &mut other, 60);
@@ -61,10 +61,10 @@ fn nothing_goes_astray_below_a_router_that_passes_all_on() {
     assert_eq!((view.placed, view.astray, view.swallowed.len(), view.reissued), (12, 0, 0, 0));
 }
 
-/// It gives the number of a request of which one task was lost, which it can guess, so that it seems that the router got that task
-/// alone.
+/// One task of a request is lost. The stranger guesses the request's number and sends a request for that task, as if the router had got
+/// that task alone.
 #[test]
-fn a_stranger_who_makes_requests_up_has_nobody_left_out() {
+fn an_invented_request_has_no_router_left_out() {
     let [mut host, mut router] = below_a_router();
     host.give(Event::Submitted(submission(12, 1e6)));
     let is_request = |message: &Message| matches!(message, Message::Request { .. });
@@ -78,7 +78,7 @@ fn a_stranger_who_makes_requests_up_has_nobody_left_out() {
     };
     router.receive(host.peer.me().peer.0[0], part(0..11));
     host.receive(9, part(11..12));
-    // What it made up is lost on its way.
+    // The stranger's request is lost.
     assert!(host.sent.iter().any(|(_, message)| is_request(message)));
     host.sent.clear();
     let is_second = host.peer.me().peer.0[0] == 3;

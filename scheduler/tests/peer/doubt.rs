@@ -1,14 +1,15 @@
-//! What the machines above and below a router do that drops what it is handed (docs/adr/0026).
+//! A router drops what it is handed: the machines above and below leave it out (docs/adr/0026).
 
 use super::*;
 
-/// Machines that are a grid, and speak in bytes.
+/// The machines of one grid; their messages are encoded and decoded.
 struct Grid {
     hosts: Vec<Host>,
     /// The machine whose router drops what is handed to it.
     dropper: Option<PeerId>,
-    /// Requests and questions that it dropped, and tickets that were sent back.
+    /// Requests and `Ask`s that it dropped.
     dropped: u32,
+    /// Tickets that all routers sent back.
     tickets: u32,
     bags: u8,
 }
@@ -45,7 +46,7 @@ impl Grid {
             self.dropped += 1;
             return;
         }
-        // What its receiver refuses it never hears.
+        // Messages that do not decode are lost.
         let Ok(message) = Message::decode(&message.encode()) else { return };
         let host = self.hosts.iter_mut().find(|host| host.peer.me().peer == to);
         host.expect("a machine of the grid").receive(from.0[0], message);
@@ -62,7 +63,7 @@ impl Grid {
         id
     }
 
-    /// So long every machine submits a bag now and then, which is work for all.
+    /// For `seconds`, one machine after the other submits a bag that is work for all.
     fn be_busy(&mut self, seconds: u32) {
         for round in 0..seconds / 4 {
             let submitter = self.hosts[round as usize % self.hosts.len()].peer.me().peer;
@@ -71,7 +72,7 @@ impl Grid {
         }
     }
 
-    /// A machine whose router stands between another one's above and another one's below.
+    /// A machine whose router has a parent and two routers as children; the machine of that parent, and those of the children.
     fn in_between(&self) -> (PeerId, PeerId, Vec<PeerId>) {
         self.hosts
             .iter()
@@ -85,7 +86,7 @@ impl Grid {
             .expect("a grid that is large enough")
     }
 
-    /// Who leaves whom out.
+    /// The routers that each machine leaves out.
     fn left_out(&self) -> BTreeMap<PeerId, Vec<PeerId>> {
         let of = |host: &Host| (host.peer.me().peer, host.peer.left_out());
         self.hosts.iter().map(of).filter(|(_, left_out)| !left_out.is_empty()).collect()
@@ -93,7 +94,7 @@ impl Grid {
 }
 
 #[test]
-fn those_above_and_below_a_router_that_drops_leave_it_out_within_a_minute() {
+fn machines_above_and_below_leave_out_a_dropping_router_within_a_minute() {
     let mut grid = Grid::new(16);
     let (dropper, above, below) = grid.in_between();
     grid.dropper = Some(dropper);
@@ -105,7 +106,7 @@ fn those_above_and_below_a_router_that_drops_leave_it_out_within_a_minute() {
     assert!(left_out.values().all(|routers| *routers == [dropper]), "nobody else is blamed: {left_out:?}");
     assert!(grid.dropped > 0);
 
-    // What is submitted below it then finds its way at once, also to machines that are not below.
+    // A bag submitted below the dropper is then placed at once, also on machines that are not below.
     let bag = grid.submit(below[0], 64);
     let dropped = grid.dropped;
     grid.run(3);
@@ -116,7 +117,7 @@ fn those_above_and_below_a_router_that_drops_leave_it_out_within_a_minute() {
 }
 
 #[test]
-fn nobody_is_left_out_where_all_pass_on_what_they_are_handed_and_tickets_are_few() {
+fn honest_routers_are_not_left_out_and_tickets_are_few() {
     let mut grid = Grid::new(16);
     let handed = grid.tickets;
     grid.be_busy(60);
@@ -126,9 +127,9 @@ fn nobody_is_left_out_where_all_pass_on_what_they_are_handed_and_tickets_are_few
     assert!((1..most).contains(&(grid.tickets - handed)), "{}", grid.tickets);
 }
 
-/// It sends what a router refuses, or has split already, through a machine that hands it on.
+/// The stranger sends requests that a router refuses, or has split already, through a machine that hands them over.
 #[test]
-fn a_stranger_who_makes_requests_up_has_no_honest_router_left_out() {
+fn invented_requests_have_no_honest_router_left_out() {
     let mut grid = Grid::new(16);
     let (router, above, below) = grid.in_between();
     let mut long = Path::default();

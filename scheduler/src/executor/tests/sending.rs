@@ -17,24 +17,24 @@ const FINISHED: Finished = Finished {
 #[test]
 fn only_unexpected_changes_are_reported() {
     let config = Config::default();
-    for (ran_s, is_news) in [(100, false), (95, false), (50, true), (150, true)] {
+    for (ran_s, is_reported) in [(100, false), (95, false), (50, true), (150, true)] {
         let (mut executor, mut io) = laden(&config);
         executor.changed = false;
         io.now += Duration::from_secs(ran_s);
         let task = TaskId { bag: BagId([1; 32]), index: 0 };
         executor.ended(task, TaskOutcome::Finished(FINISHED), &mut io, &config);
         executor.dispatch(&mut io);
-        assert_eq!(executor.changed, is_news, "after {ran_s} s of 100");
-        assert!(!executor.eased, "more of its bag is left");
+        assert_eq!(executor.changed, is_reported, "after {ran_s} s of 100");
+        assert!(!executor.availability_grew, "more of its bag is left");
     }
     // An idle slot is reported even where other slots are busy.
-    for (slots, is_news) in [(14, false), (15, true)] {
+    for (slots, is_reported) in [(14, false), (15, true)] {
         let (mut executor, mut io) = laden(&Config { slots, ..Config::default() });
         executor.changed = false;
         io.now += Duration::from_secs(100);
         let task = TaskId { bag: BagId([1; 32]), index: 0 };
         executor.ended(task, TaskOutcome::Finished(FINISHED), &mut io, &config);
-        assert_eq!(executor.changed, is_news, "15 tasks on {slots} slots");
+        assert_eq!(executor.changed, is_reported, "15 tasks on {slots} slots");
     }
     let (mut executor, mut io) = laden(&config);
     executor.changed = false;

@@ -199,7 +199,7 @@ fn rerun_gives_failed_tasks_all_tries_again() {
         ledger.fetched(index, true, None, &mut io);
     }
     assert!(ledger.is_closed());
-    let failed: IntervalSet = ledger.over().1;
+    let failed: IntervalSet = ledger.ended().1;
     assert_eq!(ledger.rerun(&failed, &mut io), 10);
     assert!(!ledger.is_closed());
     assert_accounted(&ledger);
@@ -232,7 +232,7 @@ fn rerun_gives_failed_tasks_all_tries_again() {
     }
     assert_eq!((ledger.view().done, ledger.is_closed()), (TASKS, true));
     // The records to delete when the bag is removed.
-    let (done, failed) = ledger.over();
+    let (done, failed) = ledger.ended();
     assert!(store(&mut io).into_keys().all(|key| match key {
         RecordKey::Bag(_) => true,
         RecordKey::Done(_, index) => done.contains(index) || failed.contains(index),

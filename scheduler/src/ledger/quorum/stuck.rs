@@ -94,7 +94,7 @@ impl Ledger {
         }
         let Some(executor) = executor else { return tasks };
         // A `Holding` that is on its way may still list these tasks.
-        self.placed.has_to_say(peer);
+        self.placed.require_holding(peer);
         changes.extend(self.placed.take(peer, &tasks, self.bag.id).map(|(_, change)| change));
         let acks = Message::acks(self.bag.id, &results).map(|ack| Then::Send(executor.clone(), ack));
         io.persist(changes, acks.collect());

@@ -228,8 +228,8 @@ proptest! {
         grid.finish();
         for index in 0..TASKS {
             let fate = grid.fate(index);
-            prop_assert_eq!(grid.ledger.over().0.contains(index), fate == Fate::Succeeds, "task {}", index);
-            prop_assert_eq!(grid.ledger.over().1.contains(index), fate != Fate::Succeeds, "task {}", index);
+            prop_assert_eq!(grid.ledger.ended().0.contains(index), fate == Fate::Succeeds, "task {}", index);
+            prop_assert_eq!(grid.ledger.ended().1.contains(index), fate != Fate::Succeeds, "task {}", index);
             let runs = grid.runs[&index];
             if replicas == 1 {
                 // No machine was away, so that no task was run in vain.

@@ -274,7 +274,7 @@ fn a_stuck_task_is_tried_again_where_it_failed() {
     assert_eq!((machines.copies(), machines.ledger.view().undecided), (vec![(3, task.clone())], 0));
     machines.give(3, &task);
     machines.end(3, 3);
-    assert!(machines.ledger.over().0.contains(3));
+    assert!(machines.ledger.ended().0.contains(3));
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn results_before_a_new_try_are_no_votes() {
     assert_eq!(machines.ledger.votes.count(3), 1);
     let success = TaskResult { attempt, ..machines.says(1, 3) };
     machines.end_as(success, 1);
-    assert!(machines.ledger.over().0.contains(3));
+    assert!(machines.ledger.ended().0.contains(3));
     assert!(machines.ledger.votes.stuck.is_empty() && machines.ledger.votes.counts_from.is_empty());
 }
 
@@ -330,7 +330,7 @@ fn a_quorum_of_three_forms_after_two_failures_of_three() {
         let attempt = say_anew(&mut machines, machine);
         machines.end_as(TaskResult { attempt, ..machines.says(machine, 3) }, machine);
     }
-    assert!(machines.ledger.over().0.contains(3));
+    assert!(machines.ledger.ended().0.contains(3));
 }
 
 #[test]
@@ -347,8 +347,8 @@ fn no_machine_is_believed_alone_on_a_retried_task() {
     wait(&mut machines, 1);
     assert_eq!((machines.ledger.votes.count(3), machines.copies()), (1, vec![(1, IntervalSet::from(3..4))]));
     machines.end(2, 3);
-    assert!(!machines.ledger.over().0.contains(3), "its word came before, and another machine said otherwise");
+    assert!(!machines.ledger.ended().0.contains(3), "its word came before, and another machine said otherwise");
     let attempt = say_anew(&mut machines, 1);
     machines.end_as(TaskResult { attempt, ..machines.says(1, 3) }, 1);
-    assert!(machines.ledger.over().0.contains(3));
+    assert!(machines.ledger.ended().0.contains(3));
 }
