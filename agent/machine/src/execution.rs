@@ -37,13 +37,13 @@ pub use self::order::{JobId, WorkEvent, WorkOrder};
 /// What becomes of a task that the peer has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// What it needs is being fetched.
+    /// The driver fetches its program and data.
     Preparing,
-    /// What it needs is here; it is frozen, and had not begun.
+    /// It is prepared, but frozen before it began.
     Ready,
     /// It is in a worker's run.
     Given,
-    /// No worker has it any more: its output is being kept.
+    /// It has ended, and the driver keeps its output.
     Keeping,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Execution {
     held: BTreeMap<BagId, IntervalSet>,
     /// Tasks that have ended before the peer has started them.
     early: BTreeMap<TaskId, Early>,
-    /// Of which the peer is to hear.
+    /// Tasks of whose end the peer is to hear.
     ended: VecDeque<Ended>,
     /// Since when all workers stand still.
     frozen_since: Option<Time>,
