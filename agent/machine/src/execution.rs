@@ -179,7 +179,7 @@ impl Execution {
         order(effects, WorkOrder::Prepare { job, task, attempt, bag, checkpoint });
     }
 
-    /// The peer starts a task that is ahead already, or that has ended before. Whether it is one.
+    /// Claims the job or the early result of a task that the peer starts. False: there is none of this attempt.
     fn claim(&mut self, place: usize, task: TaskId, attempt: u32, effects: &mut Vec<Effect>) -> bool {
         if let Some(early) = self.early.remove(&task) {
             if early.attempt == attempt {
@@ -222,7 +222,7 @@ impl Execution {
         }
     }
 
-    /// A bag comes ahead of this task's: it stands still where it is and keeps its worker. One that has not begun will not begin.
+    /// Freezes a task in favour of another bag: it keeps its worker if it has begun; else it does not begin.
     fn freeze(&mut self, place: usize, task: TaskId) {
         let Some(started) = self.places[place].as_mut().filter(|started| started.task == task) else { return };
         started.frozen = true;
@@ -275,7 +275,7 @@ impl Execution {
 
     // ---- what happens to workers and what they run ----
 
-    /// To be followed by [`Execution::settle`], when the peer has heard what has ended.
+    /// Takes an event. [`Execution::settle`] must follow when the peer has heard which tasks have ended.
     pub(crate) fn handle(&mut self, now: Time, event: WorkEvent, effects: &mut Vec<Effect>) {
         match event {
             WorkEvent::Prepared { job, memory_bytes, is_example } => {

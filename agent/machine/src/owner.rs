@@ -1,4 +1,4 @@
-//! The owner: what the policy's judgement means for what runs here.
+//! The owner: what the policy's judgement means for tasks that run here.
 //!
 //! The machine has workers frozen or thawed first; then the peer hears whether it may begin tasks. Under a limit of the processor all workers
 //! run for a part of each second and rest for the other. A first task that is measured stands still for a pause alone: the owner who
