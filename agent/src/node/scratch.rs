@@ -53,7 +53,7 @@ fn others(all: &Path, mine: &Path) -> io::Result<Vec<PathBuf>> {
     paths.filter(|path| path.as_ref().map_or(true, |path| path != mine)).collect()
 }
 
-/// What cannot be removed is told, and stays until the next start.
+/// A directory that cannot be removed is reported, and stays until the next start.
 fn remove_all(others: &[PathBuf]) {
     if others.is_empty() {
         return;
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_life_left_keeps_nobody_from_starting_and_goes() {
+    fn leftovers_of_an_earlier_life_never_prevent_a_start_and_are_removed() {
         let state = tempfile::tempdir().expect("a directory");
         let all = state.path().join("scratch");
         let first = begin(state.path()).expect("it is new");

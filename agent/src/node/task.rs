@@ -1,4 +1,4 @@
-//! One task on this machine, around its run: what it needs is fetched before, what it produced is kept after.
+//! One task on this machine, around its run: its needs are fetched before, its output is kept after.
 
 mod ended;
 
