@@ -134,7 +134,7 @@ impl Workers {
         self.settle(slot, now)
     }
 
-    /// Takes back what a worker has not begun.
+    /// Takes back the jobs that a worker has not begun.
     pub(crate) fn take_back(&mut self, slot: usize) -> Vec<JobId> {
         let jobs = &mut self.workers[slot].jobs;
         let begun = jobs.iter().take_while(|job| job.begun).count();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_begun_is_not_taken_back() {
+    fn only_jobs_that_have_not_begun_are_taken_back() {
         let mut workers = workers();
         let first = workers.give(0, job(1, TASK, 10.0), at(0)).unwrap();
         assert_eq!(workers.give(0, job(2, OTHER, 10.0), at(0)), None);
