@@ -353,8 +353,8 @@ impl Execution {
         }
     }
 
-    /// A worker has given back what it had not begun: what is claimed of that is given anew, unless it is to stop or frozen; what has
-    /// begun is stopped or frozen where that is wanted.
+    /// A worker has given back the jobs it had not begun: claimed ones are given anew, unless their tasks are to stop or are frozen.
+    /// The job that it has begun is stopped or frozen if that was asked.
     fn taken_back(&mut self, slot: usize, mut ids: Vec<JobId>, effects: &mut Vec<Effect>) {
         let Some(run) = self.runs.get_mut(slot) else { return };
         let Some(recall) = run.recall.take_if(|recall| recall.asked) else { return };
@@ -387,7 +387,7 @@ impl Execution {
         }
     }
 
-    /// Stops or freezes what a worker runs, where that is wanted: the last job that it has begun. The ends of those before it are on
+    /// Stops or freezes the job that a worker runs, if that was asked: the last one it has begun. The ends of earlier jobs are on
     /// their way.
     fn settle_begun(&mut self, slot: usize, recall: Recall, effects: &mut Vec<Effect>) {
         let run = &mut self.runs[slot];
@@ -445,13 +445,13 @@ impl Execution {
         !self.ended.is_empty()
     }
 
-    /// Whether the job that is frozen in this run is to go on.
+    /// Whether the peer has thawed the job that is frozen in this run.
     fn is_thawing(&self, run: &Run) -> bool {
         let frozen = run.frozen.and_then(|frozen| run.jobs.iter().find(|job| job.id == frozen)?.place);
         frozen.and_then(|place| self.places[place].as_ref()).is_some_and(|started| !started.frozen)
     }
 
-    /// Lets a frozen worker go on, where that is wanted and there is a slot: the task that is to stand still for it may run yet.
+    /// Thaws a worker whose task the peer has thawed, once a slot is free: the task frozen in its favour may still run.
     fn thaw_run(&mut self, slot: usize, now: Time, effects: &mut Vec<Effect>) {
         if self.is_thawing(&self.runs[slot]) && self.running() < self.slots {
             let run = &mut self.runs[slot];
@@ -512,8 +512,8 @@ impl Execution {
         self.runs.iter().filter(is_to).count() + more > self.slots
     }
 
-    /// A task that the peer starts or thaws has a slot by the peer's count, which knows of nothing that is ahead: workers that have
-    /// nothing else give way.
+    /// The peer counts slots without jobs that are ahead. If more workers run than there are slots, those without a claimed job give
+    /// theirs back.
     fn keep_to_slots(&mut self) {
         if self.exceeds_slots(0) {
             let has_none = |run: &&mut Run| run.is_running() && run.claimed() == 0;

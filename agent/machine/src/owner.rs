@@ -60,7 +60,7 @@ impl Owner {
         }
     }
 
-    /// What the policy makes of all that is known.
+    /// The policy's last judgement.
     pub fn judgement(&self) -> &Judgement {
         self.policy.judgement()
     }
@@ -177,7 +177,7 @@ impl Owner {
         }
     }
 
-    /// Freezes or thaws the first task that is measured, where it is not as it should be.
+    /// Freezes the first task that is measured when a pause begins, and thaws it when the pause ends.
     fn settle(&mut self, effects: &mut Vec<Effect>) {
         let paused = self.orders.pause.is_some();
         if paused != std::mem::replace(&mut self.measurer_frozen, paused) {
