@@ -16,7 +16,7 @@ use super::task::{PrepareError, Supplies};
 #[derive(Debug, Default)]
 pub(super) struct Fetches(BTreeMap<FetchId, AbortHandle>);
 
-/// What came of a fetch: a pin of what must stay, and of a checkpoint its name with a signature.
+/// Result of a fetch: a pin of the blobs that must stay, and for a checkpoint its signed name.
 pub(super) type Fetched = (Pin, Option<Checkpoint>);
 
 async fn keep(supplies: &Supplies, wanted: Wanted) -> Result<Fetched, PrepareError> {

@@ -47,7 +47,7 @@ pub(super) fn begin(state_dir: &Path) -> io::Result<PathBuf> {
     Ok(mine)
 }
 
-/// What lies beside this life's directory: as much as there were agents that were killed meanwhile.
+/// Entries beside this life's directory: those of agents that were killed.
 fn others(all: &Path, mine: &Path) -> io::Result<Vec<PathBuf>> {
     let paths = fs::read_dir(all)?.map(|entry| entry.map(|entry| entry.path()));
     paths.filter(|path| path.as_ref().map_or(true, |path| path != mine)).collect()

@@ -112,7 +112,7 @@ impl Prepared {
     }
 }
 
-/// What came of fetching a task's needs.
+/// Result of fetching a task's needs.
 #[derive(Debug)]
 pub(super) struct Preparation {
     /// Also where the rest failed.
