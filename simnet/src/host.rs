@@ -284,7 +284,7 @@ impl Host {
         self.workers.give(slot, Job::new(job, task, work_mops, self.speed_mops), now)
     }
 
-    /// How a try ends that has run for as long as it takes. Whoever makes results up does not run anything that could fail.
+    /// How a try ends that has run for as long as it takes. A machine that makes results up runs nothing that could fail.
     pub(crate) fn ending(&mut self, scenario: &Scenario) -> Ending {
         if self.lies || !scenario.has_failing_tries() {
             return Ending::Success;
