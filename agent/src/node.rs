@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_idlewood_wrote_is_not_gone_on_without() {
+    fn a_record_of_a_newer_idlewood_prevents_the_start() {
         let record = Record::Incarnation(1);
         let stored = |change: fn(&mut Vec<u8>)| {
             let mut value = record.encode();

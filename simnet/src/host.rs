@@ -51,7 +51,7 @@ pub(crate) struct Host {
     /// Which bags its owner declines, in percent.
     declines_percent: f64,
     seed: u64,
-    /// For what it sends.
+    /// Draws for the messages that it sends.
     pub(crate) network_rng: SmallStream,
     /// For whom it joins through.
     pub(crate) contact_rng: SmallStream,
@@ -209,7 +209,7 @@ impl Host {
         self.wake = None;
     }
 
-    /// Gives the machine one event; appends what it answers.
+    /// Gives the machine one event; appends its effects.
     ///
     /// # Panics
     /// On a live-lock: more events at one instant than any correct peer has.
@@ -285,7 +285,7 @@ impl Host {
         self.workers.give(slot, Job::new(job, task, work_mops, self.speed_mops), now)
     }
 
-    /// How a try ends that has run for as long as it takes. Whoever makes results up does not run anything that could fail.
+    /// How a try ends that has run for as long as it takes. A machine that makes results up runs nothing that could fail.
     pub(crate) fn ending(&mut self, scenario: &Scenario) -> Ending {
         if self.lies || !scenario.has_failing_tries() {
             return Ending::Success;

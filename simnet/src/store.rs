@@ -32,10 +32,10 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// A write is asked for: when it becomes durable, where a flush takes so long.
+    /// Begins a write. Returns when it becomes durable, if a flush takes `flush`.
     pub(crate) fn begin(&mut self, write: WriteId, changes: Vec<Arc<Change>>, now: Time, flush: Duration) -> Time {
         self.pending.push_back((write, changes));
-        // A flush that ends later than that has not begun.
+        // A last flush that ends later than one begun now has not begun itself: this write joins it.
         if self.flushed <= now + flush {
             self.flushed = self.flushed.max(now) + flush;
         }
@@ -64,13 +64,13 @@ impl Store {
         Some((write, changes))
     }
 
-    /// The power is cut.
+    /// The power is cut: writes that are not durable are lost.
     pub(crate) fn lose_pending(&mut self) {
         self.pending.clear();
         self.flushed = Time::ZERO;
     }
 
-    /// What the machine held for others is gone, with its outputs; the bags that were submitted from it are not.
+    /// Loses the tasks held for others and their outputs; the bags submitted from here stay.
     pub(crate) fn lose_queue(&mut self) {
         let bag = BagId([0; 32]);
         let kinds = [RecordKey::Held(bag), RecordKey::Outbox(bag, 0)].map(|key| key.to_bytes()[0]);

@@ -1,7 +1,6 @@
 //! The workers of a simulated machine: the jobs that each was given, one after the other, and how long the first still takes.
 //!
-//! A worker begins with a job when it was given it and has ended those before, unless it is frozen. What it has begun it does not give
-//! back.
+//! A worker begins a job when the jobs before it have ended, unless the worker is frozen. It never gives back a job that has begun.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -134,14 +133,14 @@ impl Workers {
         self.settle(slot, now)
     }
 
-    /// Takes back what a worker has not begun.
+    /// Takes back the jobs that a worker has not begun.
     pub(crate) fn take_back(&mut self, slot: usize) -> Vec<JobId> {
         let jobs = &mut self.workers[slot].jobs;
         let begun = jobs.iter().take_while(|job| job.begun).count();
         jobs.drain(begun..).map(|job| job.id).collect()
     }
 
-    /// The end of a job comes: the job, unless it was frozen or killed since, and what follows.
+    /// Ends a job, unless it was frozen or killed since. Returns the job, and the next one that runs.
     pub(crate) fn finish(&mut self, slot: usize, serial: u64, now: Time) -> Option<(Job, Option<Going>)> {
         let jobs = &mut self.workers[slot].jobs;
         jobs.front().filter(|job| job.serial == serial && job.since.is_some())?;
@@ -150,7 +149,7 @@ impl Workers {
         Some((job, self.settle(slot, now)))
     }
 
-    /// Kills what a worker has begun: its task. It has ended with [`Workers::killed`].
+    /// Kills the job that a worker has begun, and returns its task. The job ends with [`Workers::killed`].
     pub(crate) fn kill(&mut self, slot: usize, now: Time) -> Option<TaskId> {
         let worker = &mut self.workers[slot];
         worker.jobs.front().filter(|job| job.begun)?;
@@ -161,13 +160,13 @@ impl Workers {
         Some(task)
     }
 
-    /// A worker has ended what was killed; what follows.
+    /// Ends the killed job of a worker. Returns the job, and the next one that runs.
     pub(crate) fn killed(&mut self, slot: usize, now: Time) -> Option<(Job, Option<Going>)> {
         let job = self.workers[slot].killed.take()?;
         Some((job, self.settle(slot, now)))
     }
 
-    /// Freezes one worker, or lets it go on: the task that it has begun, and what follows.
+    /// Freezes or thaws one worker. Returns the task that it has begun, and the job that runs on, if any.
     pub(crate) fn freeze(&mut self, slot: usize, frozen: bool, now: Time) -> (Option<TaskId>, Option<Going>) {
         self.workers[slot].frozen = frozen;
         let going = self.settle(slot, now);
@@ -187,7 +186,7 @@ impl Workers {
         self.settle_all(now)
     }
 
-    /// The machine goes down. `queue_lost`: so does what tasks could go on from.
+    /// The machine goes down. `queue_lost`: checkpoints are lost too.
     pub(crate) fn go_down(&mut self, queue_lost: bool, now: Time) {
         for worker in &mut self.workers {
             let Some(mut job) = std::mem::take(worker).jobs.pop_front().filter(|job| job.begun) else { continue };
@@ -248,7 +247,7 @@ mod tests {
         begin(&mut workers, 0);
         workers.go_down(false, at(50));
         assert_eq!(begin(&mut workers, 1000), Some(at(1060)));
-        // What was done before this life counts.
+        // Work done before this life counts.
         workers.go_down(false, at(1025));
         assert_eq!(begin(&mut workers, 2000), Some(at(2040)));
         workers.go_down(true, at(2030));
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_begun_is_not_taken_back() {
+    fn only_jobs_that_have_not_begun_are_taken_back() {
         let mut workers = workers();
         let first = workers.give(0, job(1, TASK, 10.0), at(0)).unwrap();
         assert_eq!(workers.give(0, job(2, OTHER, 10.0), at(0)), None);

@@ -37,13 +37,13 @@ pub use self::order::{JobId, WorkEvent, WorkOrder};
 /// What becomes of a task that the peer has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// What it needs is being fetched.
+    /// The driver fetches its program and data.
     Preparing,
-    /// What it needs is here; it is frozen, and had not begun.
+    /// It is prepared, but frozen before it began.
     Ready,
     /// It is in a worker's run.
     Given,
-    /// No worker has it any more: its output is being kept.
+    /// It has ended, and the driver keeps its output.
     Keeping,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Execution {
     held: BTreeMap<BagId, IntervalSet>,
     /// Tasks that have ended before the peer has started them.
     early: BTreeMap<TaskId, Early>,
-    /// Of which the peer is to hear.
+    /// Tasks of whose end the peer is to hear.
     ended: VecDeque<Ended>,
     /// Since when all workers stand still.
     frozen_since: Option<Time>,
@@ -183,7 +183,7 @@ impl Execution {
         order(effects, WorkOrder::Prepare { job, task, attempt, bag, checkpoint });
     }
 
-    /// The peer starts a task that is ahead already, or that has ended before. Whether it is one.
+    /// Claims the job or the early result of a task that the peer starts. False: there is none of this attempt.
     fn claim(&mut self, place: usize, task: TaskId, attempt: u32, effects: &mut Vec<Effect>) -> bool {
         if let Some(early) = self.early.remove(&task) {
             if early.attempt == attempt {
@@ -226,7 +226,7 @@ impl Execution {
         }
     }
 
-    /// A bag comes ahead of this task's: it stands still where it is and keeps its worker. One that has not begun will not begin.
+    /// Freezes a task in favour of another bag: it keeps its worker if it has begun; else it does not begin.
     fn freeze(&mut self, place: usize, task: TaskId) {
         let Some(started) = self.places[place].as_mut().filter(|started| started.task == task) else { return };
         started.frozen = true;
@@ -279,7 +279,7 @@ impl Execution {
 
     // ---- what happens to workers and what they run ----
 
-    /// To be followed by [`Execution::settle`], when the peer has heard what has ended.
+    /// Takes an event. [`Execution::settle`] must follow when the peer has heard which tasks have ended.
     pub(crate) fn handle(&mut self, now: Time, event: WorkEvent, effects: &mut Vec<Effect>) {
         match event {
             WorkEvent::Prepared { job, memory_bytes, is_example } => {
@@ -357,8 +357,8 @@ impl Execution {
         }
     }
 
-    /// A worker has given back what it had not begun: what is claimed of that is given anew, unless it is to stop or frozen; what has
-    /// begun is stopped or frozen where that is wanted.
+    /// A worker has given back the jobs it had not begun: claimed ones are given anew, unless their tasks are to stop or are frozen.
+    /// The job that it has begun is stopped or frozen if that was asked.
     fn taken_back(&mut self, slot: usize, mut ids: Vec<JobId>, effects: &mut Vec<Effect>) {
         let Some(run) = self.runs.get_mut(slot) else { return };
         let Some(recall) = run.recall.take_if(|recall| recall.asked) else { return };
@@ -391,7 +391,7 @@ impl Execution {
         }
     }
 
-    /// Stops or freezes what a worker runs, where that is wanted: the last job that it has begun. The ends of those before it are on
+    /// Stops or freezes the job that a worker runs, if that was asked: the last one it has begun. The ends of earlier jobs are on
     /// their way.
     fn settle_begun(&mut self, slot: usize, recall: Recall, effects: &mut Vec<Effect>) {
         let run = &mut self.runs[slot];
@@ -449,13 +449,13 @@ impl Execution {
         !self.ended.is_empty()
     }
 
-    /// Whether the job that is frozen in this run is to go on.
+    /// Whether the peer has thawed the job that is frozen in this run.
     fn is_thawing(&self, run: &Run) -> bool {
         let frozen = run.frozen.and_then(|frozen| run.jobs.iter().find(|job| job.id == frozen)?.place);
         frozen.and_then(|place| self.places[place].as_ref()).is_some_and(|started| !started.frozen)
     }
 
-    /// Lets a frozen worker go on, where that is wanted and there is a slot: the task that is to stand still for it may run yet.
+    /// Thaws a worker whose task the peer has thawed, once a slot is free: the task frozen in its favour may still run.
     fn thaw_run(&mut self, slot: usize, now: Time, effects: &mut Vec<Effect>) {
         if self.is_thawing(&self.runs[slot]) && self.running() < self.slots {
             let run = &mut self.runs[slot];
@@ -516,8 +516,8 @@ impl Execution {
         self.runs.iter().filter(is_to).count() + more > self.slots
     }
 
-    /// A task that the peer starts or thaws has a slot by the peer's count, which knows of nothing that is ahead: workers that have
-    /// nothing else give way.
+    /// The peer counts slots without jobs that are ahead. If more workers run than there are slots, those without a claimed job give
+    /// theirs back.
     fn keep_to_slots(&mut self) {
         if self.exceeds_slots(0) {
             let has_none = |run: &&mut Run| run.is_running() && run.claimed() == 0;

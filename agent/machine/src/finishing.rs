@@ -1,4 +1,4 @@
-//! The end of a machine that was told to finish: when what runs is over and its results are taken.
+//! The end of a machine that was told to finish: when no task runs and submitters have taken the results.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ pub(crate) const FINISH_WAIT: Duration = Duration::from_secs(30);
 /// How far a machine is that was told to finish.
 #[derive(Debug, Default)]
 pub(crate) struct Finishing {
-    /// What the driver does must end first.
+    /// The driver has work that must end first.
     driver_is_busy: bool,
     /// Since when nothing runs here, while the machine finishes.
     since: Option<Time>,
-    /// The machine may end; that is said once.
+    /// The driver was told, once, that the machine may end.
     is_said: bool,
 }
 
@@ -35,7 +35,7 @@ impl Finishing {
         is_over && !std::mem::replace(&mut self.is_said, true)
     }
 
-    /// When the machine ends whoever has not taken its results.
+    /// When the machine ends even if submitters have not taken its results.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.since.filter(|_| !self.is_said).map(|since| since + FINISH_WAIT)
     }

@@ -58,7 +58,7 @@ enum Stage {
 #[derive(Debug, Default)]
 pub(crate) struct Measuring {
     queue: VecDeque<BagId>,
-    /// Of the first one.
+    /// Stage of the first bag in `queue`.
     stage: Stage,
     tries: u32,
 }

@@ -78,9 +78,9 @@ pub(crate) struct Outputs {
     fetches: u64,
     /// Outputs for which there was no room at their last try.
     without_room: Vec<Wanted>,
-    /// When one of these is tried again, if none is under way.
+    /// When an output of `without_room` is tried again, if none of them is under way.
     retry_at: Option<Time>,
-    /// The one of these that is under way: parts of several would take the room from each other.
+    /// The retry that is under way; one at a time, since parts of several would take the room from each other.
     retried: Option<FetchId>,
 }
 
@@ -132,7 +132,7 @@ impl Outputs {
         }
         if self.retried.is_none() && self.retry_at.is_some_and(|at| at <= now) {
             self.without_room.retain(&is_wanted);
-            // Where the smallest has no room, none has.
+            // If the smallest has no room, none has.
             let smallest = (0..self.without_room.len()).min_by_key(|&at| self.without_room[at].room_bytes());
             self.retry_at = smallest.and(self.retry_at);
             if let Some(smallest) = smallest {
@@ -158,7 +158,7 @@ impl Outputs {
         None
     }
 
-    /// The first of one machine's that may be fetched now; those before it whose bag is closed are dropped.
+    /// The first output of one machine that may be fetched now; outputs of closed bags before it are dropped.
     fn first_that_may(
         &self,
         from: PeerId,
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn no_machine_and_no_bag_has_all_that_is_under_way_and_all_that_waits() {
+    fn one_machine_or_bag_never_fills_all_fetches_and_the_queue() {
         let mut outputs = Outputs::default();
         let fill = |outputs: &mut Outputs, source: u8, bag: u8| {
             (0..10_000).take_while(|&index| outputs.push(of(source, bag, u64::from(source) << 32 | index))).count()
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_late_end_of_an_abandoned_fetch_is_nothing() {
+    fn the_late_end_of_an_abandoned_fetch_is_ignored() {
         let mut outputs = Outputs::default();
         assert!(outputs.push(wanted(0)));
         let (first, _) = begin(&mut outputs, NOW, |_| true).remove(0);

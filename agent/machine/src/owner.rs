@@ -1,4 +1,4 @@
-//! The owner: what the policy's judgement means for what runs here.
+//! The owner: what the policy's judgement means for tasks that run here.
 //!
 //! The machine has workers frozen or thawed first; then the peer hears whether it may begin tasks. Under a limit of the processor all workers
 //! run for a part of each second and rest for the other. A first task that is measured stands still for a pause alone: the owner who
@@ -60,7 +60,7 @@ impl Owner {
         }
     }
 
-    /// What the policy makes of all that is known.
+    /// The policy's last judgement.
     pub fn judgement(&self) -> &Judgement {
         self.policy.judgement()
     }
@@ -177,7 +177,7 @@ impl Owner {
         }
     }
 
-    /// Freezes or thaws the first task that is measured, where it is not as it should be.
+    /// Freezes the first task that is measured when a pause begins, and thaws it when the pause ends.
     fn settle(&mut self, effects: &mut Vec<Effect>) {
         let paused = self.orders.pause.is_some();
         if paused != std::mem::replace(&mut self.measurer_frozen, paused) {

@@ -186,7 +186,7 @@ impl Writes {
 
     /// Whether the disk has no room for new work, so that nothing of others is taken in that would have to be written down.
     pub(crate) fn is_full(&self) -> bool {
-        // One of them is tried every second, and tells when there is room.
+        // A failed write is tried every second: its end tells when there is room.
         let under_way = self.under_way.iter().map(|(_, commit)| commit);
         self.is_full && self.failed.iter().chain(&self.waiting).chain(under_way).any(|commit| commit.takes_on)
     }
@@ -219,7 +219,7 @@ impl Writes {
         self.hand_on(DRIVER_MAX, effects);
     }
 
-    /// Hands on to the disk what it takes. Nothing overtakes a write that failed.
+    /// Hands on as many commits as the disk takes. None overtakes a write that failed.
     pub(crate) fn flow(&mut self, effects: &mut Vec<Effect>) {
         self.hand_on(AT_THE_DISK_MAX, effects);
     }
@@ -239,7 +239,7 @@ impl Writes {
         }
     }
 
-    /// What failed writes were to make of this record is not tried again.
+    /// Drops the changes of this record from failed writes: they are not tried again.
     pub(crate) fn give_up(&mut self, key: RecordKey) {
         for commit in &mut self.failed {
             commit.changes.remove(&key);

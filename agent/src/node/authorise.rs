@@ -161,14 +161,14 @@ impl Supplies {
         }
     }
 
-    /// What the grid, by who was revoked or has expired since, and the owner have against a bag that was authorised.
+    /// Judges an authorised bag again: its submitter may have been revoked or expired since, or the owner may object.
     fn wishes(&self, label: &Label) -> Result<(), DeclineReason> {
         self.gate.standing(label.submitter)?;
         self.owners_objection(label).map_or(Ok(()), |objection| Err(objection.into()))
     }
 
-    /// Why a bag that is here must go: its submitter was thrown out, or the owner has changed their mind. One whose certificate
-    /// has just expired may have been renewed elsewhere: what runs goes on.
+    /// Why a bag that is here must go: its submitter was thrown out, or the owner has changed their mind. A
+    /// certificate that has just expired may have been renewed elsewhere: running tasks go on.
     fn unwanted(&self, label: &Label) -> Option<DeclineReason> {
         match self.gate.standing(label.submitter) {
             Ok(()) | Err(Unauthorised::Refused(Refused::Expired)) => self.owners_objection(label).map(Into::into),
@@ -183,7 +183,7 @@ fn fits(bag: &BagHeader, label: &Label) -> bool {
 }
 
 impl Driver {
-    /// Stops what runs here of bags that may not be here any more, and gives them back.
+    /// Stops the tasks of bags that may not be here any more, and gives them back.
     pub(super) fn withdraw_unwanted(&mut self) {
         let running = self.work.manifests();
         let held = self.peer().held();

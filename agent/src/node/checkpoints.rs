@@ -38,7 +38,7 @@ use super::pin::Pin;
 /// Most tasks of a bag of which checkpoints are looked for. Far more than a machine has begun.
 const TASKS_MAX: usize = 1 << 16;
 
-/// How often what nobody goes on from is removed.
+/// How often checkpoints that no task needs are removed.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The directory with a bag's, which workers write to.
@@ -46,7 +46,7 @@ pub(super) fn of_bag(parent: &Path, bag: BagId) -> PathBuf {
     parent.join(hex::encode(bag.0))
 }
 
-/// Where a task keeps what it may go on from.
+/// The checkpoint directory of a task.
 pub(super) fn path(parent: &Path, task: TaskId) -> PathBuf {
     of_bag(parent, task.bag).join(task.index.to_string())
 }
@@ -268,7 +268,7 @@ impl Driver {
         }
     }
 
-    /// Tells the peer what tasks that have begun in an earlier life can go on from.
+    /// Tells the peer of the checkpoints of tasks that began in an earlier life.
     pub(super) fn find_checkpoints(&mut self) {
         match found(self.supplies.homes.checkpoints()) {
             Ok(found) => {
@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_packed_here_is_laid_out_there() {
+    fn a_checkpoint_packed_here_is_laid_out_elsewhere() {
         let parent = tempfile::tempdir().expect("a temporary directory");
         let blobs = Arc::new(Blobs::open(&parent.path().join("blobs"), 1 << 20).expect("an empty directory"));
         let bag = BagId([1; 32]);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_checkpoint_is_not_laid_out() {
+    fn packed_bytes_that_are_no_checkpoint_are_not_laid_out() {
         let parent = tempfile::tempdir().expect("a temporary directory");
         let path = parent.path().join("bag/1");
         let packed = |name: &str| {
@@ -376,7 +376,7 @@ mod tests {
         remove(&task(1, 4)).expect("it is gone already");
     }
 
-    /// Whoever broke out of WebAssembly can put anything there.
+    /// A task that broke out of WebAssembly can put anything there.
     #[test]
     fn a_sweep_follows_nothing_and_waits_for_nobody() {
         let (parent, elsewhere) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("another"));

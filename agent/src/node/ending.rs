@@ -10,7 +10,7 @@ use crate::node::Refusal;
 /// Somebody who waits for the end of a bag to be durable.
 #[derive(Debug)]
 pub(super) struct Ending {
-    /// What a bag was that is not there any more.
+    /// The bag as it was before its removal.
     was: Option<idlewood_api::Bag>,
     reply: Reply<idlewood_api::Bag>,
 }

@@ -1,4 +1,4 @@
-//! What workers run, as the machine orders ([`WorkOrder`]): what a task needs is fetched, a worker gets it, what it produced is kept.
+//! Carries out the machine's orders about workers ([`WorkOrder`]): fetches a task's needs, gives it to a worker, keeps its output.
 //!
 //! The machine names each attempt at a task with a number ([`JobId`]) and decides; here is what belongs to a job and is large.
 
@@ -29,13 +29,13 @@ struct Given {
     number: u64,
 }
 
-/// What there is of a job that no worker has.
+/// A job that no worker has.
 #[derive(Debug)]
 enum Stage {
-    /// What it needs is being fetched.
+    /// Its program and data are being fetched.
     Preparing(AbortHandle),
     Ready(Box<Prepared>),
-    /// What came of it is being kept.
+    /// Its output is being kept.
     Keeping,
     /// Its output is here, and stays.
     Kept(Pin),
@@ -46,7 +46,7 @@ enum Stage {
 pub(super) struct Work {
     /// What each worker has, the first one runs.
     runs: Vec<VecDeque<Given>>,
-    /// What no worker has.
+    /// Jobs that no worker has.
     jobs: BTreeMap<JobId, Stage>,
     /// One job of each bag whose tasks can be given like it.
     examples: BTreeMap<BagId, Arc<Prepared>>,
@@ -275,7 +275,7 @@ impl Driver {
         }
     }
 
-    /// Removes the directory of what is not going to run.
+    /// Removes the directory of a job that is not going to run.
     pub(super) fn discard(&mut self, prepared: Option<Box<Prepared>>) {
         if let Some(prepared) = prepared {
             let remove = move || {

@@ -56,7 +56,7 @@ impl Home {
         self.path.join("in").join(self.next().to_string())
     }
 
-    /// Where a task keeps what it may go on from.
+    /// The checkpoint directory of a task.
     pub(super) fn checkpoint(&self, task: TaskId) -> PathBuf {
         self.checkpoints.join(task.index.to_string())
     }

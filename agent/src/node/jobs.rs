@@ -24,7 +24,7 @@ impl<T: Send + 'static> Jobs<T> {
         job
     }
 
-    /// [`Jobs::spawn`] for what blocks; it cannot be stopped once it runs.
+    /// [`Jobs::spawn`] for work that blocks; such a job cannot be stopped once it runs.
     pub(super) fn spawn_blocking(&mut self, work: impl FnOnce() -> T + Send + 'static, if_lost: T) {
         let job = self.set.spawn_blocking(work);
         self.if_lost.insert(job.id(), if_lost);
@@ -53,7 +53,7 @@ impl<T: Send + 'static> Jobs<T> {
         }
     }
 
-    /// Stops everything and waits for what cannot be stopped.
+    /// Stops all jobs and waits for those that cannot be stopped.
     pub(super) async fn shutdown(mut self) {
         self.set.shutdown().await;
     }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_panics_still_has_its_event() {
+    async fn a_job_that_panics_still_has_its_event() {
         let mut jobs = Jobs::new();
         let fine = jobs.spawn(async { "fine" }, "lost");
         assert_eq!(jobs.next().await, Some((fine.id(), "fine")));
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_stopped_has_none() {
+    async fn a_stopped_job_has_no_event() {
         let mut jobs = Jobs::new();
         jobs.spawn(std::future::pending(), "never").abort();
         jobs.spawn(async { "other" }, "lost");

@@ -11,7 +11,7 @@ use tokio::task::{AbortHandle, Id};
 use super::driver::{Done, Driver};
 use super::task::{self, Collected, Ended, Preparation, PrepareError, Prepared};
 
-/// What the first task is at.
+/// How far the first task is.
 #[derive(Debug, Default)]
 enum Stage {
     #[default]

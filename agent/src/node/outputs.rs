@@ -16,7 +16,7 @@ use super::task::{PrepareError, Supplies};
 #[derive(Debug, Default)]
 pub(super) struct Fetches(BTreeMap<FetchId, AbortHandle>);
 
-/// What came of a fetch: a pin of what must stay, and of a checkpoint its name with a signature.
+/// Result of a fetch: a pin of the blobs that must stay, and for a checkpoint its signed name.
 pub(super) type Fetched = (Pin, Option<Checkpoint>);
 
 async fn keep(supplies: &Supplies, wanted: Wanted) -> Result<Fetched, PrepareError> {
@@ -82,11 +82,11 @@ impl Driver {
         if !lacked_room && self.machine.lacks_room_for_outputs() {
             tracing::warn!("there is no room for a result, which stays where it is");
         }
-        // By now the peer's record pins what was kept, or nobody wants it.
+        // By now the peer's record pins the output, or nobody wants it.
         drop(kept);
     }
 
-    /// What has come of blobs goes with the bags that wanted them.
+    /// Removes partial blobs that are old, or of bags neither held nor open here.
     pub(super) fn tidy_partial_blobs(&self) {
         let held: BTreeSet<BagId> = self.peer().held().into_iter().map(|held| held.bag).collect();
         let is_open = |bag| self.peer().bag(bag).is_some_and(|bag| bag.closed.is_none());

@@ -217,7 +217,7 @@ impl Driver {
         self.jobs.spawn_blocking(watch, Done::Discarded);
     }
 
-    /// One whose tasks went on meanwhile says nothing.
+    /// Records how long a reclaim took, unless another judgement came meanwhile.
     pub(super) fn reclaimed(&mut self, stop: u64, took: Duration) {
         if stop == self.owner.stops {
             tracing::info!(took_ms = took.as_millis(), "the machine is the owner's again");

@@ -21,13 +21,13 @@ impl PauseFile {
     /// The pause that was in force, unless it is over.
     pub(super) fn load(&self, now: Time, wall: WallTime) -> Option<Pause> {
         let text = fs::read_to_string(&self.0).ok()?;
-        // What is no number of microseconds is a pause without an end: better too long than not at all.
+        // A file that holds no number of microseconds is a pause without an end: better too long than none.
         let Ok(until) = text.trim().parse::<i64>() else { return Some(Pause { until: None }) };
         let left = u64::try_from(until.saturating_sub(wall.0)).ok().filter(|left| *left > 0)?;
         Some(Pause { until: Some(now + Duration::from_micros(left)) })
     }
 
-    /// Keeps the pause, or that there is none. One that cannot be kept holds until the agent ends.
+    /// Keeps the pause, or that there is none. A pause that cannot be kept holds until the agent ends.
     pub(super) fn save(&self, pause: Option<Pause>, now: Time, wall: WallTime) {
         let saved = match pause {
             None => match fs::remove_file(&self.0) {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const KEPT: usize = 1_000;
 /// Upper bounds of the histogram, in milliseconds.
 const BOUNDS_MS: [u64; 12] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000];
-/// Whoever is not stopped by now is not going to be.
+/// Tasks that have not stopped by now will not stop.
 const GIVE_UP: Duration = Duration::from_secs(60);
 /// Stopping takes some processor time itself.
 const NEGLIGIBLE_NS: u64 = 200_000;

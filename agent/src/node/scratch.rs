@@ -47,13 +47,13 @@ pub(super) fn begin(state_dir: &Path) -> io::Result<PathBuf> {
     Ok(mine)
 }
 
-/// What lies beside this life's directory: as much as there were agents that were killed meanwhile.
+/// Entries beside this life's directory: those of agents that were killed.
 fn others(all: &Path, mine: &Path) -> io::Result<Vec<PathBuf>> {
     let paths = fs::read_dir(all)?.map(|entry| entry.map(|entry| entry.path()));
     paths.filter(|path| path.as_ref().map_or(true, |path| path != mine)).collect()
 }
 
-/// What cannot be removed is told, and stays until the next start.
+/// A directory that cannot be removed is reported, and stays until the next start.
 fn remove_all(others: &[PathBuf]) {
     if others.is_empty() {
         return;
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_life_left_keeps_nobody_from_starting_and_goes() {
+    fn leftovers_of_an_earlier_life_never_prevent_a_start_and_are_removed() {
         let state = tempfile::tempdir().expect("a directory");
         let all = state.path().join("scratch");
         let first = begin(state.path()).expect("it is new");

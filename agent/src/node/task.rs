@@ -1,4 +1,4 @@
-//! One task on this machine, around its run: what it needs is fetched before, what it produced is kept after.
+//! One task on this machine, around its run: its needs are fetched before, its output is kept after.
 
 mod ended;
 
@@ -112,7 +112,7 @@ impl Prepared {
     }
 }
 
-/// What came of fetching a task's needs.
+/// Result of fetching a task's needs.
 #[derive(Debug)]
 pub(super) struct Preparation {
     /// Also where the rest failed.

@@ -102,7 +102,7 @@ impl Shard {
         self.cause(host, now, host, Occurrence::Work { life, event });
     }
 
-    /// Gives a machine what was answered, unless that is of a job which it has forgotten.
+    /// Gives a machine an event of a job, unless it has forgotten the job.
     pub(super) fn answered(&mut self, host: HostIndex, event: WorkEvent, around: &Surroundings) {
         if let WorkEvent::Prepared { job, .. } = event
             && !self.host_mut(host).preparing.remove(&job)
@@ -112,7 +112,7 @@ impl Shard {
         self.give(host, event, around);
     }
 
-    /// Plans the ends of what goes on.
+    /// Plans the ends of tasks that go on.
     pub(super) fn go_on(&mut self, host: HostIndex, going: impl IntoIterator<Item = Going>) {
         let life = self.host(host).life;
         for Going { slot, end, serial, began } in going {

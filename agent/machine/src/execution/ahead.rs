@@ -1,4 +1,4 @@
-//! Small tasks ahead of the peer: what its queue will ask for next is given to the workers before it asks.
+//! Small tasks ahead of the peer: workers are given the next tasks of its queue before it starts them.
 //!
 //! The peer starts one task at a time, at the place where one has just ended. Between two small tasks a worker would wait for longer
 //! than they take. So behind the claimed jobs of a run come the tasks of the same bag that the peer holds and will start next, in its
@@ -53,7 +53,7 @@ pub(super) struct Early {
 }
 
 impl Early {
-    /// Nobody wants it any more. Where its output is being kept, the end of that is told, and then its job is forgotten.
+    /// Forgets the job, since nobody wants its result. While its output is being kept, `kept_early` forgets it afterwards.
     pub(super) fn forget(&self, effects: &mut Vec<Effect>) {
         if self.outcome.is_some() {
             order(effects, WorkOrder::Forget { job: self.job });
@@ -62,7 +62,7 @@ impl Early {
 }
 
 impl Run {
-    /// When what has not begun is to go to whoever has time, since a task in front of it takes its time.
+    /// When the jobs behind a task that runs for long are to be taken back.
     fn overdue_at(&self) -> Option<Time> {
         let holds_up = self.jobs.len() > 1 && self.frozen.is_none() && self.recall.is_none();
         holds_up.then(|| self.moved.max(self.relieved) + OVERDUE)
@@ -72,11 +72,11 @@ impl Run {
 impl Execution {
     // ---- what the peer holds ----
 
-    /// The peer writes this down.
+    /// The peer changes its records: learns from them which tasks it holds.
     pub(crate) fn note_changes(&mut self, changes: &[Change], effects: &mut Vec<Effect>) {
         for change in changes {
             match change {
-                // None is ahead that has to be given something first.
+                // Tasks with a checkpoint are never given ahead: the checkpoint must be fetched first.
                 Change::Put(Record::Held { bag, ranges, checkpoints, .. }) if !checkpoints.is_empty() => {
                     let waits: IntervalSet = checkpoints.keys().map(|&index| index..index + 1).collect();
                     self.note_held(bag.id, Some(&ranges.difference(&waits)), effects);
@@ -88,7 +88,7 @@ impl Execution {
         }
     }
 
-    /// What the peer holds of a bag changes: what it no longer holds is not run, and its results are forgotten.
+    /// The tasks of a bag that the peer holds change: those it no longer holds are not run, and their results are forgotten.
     pub(super) fn note_held(&mut self, bag: BagId, held: Option<&IntervalSet>, effects: &mut Vec<Effect>) {
         let Some(kit) = self.kits.get_mut(&bag) else {
             match held {
@@ -120,7 +120,7 @@ impl Execution {
     /// These tasks of a bag are not held any more.
     fn forget_early(&mut self, bag: BagId, gone: &IntervalSet, effects: &mut Vec<Effect>) {
         if let Some(index) = gone.first().filter(|_| gone.len() == 1) {
-            // Most often one is over, and all others need not be looked at.
+            // Most often a single task is over: look it up without a scan.
             if let Some(early) = self.early.remove(&TaskId { bag, index }) {
                 early.forget(effects);
             }
@@ -189,7 +189,7 @@ impl Execution {
     /// started there is in other runs.
     fn may_run_on(&self, bag: BagId) -> bool {
         let is_given = |stage| matches!(stage, Stage::Given | Stage::Keeping);
-        let works_on = self.places.iter().flatten().any(|it| it.task.bag == bag && is_given(it.stage));
+        let works_on = self.places.iter().flatten().any(|started| started.task.bag == bag && is_given(started.stage));
         works_on && !self.exceeds_slots(1)
     }
 
@@ -204,7 +204,7 @@ impl Execution {
         let (attempt, memory_bytes) = (kit.attempt, kit.memory_bytes);
         let job = Job { id: self.next_job(), task, attempt, memory_bytes, place: None, condemned: false };
         self.give(slot, job, now, effects);
-        // It is being refilled.
+        // `give` asks for a refill, which is under way here.
         self.runs[slot].refill = None;
         true
     }
@@ -233,14 +233,14 @@ impl Execution {
         }
     }
 
-    // ---- what ends before the peer starts it ----
+    // ---- tasks that end before the peer starts them ----
 
     /// A job has ended that was not claimed.
     pub(super) fn ended_early(&mut self, job: &Job, outcome: Option<TaskOutcome>, effects: &mut Vec<Effect>) {
         if let Some(outcome) = outcome {
             return self.keep_early(job.id, job.task, job.attempt, outcome, effects);
         }
-        // Where the peer has started the task, it has started another attempt.
+        // A place that holds this task runs another attempt: this result is not remembered.
         if !self.places.iter().flatten().any(|started| started.task == job.task) {
             self.insert_early(job.task, Early { job: job.id, attempt: job.attempt, outcome: None }, effects);
         }
@@ -275,7 +275,7 @@ impl Execution {
         }
     }
 
-    // ---- a task that takes its time ----
+    // ---- a task that runs for long ----
 
     /// When [`Execution::relieve`] has something to do.
     pub(crate) fn deadline(&self) -> Option<Time> {
@@ -285,7 +285,7 @@ impl Execution {
         self.runs.iter().filter_map(Run::overdue_at).min()
     }
 
-    /// What has not begun behind a task that takes its time goes to whoever has time.
+    /// Takes back the jobs that have not begun behind a task that runs for long; idle workers get them.
     pub(crate) fn relieve(&mut self, now: Time) {
         if self.stands_still() {
             return;

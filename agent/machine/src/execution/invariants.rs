@@ -1,4 +1,4 @@
-//! What holds of places, runs and results ahead after each event. Checked in debug builds only, so in tests and simulations.
+//! Invariants of places, runs and early results after each event, checked in debug builds only: in tests and simulations.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ impl Execution {
     pub(super) fn assert_consistent(&self) {
         for job in self.all_jobs() {
             let Some(place) = job.place else { continue };
-            let is_its_own = |it: &super::Started| (it.job, it.task, it.attempt) == (job.id, job.task, job.attempt);
+            let is_its_own = |own: &super::Started| (own.job, own.task, own.attempt) == (job.id, job.task, job.attempt);
             debug_assert!(self.places[place].as_ref().is_some_and(is_its_own), "{job:?} is claimed by another");
         }
         for (place, started) in self.places.iter().enumerate() {

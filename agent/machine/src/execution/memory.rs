@@ -1,8 +1,8 @@
-//! The owner's limit of memory holds for all that workers are given: what the tasks in all workers may take, frozen ones and those
-//! ahead included. A worker runs one task after the other and gives up the memory of one before the next begins, so that of a run only
-//! the largest task counts. What is ahead gives way to what the peer has started. When the limit becomes smaller, since the owner is
-//! back or has set another, tasks end until the others are within it; they begin again later, here or elsewhere, from their
-//! checkpoints.
+//! The owner's limit of memory holds for all that workers are given: what the tasks in all workers may take, frozen ones and
+//! those ahead included. A worker runs one task after the other and gives up the memory of one before the next begins, so that of
+//! a run only the largest task counts. Jobs that are ahead give way to tasks that the peer has started. When the limit becomes
+//! smaller, since the owner is back or has set another, tasks end until the others are within it; they begin again later, here or
+//! elsewhere, from their checkpoints.
 //!
 //! Left out: what a worker takes beside its task, and the one that measures first tasks.
 
@@ -23,7 +23,7 @@ impl Run {
         self.jobs.iter().filter(|job| counts(job)).map(|job| job.memory_bytes).max().unwrap_or(0)
     }
 
-    /// The same of what the peer has started.
+    /// Most memory that its claimed jobs may take at once, those that wait included.
     fn claimed_bytes(&self) -> u64 {
         let waiting = self.waiting.iter().map(|job| job.memory_bytes).max().unwrap_or(0);
         self.memory_bytes(|job| job.place.is_some()).max(waiting)
@@ -35,7 +35,7 @@ fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
 }
 
 impl Execution {
-    /// Most memory that all workers may take at once with a job of so many bytes more in `slot`; what is being killed does not count.
+    /// Most memory that all workers may take at once with a job of so many bytes more in `slot`; jobs that are being killed do not count.
     pub(super) fn memory_bytes_with(&self, slot: usize, bytes: u64) -> u64 {
         sum(self.runs.iter().enumerate().map(|(other, run)| {
             let of_run = run.memory_bytes(|job| !job.condemned);
@@ -55,7 +55,7 @@ impl Execution {
         fits
     }
 
-    /// Whether that would be so if nothing were ahead, and nothing waited in other runs.
+    /// Whether the job would fit if no job were ahead, and none waited in other runs.
     pub(super) fn fits_without_ahead(&self, slot: usize, bytes: u64) -> bool {
         sum(self.runs.iter().enumerate().map(|(other, run)| {
             let of_run = run.memory_bytes(|job| job.place.is_some());

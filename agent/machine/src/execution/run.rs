@@ -29,14 +29,14 @@ impl Job {
     }
 }
 
-/// Why a worker is to give back what it has not begun, and what becomes of the rest. What is claimed of what comes back is given anew.
+/// Why a worker is to give back the jobs it has not begun, and what becomes of the others. Claimed jobs that come back are given anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Recall {
     /// The worker has been asked, and has not answered.
     pub(super) asked: bool,
-    /// What has begun without being claimed is killed.
+    /// A job that has begun and is not claimed is killed.
     pub(super) stops_unclaimed: bool,
-    /// All of it ends, claimed or not: there is no memory for it.
+    /// All jobs end, claimed or not: there is no memory for them.
     pub(super) ends_all: bool,
 }
 
@@ -58,9 +58,9 @@ pub(super) struct Run {
     pub(super) recall: Option<Recall>,
     /// The job that is frozen there for another bag.
     pub(super) frozen: Option<JobId>,
-    /// When its last task ended, or its first was given, moved on by what all workers stood still.
+    /// When its last task ended, or its first was given; time during which all workers stood still is added.
     pub(super) moved: Time,
-    /// When its jobs were last taken back since one took its time.
+    /// When its jobs were last taken back because a task ran for long.
     pub(super) relieved: Time,
     /// It has ended a task of this bag, or was given one: perhaps it has too little ahead.
     pub(super) refill: Option<BagId>,

@@ -83,7 +83,7 @@ fn work(orders: impl IntoIterator<Item = WorkOrder>) -> Vec<Effect> {
 }
 
 #[test]
-fn what_is_ahead_is_claimed_as_the_attempt_that_it_is() {
+fn a_start_claims_a_job_ahead_only_of_the_same_attempt() {
     for (index, attempt, expected) in [
         (0, 1, "given"),
         (1, 1, "given"),
@@ -123,9 +123,9 @@ fn what_is_ahead_is_claimed_as_the_attempt_that_it_is() {
     }
 }
 
-/// The peer would sign the one as the other, and the run of the other would be nobody's.
+/// Else the peer would sign one attempt's result as the other's, and the running attempt would have no place.
 #[test]
-fn what_came_of_an_attempt_is_told_where_that_attempt_runs() {
+fn the_outcome_of_an_attempt_goes_only_to_the_place_of_that_attempt() {
     let keeping = |id, index, attempt| Some(Started::new(JobId(id), task(index), attempt, Stage::Keeping));
     for (place, told, kept) in [
         (keeping(3, 3, 1), true, false),
@@ -146,7 +146,7 @@ fn what_came_of_an_attempt_is_told_where_that_attempt_runs() {
         let forgotten = !told && !kept;
         assert_eq!(effects, work(forgotten.then_some(WorkOrder::Forget { job: JobId(3) })), "{what}");
     }
-    // Neither what is not held is remembered, nor what did not run.
+    // Neither the result of a task that is not held is remembered, nor an outcome of one that did not run.
     let not_started = TaskOutcome::NotStarted { retry_after: Duration::ZERO };
     for (index, outcome) in [(20, finished(1)), (5, not_started)] {
         let mut execution = ahead();
@@ -159,12 +159,12 @@ fn what_came_of_an_attempt_is_told_where_that_attempt_runs() {
 }
 
 #[test]
-fn what_is_not_held_any_more_is_not_ahead() {
+fn tasks_no_longer_held_are_recalled_and_their_early_results_forgotten() {
     for (held, recalled, early) in [
         (Some(0..10), vec![], 2),
         (Some(0..3), vec![], 0),
         (Some(0..4), vec![], 1),
-        // As many come as go.
+        // As many tasks come as go.
         (Some(4..14), vec![0, 1], 1),
         (Some(0..9), vec![], 2),
         (Some(0..2), vec![1], 0),
@@ -218,7 +218,7 @@ fn two_in_one_run() -> Execution {
 }
 
 #[test]
-fn what_waits_for_an_answer_is_done_when_it_comes() {
+fn stops_and_freezes_are_done_when_the_worker_has_answered() {
     let mut execution = two_in_one_run();
     execution.stop(1, task(1));
     assert_eq!(settle(&mut execution, at(0)), work([WorkOrder::TakeBack { slot: 0 }]));
@@ -231,7 +231,7 @@ fn what_waits_for_an_answer_is_done_when_it_comes() {
     assert_eq!(handle(&mut execution, at(3), answer), [], "nobody asked");
     execution.assert_consistent();
 
-    // Both change their minds meanwhile: the task to be frozen is thawed, the one to be stopped has ended.
+    // Before the worker answers, the task to be frozen is thawed, and the one to be stopped has ended.
     let mut execution = two_in_one_run();
     execution.freeze(1, task(1));
     execution.stop(0, task(0));
@@ -267,7 +267,7 @@ fn a_task_waits_until_the_one_stands_still_that_it_came_ahead_of() {
 }
 
 #[test]
-fn what_a_worker_gives_back_goes_to_one_that_has_time() {
+fn jobs_taken_back_go_to_an_idle_worker() {
     let mut execution = two_in_one_run();
     execution.runs[1].jobs.clear();
     assert_eq!(execution.deadline(), Some(at(100)));
@@ -282,7 +282,7 @@ fn what_a_worker_gives_back_goes_to_one_that_has_time() {
 }
 
 #[test]
-fn what_is_ahead_gives_way_to_what_the_peer_starts() {
+fn jobs_ahead_give_way_to_started_tasks() {
     let mut execution = ahead();
     let prepare = start(&mut execution, 2, TaskId { bag: BagId([2; 32]), index: 0 }, 0);
     let [Effect::Work(WorkOrder::Prepare { job, task: other, .. })] = prepare[..] else { panic!("{prepare:?}") };
@@ -317,7 +317,7 @@ fn a_worker_whose_only_job_is_being_killed_gets_nothing_ahead_beyond_the_slots()
 }
 
 #[test]
-fn of_each_run_the_largest_task_counts_ahead_or_frozen() {
+fn each_run_counts_the_memory_of_its_largest_task() {
     let mut execution = Execution::new(&config(3));
     let of = |index, memory_bytes| Job { memory_bytes, ..job(index, 0) };
     execution.runs[0].jobs = [of(0, 40), of(1, 24), of(2, 50)].into();
@@ -337,7 +337,7 @@ fn of_each_run_the_largest_task_counts_ahead_or_frozen() {
 fn tasks_end_until_the_others_are_within_a_smaller_limit_of_memory() {
     let mut execution = two_in_one_run();
     assert_eq!(start(&mut execution, 2, task(2), 1), []);
-    // One worker's tasks have room.
+    // There is memory for one worker's tasks.
     let orders = [0, 1].map(|slot| WorkOrder::TakeBack { slot });
     assert_eq!(handle(&mut execution, at(0), WorkEvent::MemoryMax(15)), work(orders[1..].to_vec()));
     let answer = WorkEvent::TakenBack { slot: 1, jobs: vec![JobId(2)] };

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_write_is_understood() {
+    fn hours_as_people_write_them_are_understood() {
         for (text, shown) in [
             ("22:00-07:00", "22:00-07:00"),
             ("9-17", "09:00-17:00"),

@@ -75,7 +75,7 @@ fn unwritten(keys: impl IntoIterator<Item = RecordKey>) -> Ended {
 }
 
 #[test]
-fn what_comes_while_the_disk_is_busy_goes_together_and_the_last_word_counts() {
+fn writes_while_the_disk_is_busy_go_together_and_the_last_change_counts() {
     let mut disk = Disk::default();
     for ticket in 0..500 {
         disk.push(ticket, &[placed(1, 1 + ticket), placed(2, 1)]);
@@ -201,7 +201,7 @@ fn a_failed_write_is_tried_again_before_what_came_after_it() {
 }
 
 #[test]
-fn what_a_later_write_has_written_is_not_undone_by_the_one_that_failed() {
+fn a_failed_write_tried_again_never_undoes_a_later_one() {
     let mut disk = Disk::default();
     disk.push(1, &[placed(1, 1), placed(2, 1)]);
     disk.push(2, &[placed(1, 2)]);
@@ -214,7 +214,7 @@ fn what_a_later_write_has_written_is_not_undone_by_the_one_that_failed() {
 }
 
 #[test]
-fn what_is_given_up_is_not_tried_again() {
+fn changes_given_up_are_not_tried_again() {
     let mut disk = Disk::default();
     disk.push(1, &[placed(1, 1)]);
     disk.push(2, &[placed(2, 1), placed(3, 1)]);
