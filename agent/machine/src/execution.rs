@@ -395,9 +395,12 @@ impl Execution {
     /// their way.
     fn settle_begun(&mut self, slot: usize, recall: Recall, effects: &mut Vec<Effect>) {
         let run = &mut self.runs[slot];
+        for job in run.jobs.iter_mut().filter(|job| job.place.is_none()) {
+            // An earlier one as well: it has ended, so that asking the worker again would change nothing.
+            job.condemned |= recall.stops_unclaimed;
+        }
         let Some(last) = run.jobs.back_mut() else { return };
         let started = last.place.and_then(|place| self.places[place].as_ref());
-        last.condemned = started.is_none() && recall.stops_unclaimed;
         let stops = last.condemned || recall.ends_all || started.is_some_and(|started| started.stopping);
         if stops {
             order(effects, WorkOrder::Stop { slot });

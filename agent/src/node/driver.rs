@@ -312,7 +312,6 @@ impl Driver {
             _ = wakes.terminate.recv() => return false,
             _ = wakes.interrupt.recv() => return false,
             () = self.owner.input() => self.look_at_owner(),
-            () = sleep_until(deadline) => self.feed(Event::DeadlineReached),
             _ = wakes.look.tick() => {
                 self.look_at_owner();
                 self.notice_absence();
@@ -339,6 +338,7 @@ impl Driver {
                     self.committed(result);
                 }
             }
+            () = sleep_until(deadline) => self.feed(Event::DeadlineReached),
             _ = wakes.save.tick() => self.neighbours.save(self.machine.peer().overlay_view().neighbours()),
             _ = wakes.sweep.tick() => {
                 self.sweep_checkpoints();

@@ -17,7 +17,7 @@ pub(super) struct Job {
     pub(super) memory_bytes: u64,
     /// Where the peer has started it; `None`: it is ahead.
     pub(super) place: Option<usize>,
-    /// It was not claimed, and is being killed.
+    /// It was not claimed, and is being killed or has ended.
     pub(super) condemned: bool,
 }
 

@@ -316,6 +316,19 @@ fn a_worker_whose_only_job_is_being_killed_gets_nothing_ahead_beyond_the_slots()
     }
 }
 
+/// The end of what it ran is on its way: it has nothing to give back, and says so at once each time.
+#[test]
+fn a_worker_is_asked_once_for_jobs_that_it_has_no_more() {
+    let mut execution = ahead();
+    execution.runs[0].jobs = [job(0, 1), job(1, 1)].into();
+    (execution.runs[1].jobs, execution.slots) = ([job(2, 1)].into(), 3);
+    execution.runs[0].recall(Recall::UNCLAIMED);
+    assert_eq!(handle(&mut execution, at(0), WorkEvent::MemoryMax(u64::MAX)), work([WorkOrder::TakeBack { slot: 0 }]));
+    let answer = WorkEvent::TakenBack { slot: 0, jobs: Vec::new() };
+    assert_eq!(handle(&mut execution, at(0), answer), work([WorkOrder::Stop { slot: 0 }]));
+    assert!(!execution.runs[0].has_unclaimed() && !execution.runs[0].is_running());
+}
+
 #[test]
 fn each_run_counts_the_memory_of_its_largest_task() {
     let mut execution = Execution::new(&config(3));

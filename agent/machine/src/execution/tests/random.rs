@@ -29,10 +29,12 @@ struct World {
     waiting: BTreeMap<TaskId, u32>,
     done: BTreeSet<TaskId>,
     workers: Workers,
+    /// Workers answer at once what they have not begun, as those of the agent do.
+    answers_at_once: bool,
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(answers_at_once: bool) -> Self {
         let execution = Execution::new(&config(SLOTS));
         let places = execution.places.len();
         let tasks = |(bag, _)| (0..TASKS).map(move |index| TaskId { bag, index });
@@ -43,6 +45,7 @@ impl World {
             waiting: BAGS.into_iter().flat_map(tasks).map(|task| (task, 0)).collect(),
             done: BTreeSet::new(),
             workers: Workers::new(SLOTS, places),
+            answers_at_once,
         };
         BAGS.iter().for_each(|(bag, _)| world.write_held(*bag));
         world
@@ -76,8 +79,19 @@ impl World {
         self.tell(event);
     }
 
-    /// As the machine does after each event.
+    /// As the machine does after each event, and the driver where it answers at once.
     fn settle(&mut self) {
+        self.settle_once();
+        for answers in 0.. {
+            let asked = (0..self.workers.len()).find(|&slot| self.answers_at_once && self.workers.is_asked(slot));
+            let Some(slot) = asked else { return };
+            assert!(answers < 1000, "workers are asked for ever: {self:#?}");
+            self.tell_of(|workers| workers.answer(slot));
+            self.settle_once();
+        }
+    }
+
+    fn settle_once(&mut self) {
         loop {
             while let Some(Ended { job, task, outcome }) = self.execution.next_ended() {
                 self.task_ended(task, outcome);
@@ -250,8 +264,11 @@ impl World {
 
 proptest! {
     #[test]
-    fn each_task_that_is_started_ends_once(steps in prop::collection::vec(any::<(u8, u8)>(), 1..400)) {
-        let mut world = World::new();
+    fn each_task_that_is_started_ends_once(
+        steps in prop::collection::vec(any::<(u8, u8)>(), 1..400),
+        answers_at_once in any::<bool>(),
+    ) {
+        let mut world = World::new(answers_at_once);
         world.settle();
         steps.into_iter().for_each(|(what, which)| world.step(what, which));
         world.finish();

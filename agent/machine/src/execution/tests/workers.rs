@@ -56,6 +56,10 @@ impl Workers {
         self.workers.len()
     }
 
+    pub(super) fn is_asked(&self, slot: usize) -> bool {
+        self.workers[slot].is_asked
+    }
+
     pub(super) fn carry_out(&mut self, order: WorkOrder) {
         match order {
             WorkOrder::Prepare { job, task, .. } => {
