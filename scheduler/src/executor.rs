@@ -16,6 +16,7 @@
 //! Left out: a limit by the tasks' memory instead of their number.
 
 mod admission;
+mod bags_before;
 mod held_bag;
 mod held_bags;
 #[cfg(debug_assertions)]
@@ -267,7 +268,8 @@ impl Executor {
         self.changed = true;
     }
 
-    /// A `Lease` arrived, asked for or not: ignored unless `from` is the bag's submitter.
+    /// A `Lease` arrived, asked for or not: ignored unless `from` is the bag's submitter. Tasks are dropped where it was not asked
+    /// for, or answers the last `Holding`.
     pub(crate) fn lease(&mut self, from: PeerId, lease: Lease, io: &mut Io, config: &Config) {
         let Lease { bag, version, submitter, term, drop, rest, key } = lease;
         let Some(held) = self.bags.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
@@ -284,14 +286,15 @@ impl Executor {
             held.updates.send_holding_now(io.now);
         } else if version == held.updates.version() {
             held.lease_extended(term, io, config);
-        }
-        if drop.is_empty() {
-            if version == held.updates.version() {
-                self.forget_if_empty(bag);
-            }
+        } else {
+            // What is to be dropped may have come again since, and the answer to the newer `Holding` may keep it.
             return;
         }
-        self.give_up(bag, &drop, io);
+        if !drop.is_empty() {
+            self.give_up(bag, &drop, io);
+        } else if version != 0 {
+            self.forget_if_empty(bag);
+        }
     }
 
     /// The key to a bag's blobs, if its submitter has sent it with a `Lease`.
@@ -350,6 +353,11 @@ impl Executor {
         config: &Config,
     ) {
         let Some(held) = self.bags.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
+        if held.lists_unsuccessful && held.outbox.has_unsuccessful(attempt, indices) {
+            // A `Holding` that listed the task after its submitter had counted the failure has placed it here again.
+            self.version += 1;
+            held.updates.send_holding_by(self.version, held.updates.paced(io.now));
+        }
         let acknowledged = held.outbox.acknowledged(attempt, indices, io.now);
         held.updates.results_acknowledged(config);
         let changes: Vec<_> =
@@ -480,5 +488,13 @@ impl Executor {
             times_declared: held.times_declared,
         });
         views.collect()
+    }
+}
+
+#[cfg(test)]
+impl Executor {
+    /// All tasks of a bag that are here, ended ones included, for tests.
+    pub(crate) fn held_ranges(&self, bag: BagId) -> IntervalSet {
+        self.bags.get(&bag).map(HeldBag::ranges).unwrap_or_default()
     }
 }

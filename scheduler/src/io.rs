@@ -144,6 +144,8 @@ pub(crate) struct Io {
     journalling: BTreeMap<BagId, Journalling>,
     /// How many of them an acknowledgement to this executor about this task waits for.
     recording: BTreeMap<(PeerId, TaskId), u32>,
+    /// The same to all executors.
+    recording_of_task: BTreeMap<TaskId, u32>,
     /// Acknowledgements that wait for others.
     acks: Acks,
     /// Messages for which there was no room.
@@ -172,6 +174,7 @@ impl Io {
             writing: BTreeMap::new(),
             journalling: BTreeMap::new(),
             recording: BTreeMap::new(),
+            recording_of_task: BTreeMap::new(),
             acks: Acks::default(),
             crowds: Crowds::default(),
         }
@@ -304,14 +307,20 @@ impl Io {
         self.recording.contains_key(&(executor, task))
     }
 
+    /// Whether a result or failure of this task from any executor is being written.
+    pub(crate) fn is_recording_task(&self, task: TaskId) -> bool {
+        self.recording_of_task.contains_key(&task)
+    }
+
     fn write(&mut self, changes: Vec<Change>, write: Write) {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         if let Some(bag) = write.held {
             *self.writing.entry(bag).or_default() += 1;
         }
-        for subject in write.then.iter().flat_map(Then::acknowledged) {
-            *self.recording.entry(subject).or_default() += 1;
+        for (executor, task) in write.then.iter().flat_map(Then::acknowledged) {
+            *self.recording.entry((executor, task)).or_default() += 1;
+            *self.recording_of_task.entry(task).or_default() += 1;
         }
         if let Some((bag, journals)) = write.journals {
             let all = self.journalling.entry(bag).or_default();
@@ -350,8 +359,9 @@ impl Io {
             }
         }
         for then in write.then {
-            for subject in then.acknowledged() {
-                release(&mut self.recording, subject);
+            for (executor, task) in then.acknowledged() {
+                release(&mut self.recording, (executor, task));
+                release(&mut self.recording_of_task, task);
             }
             match then {
                 Then::Send(to, Message::ResultsAck { bag, attempt, indices }) => {
@@ -406,6 +416,9 @@ impl Io {
         }
         debug_assert_eq!(self.writing, writing, "writes of the executor's records");
         debug_assert_eq!(self.recording, recording, "writes to be acknowledged");
+        let mut of_task: BTreeMap<TaskId, u32> = BTreeMap::new();
+        recording.iter().for_each(|((_, task), writes)| *of_task.entry(*task).or_default() += writes);
+        debug_assert_eq!(self.recording_of_task, of_task, "writes to be acknowledged, by task");
         let counted: BTreeMap<BagId, [u64; 3]> =
             self.journalling.iter().map(|(&bag, journals)| (bag, journals.counts())).collect();
         debug_assert_eq!(counted, journalling, "writes of results and ends");

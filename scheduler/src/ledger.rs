@@ -75,8 +75,10 @@ pub(crate) struct Ledger {
     bag: BagHeader,
     released: Time,
     closed: Option<(Closing, Time)>,
-    /// The bag's record is durable: its tasks may be issued once they are measured.
+    /// The bag's record is durable.
     open: bool,
+    /// So are a and w, which requests name: tasks may be issued.
+    sized: bool,
     /// The newest attempt number of requests.
     attempt: u32,
     waiting: Waiting,
@@ -199,6 +201,7 @@ impl Ledger {
             released,
             closed: None,
             open: false,
+            sized: false,
             attempt: 0,
             waiting: Waiting::new(bag.tasks),
             issues: Issues::new(number),
@@ -239,9 +242,10 @@ impl Ledger {
         }
     }
 
-    /// The bag's record is durable: its tasks may be issued.
+    /// The bag's record is durable: its tasks may be issued, once they are measured and that is durable, too.
     pub(crate) fn open(&mut self) {
         self.open = true;
+        self.sized = self.is_measured();
     }
 
     /// Whether the bag's record is durable, so that its user knows that the bag was accepted.
@@ -315,7 +319,7 @@ impl Ledger {
         }
     }
 
-    /// Sets a and w as the first task showed them.
+    /// Sets a and w as the first task showed them; nothing is issued before [`Ledger::open`].
     pub(crate) fn set_work(&mut self, task_mops: f64, application_size_mops: f64) {
         self.work.measured(task_mops);
         self.bag.task_mops = task_mops;
@@ -400,10 +404,13 @@ impl Ledger {
     /// What a result is to this ledger: the first standing that applies.
     fn standing(&self, executor: &Contact, result: &TaskResult, io: &Io) -> Standing {
         let index = result.index;
-        if io.is_recording(executor.peer, TaskId { bag: self.bag.id, index }) {
-            // A repetition while the store is slow. An acknowledgement now would have the executor forget the result too early.
+        let is_over = self.is_closed() || self.ended.contains(index);
+        let task = TaskId { bag: self.bag.id, index };
+        if io.is_recording(executor.peer, task) || is_over && io.is_recording_task(task) {
+            // A repetition while the store is slow, or another machine's result. An acknowledgement now would have the executor
+            // forget the result too early.
             Standing::Pending
-        } else if self.is_closed() || self.ended.contains(index) {
+        } else if is_over {
             Standing::Over
         } else if self.outputs.is_fetching(index) {
             Standing::Pending

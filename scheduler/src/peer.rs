@@ -400,7 +400,8 @@ impl Peer {
             return;
         }
         ledger.set_work(task_mops, size);
-        self.io.persist(vec![Change::Put(ledger.record(&self.io))], Vec::new());
+        // Leaves ignore requests that name another w than those before: after a crash w would be measured anew.
+        self.io.persist(vec![Change::Put(ledger.record(&self.io))], vec![Then::Open(bag)]);
         if let Some(result) = result.filter(|result| result.success && result.is_valid(tasks)) {
             let me = Contact::clone(&self.io.me);
             ledger.record_result(result, me, &mut self.io);
@@ -450,7 +451,7 @@ impl Peer {
         self.drain_overlay();
     }
 
-    /// A bag whose submission has just become durable may be issued.
+    /// A bag whose submission, or whose a and w, have just become durable may be issued.
     fn open(&mut self, bag: BagId) {
         let Some(ledger) = self.ledgers.get_mut(&bag).filter(|ledger| !ledger.is_closed()) else { return };
         ledger.open();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use idlewood_overlay::Time;
 
+use super::bags_before::BagsBefore;
 use super::outbox::Outbox;
 use super::updates::Updates;
 use crate::bag::{BagHeader, BagKey, Checkpoint, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
@@ -53,14 +54,16 @@ pub(super) struct HeldBag {
     /// Tasks that began here before and left a checkpoint on this machine: they are not given away without it.
     pub(super) local_checkpoints: IntervalSet,
     pub(super) outbox: Outbox,
+    /// Whether the last `Holding` lists tasks whose results here are failures or checkpoints.
+    pub(super) lists_unsuccessful: bool,
     /// Number of tasks finished here.
     pub(super) finished_tasks: u64,
     /// Their summed work, in Mop.
     pub(super) finished_mops: f64,
     /// The measured work of its tasks as a multiple of the declared one, where that is far more (`rating`); else 1.
     pub(super) times_declared: f64,
-    /// The size of the bags before it in its submitter's line on this machine (`submitters`), in Mop.
-    pub(super) line_mops: f64,
+    /// The bags before it in its submitter's line on this machine (`submitters`).
+    pub(super) before: BagsBefore,
     /// No task begins before then: the last start failed.
     pub(super) blocked_until: Time,
     /// Starts that failed in a row.
@@ -88,10 +91,11 @@ impl HeldBag {
             checkpoints: BTreeMap::new(),
             local_checkpoints: IntervalSet::new(),
             outbox: Outbox::default(),
+            lists_unsuccessful: false,
             finished_tasks: 0,
             finished_mops: 0.0,
             times_declared: 1.0,
-            line_mops: 0.0,
+            before: BagsBefore::default(),
             blocked_until: Time::ZERO,
             failed_starts: 0,
             updates: Updates::new(config),
@@ -203,7 +207,8 @@ impl HeldBag {
     fn size_mops(&self) -> f64 {
         // A header may give a size below the sum of its tasks.
         let all_tasks_mops = self.bag.tasks as f64 * self.bag.task_mops;
-        let size_mops = (all_tasks_mops + self.line_mops).max(self.bag.application_size_mops) * self.times_declared;
+        let size_mops =
+            (all_tasks_mops + self.before.sum_mops()).max(self.bag.application_size_mops) * self.times_declared;
         size_mops.min(WORK_MOPS_MAX)
     }
 
@@ -311,6 +316,7 @@ impl HeldBag {
         let ranges = self.ranges().ranges().take(HELD_INTERVALS_MAX).collect();
         let succeeded = self.outbox.values().filter(|result| result.success);
         let finished: IntervalSet = succeeded.map(|result| result.index..result.index + 1).collect();
+        self.lists_unsuccessful = finished.len() < self.outbox.len() as u64;
         let finished = finished.ranges().take(HELD_INTERVALS_MAX).collect();
         let (bag, executor) = (self.bag.id, (&io.me).into());
         Message::Holding { bag, executor, version, attempt: self.attempt, ranges, finished }

@@ -201,6 +201,12 @@ impl Outbox {
         self.drop_stale();
     }
 
+    /// Whether one of these results of this attempt is a failure or a checkpoint.
+    pub(super) fn has_unsuccessful(&self, attempt: u32, indices: &IntervalSet) -> bool {
+        let mut here = indices.ranges().flat_map(|range| self.results.range(range));
+        here.any(|(_, result)| result.attempt == attempt && !result.success)
+    }
+
     /// The submitter acknowledges these results of this attempt: they are forgotten. Returns those that have a record.
     pub(super) fn acknowledged(&mut self, attempt: u32, indices: &IntervalSet, now: Time) -> Vec<u64> {
         let last = self.sent.iter().rev().find(|(_, index)| indices.contains(*index)).map(|&(sent, _)| sent);

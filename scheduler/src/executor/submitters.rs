@@ -12,12 +12,13 @@
 //!
 //! When a bag of the line ends, the bags behind it keep its size: else they would be overdue. A bag that was here before
 //! a new one counts for the new one with the share that is not finished here, so that a user who submits one bag after the
-//! other loses nothing.
+//! other loses nothing. A bag that leaves this machine and comes again counts once for those that stay (`bags_before`).
 //!
 //! Left out: asking the submitter, who could claim anything; bags that ended before a restart of this machine; users who submit
 //! under several identities.
 
 use super::Executor;
+use super::bags_before::BagsBefore;
 use super::held_bag::HeldBag;
 use crate::bag::BagId;
 use crate::config::PerSubmitter;
@@ -39,23 +40,24 @@ impl HeldBag {
 impl Executor {
     /// A bag is new here: it takes its place in its submitter's line.
     pub(super) fn insert_in_line(&mut self, new: BagId) {
-        let rule = self.per_submitter;
+        if self.per_submitter == PerSubmitter::Off {
+            return;
+        }
         let Some((submitter, key, size_mops)) =
             self.bags.get(&new).map(|held| (held.bag.submitter.peer, held.line_key(), held.bag.application_size_mops))
         else {
             return;
         };
-        let mut line_mops = 0.0;
+        let mut before = BagsBefore::default();
         for held in self.bags.values_mut().filter(|held| held.bag.id != new && held.bag.submitter.peer == submitter) {
-            let is_before = held.line_key() < key;
-            match rule {
-                PerSubmitter::Off => {}
-                PerSubmitter::Line if is_before => line_mops += held.open_mops(),
-                PerSubmitter::Line => held.line_mops += size_mops,
+            if held.line_key() < key {
+                before.count(held.bag.id, held.open_mops());
+            } else {
+                held.before.count(new, size_mops);
             }
         }
         if let Some(held) = self.bags.get_mut(&new) {
-            held.line_mops = line_mops;
+            held.before = before;
         }
     }
 }

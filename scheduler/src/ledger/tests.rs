@@ -3,6 +3,7 @@
 mod checkpoints;
 mod declined;
 mod honest;
+mod network;
 mod work;
 
 use std::collections::BTreeSet;
@@ -317,6 +318,34 @@ fn a_lost_last_copy_is_issued_again_and_the_first_result_ends_all() {
     ledger.results(&contact(2), vec![result(30, true)], &mut io, &config);
     ledger.fetched(30, true, None, &mut io);
     assert_eq!((ledger.view().placed, ledger.view().done), (9, 1));
+}
+
+/// Else a crash of the submitter with the first machine's loss would lose the task's result, though two machines had one.
+#[test]
+fn another_machines_result_is_acknowledged_only_when_the_first_is_written() {
+    let config = Config::default();
+    let mut io = io();
+    let mut ledger = ledger(&io, 0);
+    ledger.votes.set_replicas(2);
+    ledger.requests(&io, &config);
+    ledger.holding(said(1, 1, IntervalSet::from(0..1)), &mut io, &config);
+    ledger.replicate(&IntervalSet::from(0..1), &io, &config);
+    ledger.holding(said(2, 1, IntervalSet::from(0..1)), &mut io, &config);
+    persist_all(&mut io);
+    io.effects.clear();
+    ledger.results(&contact(1), vec![result(0, true)], &mut io, &config);
+    ledger.fetched(0, true, None, &mut io);
+    let acknowledges = |io: &Io, machine: u8| {
+        let is_ack = |effect: &Effect| matches!(effect, Effect::Send { to, message: Message::ResultsAck { .. } } if to.peer == contact(machine).peer);
+        io.effects.iter().any(is_ack)
+    };
+    ledger.results(&contact(2), vec![result(0, true)], &mut io, &config);
+    assert!(!acknowledges(&io, 2), "the first result is being written");
+    persist_all(&mut io);
+    io.send_acks();
+    assert!(acknowledges(&io, 1));
+    ledger.results(&contact(2), vec![result(0, true)], &mut io, &config);
+    assert!(acknowledges(&io, 2));
 }
 
 /// Offered tasks may have more intervals than a request, since other machines have ended the tasks between them.

@@ -32,6 +32,30 @@ fn a_bag_of_unknown_work_is_measured_first() {
 }
 
 #[test]
+fn no_task_is_issued_before_its_measured_work_is_durable() {
+    let mut host = Host::new(1);
+    host.give(Event::Submitted(Submission { task_mops: None, ..submission(3, 0.0) }));
+    let mut effects = Vec::new();
+    host.peer.handle(host.now, Event::Measured { bag: BAG, task_mops: 1000.0, result: None }, &mut effects);
+    let writes = |effects: &[Effect], is_it: fn(&Record) -> bool| {
+        let find = |effect: &Effect| match effect {
+            Effect::Persist { ticket, changes } => {
+                let is_it = changes.iter().any(|change| matches!(change, Change::Put(record) if is_it(record)));
+                is_it.then_some(*ticket)
+            }
+            _ => None,
+        };
+        effects.iter().find_map(find)
+    };
+    let is_held = |record: &Record| matches!(record, Record::Held { .. });
+    assert_eq!(writes(&effects, is_held), None, "the request has not left");
+    let measured = writes(&effects, |record| matches!(record, Record::Bag { bag, .. } if bag.task_mops > 0.0));
+    let mut effects = Vec::new();
+    host.peer.handle(host.now, Event::Persisted(measured.expect("a and w are written")), &mut effects);
+    assert!(writes(&effects, is_held).is_some(), "now it has");
+}
+
+#[test]
 fn a_quorum_needs_replicas_and_replicas_a_quorum() {
     let host = Host::new(1);
     let check = |replicas, quorum| {

@@ -108,6 +108,24 @@ fn ended_bags_keep_their_weight_and_finished_tasks_add_none() {
 }
 
 #[test]
+fn a_bag_that_leaves_and_comes_again_counts_once() {
+    let (mut executor, mut io, config) = empty(PerSubmitter::Line);
+    give(&mut executor, &mut io, &config, 1, 1, 200.0);
+    for round in 0..5 {
+        // The requests of one life of a machine differ.
+        let (bag, ranges, path) = (header(2, 1, 100.0), IntervalSet::from(0..4), Path::default());
+        let (attempt, climbed, machines, leads) = (0, 0, 0, true);
+        let (number, age, checkpoints) = (round, Duration::ZERO, Box::default());
+        let request =
+            Request { bag, number, attempt, ranges, age, path, climbed, machines, leads, ticket: 0, checkpoints };
+        executor.queue(request, None, &mut io, &config);
+        assert_eq!(sizes(&executor), [300.0, 100.0], "round {round}");
+        executor.give_up(BagId([2; 32]), &IntervalSet::from(0..4), &mut io);
+        assert_eq!(sizes(&executor), [300.0], "round {round}");
+    }
+}
+
+#[test]
 fn restored_bags_stand_in_line_again() {
     let (mut executor, _, config) = empty(PerSubmitter::Line);
     let (none, ranges) = (BTreeMap::new(), IntervalSet::from(0..4));
