@@ -80,6 +80,14 @@ impl Matrix {
             let sentence = format!("it ends after {rows} rows where {side} are expected, as many as each has values");
             return Err(Malformed::whole(sentence));
         }
+        // Such a matrix would make all pairs equal.
+        if one_way_us.iter().all(|&us| Duration::from_micros(us.into()) < PAIR_MIN) {
+            let shortest_ms = 2 * PAIR_MIN.as_millis();
+            let sentence = format!(
+                "no round trip reaches {shortest_ms} ms, the shortest that is simulated: are these seconds? Write milliseconds"
+            );
+            return Err(Malformed::whole(sentence));
+        }
         Ok(Self { side, one_way_us })
     }
 }
@@ -170,6 +178,8 @@ mod tests {
             ("0 x\n1 0\n", "line 1: x is not a time"),
             ("0 -1\n1 0\n", "line 1: -1 is not a time"),
             ("0\n", "at least two rows"),
+            // Seconds.
+            ("0 0.11 0.42\n0.11 0 0.09\n0.42 0.09 0\n", "are these seconds? Write milliseconds"),
         ] {
             let error = Matrix::parse(text).unwrap_err().to_string();
             assert!(error.contains(sentence), "{error}");
