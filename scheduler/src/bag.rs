@@ -191,11 +191,31 @@ pub struct BagHeader {
 impl BagHeader {
     /// Whether these numbers can be computed with.
     pub fn is_valid(&self) -> bool {
+        self.submitter.is_valid() && (1..=BAG_TASKS_MAX).contains(&self.tasks) && self.sizes().is_valid()
+    }
+
+    /// a and w.
+    pub(crate) fn sizes(&self) -> Sizes {
+        Sizes { task_mops: self.task_mops, application_size_mops: self.application_size_mops }
+    }
+}
+
+/// a and w of a bag as its submitter says them itself.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sizes {
+    /// a in Mop.
+    #[serde(rename = "a")]
+    pub task_mops: f64,
+    /// w in Mop.
+    #[serde(rename = "w")]
+    pub application_size_mops: f64,
+}
+
+impl Sizes {
+    /// Whether these numbers can be computed with.
+    pub fn is_valid(&self) -> bool {
         let sane = |mops: f64| mops.is_finite() && (WORK_MOPS_MIN..=BAG_WORK_MOPS_MAX).contains(&mops);
-        self.submitter.is_valid()
-            && (1..=BAG_TASKS_MAX).contains(&self.tasks)
-            && sane(self.task_mops)
-            && sane(self.application_size_mops)
+        sane(self.task_mops) && sane(self.application_size_mops)
     }
 }
 

@@ -46,7 +46,7 @@ use self::held_bags::HeldBags;
 use self::places::Places;
 use self::rest::Rest;
 use self::suspension::Suspension;
-use crate::bag::{AGE_MAX, BagHeader, BagId, BagKey, Checkpoint, Request, TaskId, TaskResult, answer_within};
+use crate::bag::{AGE_MAX, BagHeader, BagId, BagKey, Checkpoint, Request, Sizes, TaskId, TaskResult, answer_within};
 use crate::config::{Config, PerSubmitter};
 use crate::io::{Io, Then};
 use crate::pace::Pace;
@@ -70,6 +70,7 @@ pub(crate) struct Lease {
     pub(crate) drop: IntervalSet,
     pub(crate) rest: Duration,
     pub(crate) key: Option<BagKey>,
+    pub(crate) sizes: Option<Sizes>,
 }
 
 /// The executor of one peer.
@@ -271,13 +272,19 @@ impl Executor {
     /// A `Lease` arrived, asked for or not: ignored unless `from` is the bag's submitter. Tasks are dropped where it was not asked
     /// for, or answers the last `Holding`.
     pub(crate) fn lease(&mut self, from: PeerId, lease: Lease, io: &mut Io, config: &Config) {
-        let Lease { bag, version, submitter, term, drop, rest, key } = lease;
+        let Lease { bag, version, submitter, term, drop, rest, key, sizes } = lease;
         let Some(held) = self.bags.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
         if let Some(submitter) = submitter {
             held.bag.submitter = submitter;
         }
         held.spoken_for = true;
         held.key = key.or(held.key);
+        if sizes.is_some_and(|sizes| held.correct_sizes(sizes)) {
+            let change = held.record_change(io);
+            io.persist_held(bag, vec![change], Vec::new());
+            self.order_stale = true;
+            self.changed = true;
+        }
         self.changed |= self.rest.is_told_to(rest, io.now);
         // An answer to an older `Holding` triggers no new one, since the newer is on its way: else the two machines would
         // answer each other for ever.

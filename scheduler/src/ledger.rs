@@ -26,6 +26,7 @@ mod outputs;
 mod placed;
 mod placements;
 mod quorum;
+mod results;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -58,13 +59,12 @@ pub use self::quorum::{REPLICAS_MAX, Replication};
 use self::waiting::Waiting;
 use self::work::Work;
 use crate::bag::{
-    BAG_WORK_MOPS_MAX, BagHeader, Checkpoint, DeclineReason, REQUEST_INTERVALS_MAX, Request, TaskId, TaskResult,
-    answer_within,
+    BAG_WORK_MOPS_MAX, BagHeader, Checkpoint, DeclineReason, REQUEST_INTERVALS_MAX, Request, TaskResult, answer_within,
 };
 use crate::config::Config;
 use crate::io::{Io, Journalling, Then};
 use crate::message::Message;
-use crate::peer::{Effect, Notice};
+use crate::peer::Notice;
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record, RecordKey};
@@ -170,26 +170,6 @@ impl BagView {
         (self.bag.application_size_mops > 0.0)
             .then(|| closed.since(self.released).as_secs_f64() / self.bag.application_size_mops)
     }
-}
-
-/// What a result is to the ledger of its bag.
-enum Standing {
-    /// The result is being written, or an output of its task is being fetched: an acknowledgement or a repetition follows.
-    Pending,
-    /// The task has ended already.
-    Over,
-    /// The result is from before the rerun of its task.
-    Void,
-    /// A failure or a checkpoint that counted already, or is from a machine that does not have the task.
-    Old,
-    /// The machine never had the task.
-    Unasked,
-    /// A replica that comes back with a checkpoint, which its machine may have made up.
-    MadeUp,
-    /// A failed try: the machine or chance may be to blame.
-    Fails,
-    /// The end of the task, or a vote on its end.
-    Ends,
 }
 
 impl Ledger {
@@ -349,191 +329,6 @@ impl Ledger {
         io.persist(vec![Change::Put(self.record(io))], Vec::new());
     }
 
-    /// Results arrive: each counts once its output is here. One from a machine that never had the task is refused; a `Lease`
-    /// asks that machine for a `Holding`, since an earlier one may have been lost.
-    pub(crate) fn results(&mut self, executor: &Contact, results: Vec<TaskResult>, io: &mut Io, config: &Config) {
-        let (mut unwanted, mut retried) = (Vec::new(), Vec::new());
-        let (mut begins_anew, unasked_before) = (Vec::new(), self.counts.unasked);
-        let tasks = self.bag.tasks;
-        for result in results.into_iter().filter(|result| result.is_valid(tasks)) {
-            let index = result.index;
-            match self.standing(executor, &result, io) {
-                Standing::Pending => {}
-                Standing::Over => {
-                    self.counts.duplicates += u64::from(!self.is_closed());
-                    unwanted.push(result);
-                }
-                Standing::Void if self.begins_anew_there(index, executor, io) => retried.push(result),
-                // A `Holding` on its way may still list the task; it is believed until the lease ends.
-                Standing::Void | Standing::Old => unwanted.push(result),
-                Standing::Unasked => self.counts.unasked += 1,
-                Standing::MadeUp => {
-                    self.take_back(index, executor, None, io);
-                    // A `Holding` on its way may still list the task.
-                    self.placed.require_holding(executor.peer);
-                    unwanted.push(result);
-                }
-                Standing::Fails if self.count_failed_try(&result, executor.peer) => {
-                    let until = Some(self.next_try(index, io));
-                    self.take_back(index, executor, until, io);
-                    if !result.crashed {
-                        // The checkpoint may be the cause.
-                        begins_anew.extend(self.checkpoints.forget(index, self.bag.id));
-                    }
-                    retried.push(result);
-                }
-                Standing::Fails | Standing::Ends => self.fetch_decided(executor, result, io),
-            }
-        }
-        let bag = self.bag.id;
-        if self.counts.unasked > unasked_before {
-            let (term, submitter) = (self.term(io, config), Some((&io.me).into()));
-            let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
-            io.send(executor.clone(), Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None });
-        }
-        Message::acks(bag, &unwanted).for_each(|ack| io.send(executor.clone(), ack));
-        if !retried.is_empty() {
-            let mut changes: Vec<Change> = retried.iter().map(|result| self.tries.change(result.index, bag)).collect();
-            changes.extend(begins_anew);
-            let acks = Message::acks(bag, &retried).map(|ack| Then::Send(executor.clone(), ack));
-            io.persist(changes, acks.collect());
-        }
-        self.avoid_if_due(executor, io, config);
-    }
-
-    /// What a result is to this ledger: the first standing that applies.
-    fn standing(&self, executor: &Contact, result: &TaskResult, io: &Io) -> Standing {
-        let index = result.index;
-        let is_over = self.is_closed() || self.ended.contains(index);
-        let task = TaskId { bag: self.bag.id, index };
-        if io.is_recording(executor.peer, task) || is_over && io.is_recording_task(task) {
-            // A repetition while the store is slow, or another machine's result. An acknowledgement now would have the executor
-            // forget the result too early.
-            Standing::Pending
-        } else if is_over {
-            Standing::Over
-        } else if self.outputs.is_fetching(index) {
-            Standing::Pending
-        } else if self.tries.is_void(result) {
-            Standing::Void
-        } else if !result.success && !self.is_of_current_attempt(executor, result) {
-            Standing::Old
-        } else if !self.may_end(index, executor.peer, io) {
-            Standing::Unasked
-        } else if self.votes.is_quorum() && result.unfinished {
-            Standing::MadeUp
-        } else if !result.success && !result.unfinished && (result.crashed || !self.votes.is_quorum()) {
-            Standing::Fails
-        } else {
-            Standing::Ends
-        }
-    }
-
-    /// A result from before the rerun of its task. Returns whether the machine holds the task: then it answered the rerun with
-    /// its old result, or repeats that while it runs the task anew. The copy is taken back, and only results of later
-    /// attempts count.
-    fn begins_anew_there(&mut self, index: u64, executor: &Contact, io: &mut Io) -> bool {
-        let task = IntervalSet::from(index..index + 1);
-        if !self.placed.holds(executor.peer, index) || !self.votes.of(executor.peer, &task).is_empty() {
-            return false;
-        }
-        self.tries.not_before(index, self.attempt + 1);
-        self.take_back(index, executor, None, io);
-        self.placed.require_holding(executor.peer);
-        let former = self.note_former(executor.peer, &task);
-        io.persist(vec![former], Vec::new());
-        true
-    }
-
-    /// A result that ends its task, or a vote on that: the output of a decided task is fetched.
-    fn fetch_decided(&mut self, executor: &Contact, result: TaskResult, io: &mut Io) {
-        let index = result.index;
-        let decided =
-            if self.votes.is_quorum() { self.vote(executor, result, io) } else { Some((result, executor.clone())) };
-        let Some((result, from)) = decided else { return };
-        if result.content.is_some() {
-            // The result has its output in it.
-            return self.record_result(result, from, io);
-        }
-        io.effects.push(Effect::FetchOutput {
-            task: TaskId { bag: self.bag.id, index },
-            output: result.output,
-            output_bytes: result.output_bytes,
-            unfinished: result.unfinished,
-            from: from.clone(),
-        });
-        self.outputs.fetch(result, from);
-    }
-
-    /// The fetch of an output has ended. Unless it is `here` the executor offers it again, until so many fetches failed that
-    /// the task is issued again. Of an unfinished task the driver may have made another `checkpoint` than the one that
-    /// came: requests name that one.
-    pub(crate) fn fetched(&mut self, index: u64, here: bool, checkpoint: Option<Checkpoint>, io: &mut Io) {
-        let Some((result, executor)) = self.outputs.fetched(index) else { return };
-        if here {
-            if result.unfinished {
-                let came = Checkpoint { blob: result.output, bytes: result.output_bytes };
-                self.record_checkpoint(&result, checkpoint.unwrap_or(came), executor, io);
-            } else {
-                self.record_result(result, executor, io);
-            }
-            return;
-        }
-        if !self.outputs.gives_up(index) {
-            return;
-        }
-        self.votes.withdraw(executor.peer, index);
-        let lost = IntervalSet::from(index..index + 1);
-        let term = Duration::ZERO;
-        let rest = Duration::ZERO;
-        let lease = Message::Lease { bag: self.bag.id, version: 0, submitter: None, term, drop: lost, rest, key: None };
-        io.send(executor.clone(), lease);
-        self.counts.reissued += 1;
-        self.take_back(index, &executor, None, io);
-    }
-
-    /// An unfinished task comes back: it is issued again, to go on from its checkpoint.
-    fn record_checkpoint(&mut self, result: &TaskResult, checkpoint: Checkpoint, executor: Contact, io: &mut Io) {
-        let (bag, index) = (self.bag.id, result.index);
-        let ack = Message::ack(bag, result);
-        if self.is_closed() || !self.is_of_current_attempt(&executor, result) {
-            io.send(executor, ack);
-            return;
-        }
-        self.checkpoints.insert(index, checkpoint);
-        // Its executor lists the task until the acknowledgement arrives: that is no new placement.
-        self.tries.not_before(index, self.attempt + 1);
-        let changes = vec![Change::Put(Record::Checkpoint { bag, index, checkpoint }), self.tries.change(index, bag)];
-        io.persist(changes, vec![Then::Send(executor.clone(), ack)]);
-        self.take_back(index, &executor, None, io);
-    }
-
-    /// Journals a result; its executor is sent the acknowledgement once that is durable.
-    pub(crate) fn record_result(&mut self, result: TaskResult, executor: Contact, io: &mut Io) {
-        if self.is_closed() || self.ended.contains(result.index) {
-            return;
-        }
-        if result.success {
-            self.avoided.note_end(executor.peer, true);
-        }
-        let since = self.placed.of(executor.peer).map_or(self.released, |placement| placement.since);
-        self.work.note(executor.peer, &result, io.now.since(since), io.speed_mops);
-        let bag = self.bag.id;
-        let has_failed = self.tries.is_known(result.index);
-        let checkpoint = self.checkpoints.forget(result.index, bag);
-        self.settle(&result, Some(executor.peer));
-        let mut changes: Vec<Change> = has_failed.then(|| self.tries.change(result.index, bag)).into_iter().collect();
-        let ack = Message::ack(bag, &result);
-        let (judged, mut then) = self.judge(&result, executor.peer, io);
-        changes.extend(judged);
-        let done = Record::Done { bag, executor: executor.peer, finished: io.wall(io.now), result };
-        changes.push(Change::Put(done));
-        changes.extend(checkpoint);
-        then.push(Then::Send(executor, ack));
-        io.persist(changes, then);
-        self.close_if_over(io);
-    }
-
     /// Closes the bag if all its tasks have ended; also after a crash between the last result and the closing.
     pub(crate) fn close_if_over(&mut self, io: &mut Io) {
         if self.ended.len() == self.bag.tasks {
@@ -563,7 +358,8 @@ impl Ledger {
             changes.push(Change::Delete(RecordKey::Placed(bag, peer)));
             if !placement.ranges.is_empty() {
                 let (term, drop, rest) = (Duration::ZERO, placement.ranges, Duration::ZERO);
-                let lease = Message::Lease { bag, version: 0, submitter: None, term, drop, rest, key: None };
+                let lease =
+                    Message::Lease { bag, version: 0, submitter: None, term, drop, rest, key: None, sizes: None };
                 then.push(Then::Send(placement.executor, lease));
             }
         }

@@ -9,7 +9,7 @@ use idlewood_overlay::{ADDRESS_BYTES_MAX, Contact, Member, Node, PeerId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::bag::{
-    BagId, BagKey, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, SMALL_OUTPUTS_BYTES_MAX,
+    BagId, BagKey, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, SMALL_OUTPUTS_BYTES_MAX, Sizes,
     TaskResult, is_zero,
 };
 use crate::queue::{SLOTS_MAX, SPEED_MOPS_MIN};
@@ -156,6 +156,9 @@ pub enum Message {
         /// The bag's key, with which the executor reads the bag's blobs.
         #[serde(rename = "k", default, skip_serializing_if = "Option::is_none")]
         key: Option<BagKey>,
+        /// The bag's sizes, where tasks are placed with the executor. Executors believe these, not requests.
+        #[serde(rename = "z", default, skip_serializing_if = "Option::is_none")]
+        sizes: Option<Sizes>,
     },
     /// Executor to submitter: of each bag the executor still accounts for the tasks in its `Holding` of that version, less those
     /// that the submitter has acknowledged or dropped since. Renews the leases in less space than `Holding`.
@@ -369,7 +372,10 @@ impl Message {
             // The overlay validates its own.
             Self::Overlay(_) => (true, ""),
             Self::ResultsAck { indices, .. } => (indices.intervals() <= HELD_INTERVALS_MAX, "acknowledgement"),
-            Self::Lease { submitter, .. } => (submitter.as_ref().is_none_or(Speaker::is_valid), "lease"),
+            Self::Lease { submitter, sizes, .. } => {
+                let is_sane = sizes.as_ref().is_none_or(Sizes::is_valid);
+                (is_sane && submitter.as_ref().is_none_or(Speaker::is_valid), "lease")
+            }
             Self::Request { request, .. } => (request.is_valid(), "request"),
             Self::Holding { executor, ranges, finished, .. } => {
                 let most = ranges.intervals().max(finished.intervals());

@@ -322,9 +322,9 @@ impl Peer {
                 }
             }
             Message::Renewal { executor, bags } => self.renewal(executor.contact(from), bags),
-            Message::Lease { bag, version, submitter, term, drop, rest, key } => {
+            Message::Lease { bag, version, submitter, term, drop, rest, key, sizes } => {
                 let submitter = submitter.map(|submitter| submitter.contact(from));
-                let lease = Lease { bag, version, submitter, term, drop, rest, key };
+                let lease = Lease { bag, version, submitter, term, drop, rest, key, sizes };
                 self.executor.lease(from, lease, &mut self.io, &self.config);
             }
             Message::Renewed { bags, term } => {

@@ -23,7 +23,7 @@ use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::summary::Summary;
 use idlewood_scheduler::{
     Approval, Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, Finished,
-    Message, Path, Peer, Record, Replication, Request, SmallOutput, Speaker, Submission, TaskId, TaskOutcome,
+    Message, Path, Peer, Record, Replication, Request, Sizes, SmallOutput, Speaker, Submission, TaskId, TaskOutcome,
     TaskResult,
 };
 use rand::rngs::ChaCha8Rng;
@@ -310,6 +310,10 @@ impl Source<'_> {
                 drop: self.ranges(),
                 rest: self.time(),
                 key: self.maybe(|source| [source.number() as u8; 32].into()),
+                sizes: self.maybe(|source| {
+                    let BagHeader { task_mops, application_size_mops, .. } = source.header();
+                    Sizes { task_mops, application_size_mops }
+                }),
             },
             11 => {
                 let bags = (0..self.below(5)).map(|_| (self.bag(), self.number())).collect();
@@ -802,7 +806,7 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
     let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
     host.give(Event::Received {
         from,
-        message: Message::Lease { bag: BagId([0; 32]), version, submitter, term, drop, rest, key: None },
+        message: Message::Lease { bag: BagId([0; 32]), version, submitter, term, drop, rest, key: None, sizes: None },
     });
     let id = |number: u32| {
         let mut id = [0; 32];

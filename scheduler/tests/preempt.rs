@@ -141,7 +141,8 @@ impl Machine {
                     self.holding.insert(bag, (version, ranges.len()));
                     // The submitter answers every `Holding`.
                     let (term, drop, rest) = (Duration::from_secs(60), IntervalSet::new(), Duration::ZERO);
-                    let message = Message::Lease { bag, version, submitter: None, term, drop, rest, key: None };
+                    let message =
+                        Message::Lease { bag, version, submitter: None, term, drop, rest, key: None, sizes: None };
                     events.push_back(Event::Received { from: PeerId([1; 32]), message });
                 }
             }
@@ -443,6 +444,7 @@ fn a_preempted_task_can_be_dropped() {
         drop: IntervalSet::from(0..1),
         rest: Duration::ZERO,
         key: None,
+        sizes: None,
     };
     machine.give(Event::Received { from: PeerId([1; 32]), message: lease.clone() });
     machine.give(Event::Received { from: PeerId([1; 32]), message: lease });
@@ -537,7 +539,7 @@ proptest! {
                         term: Duration::from_secs(60),
                         drop: IntervalSet::from(index..index + 1),
                         rest: Duration::ZERO,
-        key: None,
+        key: None, sizes: None,
                     };
                     machine.give(Event::Received { from: PeerId([1; 32]), message: lease });
                 }

@@ -9,7 +9,7 @@ use idlewood_overlay::{Contact, Node, PeerId, Side, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, DeclineReason, DecodeError, Message, Path, Record,
-    RecordError, Replication, Reputation, Request, SmallOutput, Speaker, TaskResult,
+    RecordError, Replication, Reputation, Request, Sizes, SmallOutput, Speaker, TaskResult,
 };
 
 fn contact(byte: u8) -> Contact {
@@ -103,6 +103,7 @@ fn messages() -> Vec<Message> {
             drop: IntervalSet::new(),
             rest: Duration::ZERO,
             key: Some([3; 32].into()),
+            sizes: Some(Sizes { task_mops: 10.0, application_size_mops: 400.0 }),
         },
         Message::Lease {
             bag: bag().id,
@@ -112,6 +113,7 @@ fn messages() -> Vec<Message> {
             drop: IntervalSet::from(4..5),
             rest: Duration::ZERO,
             key: None,
+            sizes: None,
         },
         Message::Renewal { executor: speaker(2), bags: vec![(bag().id, 6), (BagId([8; 32]), 70)] },
         Message::Renewed { bags: vec![(bag().id, 6)], term: Duration::from_secs(60) },
@@ -331,7 +333,7 @@ fn impossible_messages_are_refused() {
     let renewal = Message::Renewal { executor: astray(), bags: Vec::new() };
     assert_eq!(Message::decode(&renewal.encode()), Err(DecodeError::Invalid("renewal")));
     let (submitter, term, drop, rest) = (Some(astray()), Duration::ZERO, IntervalSet::new(), Duration::ZERO);
-    let lease = Message::Lease { bag: bag().id, version: 0, submitter, term, drop, rest, key: None };
+    let lease = Message::Lease { bag: bag().id, version: 0, submitter, term, drop, rest, key: None, sizes: None };
     assert_eq!(Message::decode(&lease.encode()), Err(DecodeError::Invalid("lease")));
     for (speed_mops, stretch) in [
         (f64::NAN, 0.0),

@@ -9,7 +9,7 @@ use idlewood_overlay::Time;
 use super::bags_before::BagsBefore;
 use super::outbox::Outbox;
 use super::updates::Updates;
-use crate::bag::{BagHeader, BagKey, Checkpoint, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
+use crate::bag::{BagHeader, BagKey, Checkpoint, HELD_INTERVALS_MAX, Request, Sizes, TaskId, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::{Message, RESULTS_MAX};
@@ -115,13 +115,24 @@ impl HeldBag {
             .fold(self.updates.holding_due(), Time::min)
     }
 
-    /// Whether both headers can be of one bag: all fields are constant but the submitter's address and, while it is not
-    /// declared, the task size.
+    /// Takes the sizes that the submitter says itself; returns whether they are other ones. Of a bag whose work is not declared the
+    /// task size changes all the time, and alone is no reason.
+    pub(super) fn correct_sizes(&mut self, sizes: Sizes) -> bool {
+        let known = self.bag.sizes();
+        let is_other = known.application_size_mops != sizes.application_size_mops
+            || self.bag.declared && known.task_mops != sizes.task_mops;
+        if is_other {
+            let Sizes { task_mops, application_size_mops } = sizes;
+            (self.bag.task_mops, self.bag.application_size_mops) = (task_mops, application_size_mops);
+        }
+        is_other
+    }
+
+    /// Whether both headers can be of one bag: all fields are constant but the submitter's address. The sizes are no sign, since
+    /// anybody may have written them into a request: the submitter says them again with its `Lease`.
     pub(super) fn agrees_with(&self, bag: &BagHeader) -> bool {
-        let BagHeader { id, submitter, tasks, task_mops, application_size_mops, declared } = &self.bag;
+        let BagHeader { id, submitter, tasks, declared, .. } = &self.bag;
         (*id, submitter.peer, *tasks, *declared) == (bag.id, bag.submitter.peer, bag.tasks, bag.declared)
-            && *application_size_mops == bag.application_size_mops
-            && (!declared || *task_mops == bag.task_mops)
     }
 
     /// Whether the bag's tasks here, with those of this request, fit in one `Holding` and one record.

@@ -358,7 +358,7 @@ fn laden(config: &Config) -> (Executor, Io) {
         let (submitter, term, drop) = (None, Duration::from_secs(60), IntervalSet::new());
         executor.lease(
             contact(1).peer,
-            Lease { bag: id, version, submitter, term, drop, rest: Duration::ZERO, key: None },
+            Lease { bag: id, version, submitter, term, drop, rest: Duration::ZERO, key: None, sizes: None },
             &mut io,
             config,
         );
@@ -373,7 +373,8 @@ fn a_machine_rests_when_a_lease_asks_and_all_tasks_failed() {
     let config = Config::default();
     let (mut executor, mut io) = laden(&config);
     let (bag, drop, rest) = (BagId([1; 32]), IntervalSet::new(), Duration::from_secs(60));
-    let asked_to_rest = || Lease { bag, version: 0, submitter: None, term: rest, drop: drop.clone(), rest, key: None };
+    let asked_to_rest =
+        || Lease { bag, version: 0, submitter: None, term: rest, drop: drop.clone(), rest, key: None, sizes: None };
     let is_offered = |executor: &mut Executor, io: &Io| executor.summary(io.now) != Summary::unavailable();
     for failures in 0..=FAILED_IN_ROW {
         executor.lease(contact(1).peer, asked_to_rest(), &mut io, &config);

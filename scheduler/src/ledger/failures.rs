@@ -254,7 +254,10 @@ impl Ledger {
         io.persist(vec![Change::Delete(RecordKey::Placed(bag, executor.peer)), former], Vec::new());
         let drop = placement.ranges.clone();
         let submitter = Some((&io.me).into());
-        io.send(executor.clone(), Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None });
+        io.send(
+            executor.clone(),
+            Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None, sizes: None },
+        );
         let again = self.without_copy(placement.ranges);
         if !again.is_empty() {
             self.counts.reissued += again.len();

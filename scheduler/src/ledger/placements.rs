@@ -77,8 +77,9 @@ impl Ledger {
         let term = self.term(io, config);
         for placement in self.placed.iter() {
             let submitter = Some((&io.me).into());
-            let (drop, rest, key) = (IntervalSet::new(), Duration::ZERO, Some(self.key(io)));
-            let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop, rest, key };
+            let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
+            let (key, sizes) = (Some(self.key(io)), Some(self.bag.sizes()));
+            let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop, rest, key, sizes };
             io.send(placement.executor.clone(), lease);
         }
     }
@@ -119,7 +120,8 @@ impl Ledger {
         let drop = if self.is_closed() { IntervalSet::from(0..self.bag.tasks) } else { IntervalSet::new() };
         let drop = io.recorded(executor.peer, self.bag.id, drop);
         let (submitter, rest) = (Some((&io.me).into()), Duration::ZERO);
-        let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop, rest, key: None };
+        let lease =
+            Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop, rest, key: None, sizes: None };
         io.send(executor.clone(), lease);
         None
     }
@@ -265,10 +267,10 @@ impl Ledger {
         let Holding { executor, version, attempt, ranges, finished } = holding;
         let (term, submitter) = (self.term(io, config), Some((&io.me).into()));
         let (bag, rest) = (self.bag.id, self.avoided.avoided_for(executor.peer, io.now));
-        let lease = |drop, key| Message::Lease { bag, version, submitter, term, drop, rest, key };
+        let lease = |drop, key, sizes| Message::Lease { bag, version, submitter, term, drop, rest, key, sizes };
         if self.is_closed() {
             let drop = io.recorded(executor.peer, bag, ranges);
-            io.send(executor, lease(drop, None));
+            io.send(executor, lease(drop, None, None));
             return;
         }
         let mine = match self.placed.of(executor.peer) {
@@ -285,8 +287,10 @@ impl Ledger {
         let dropped = back.difference(&awaited);
         // An executor with results needs the key, too: it signs them with what the manifest says.
         let reads = !keep.is_empty() || !awaited.is_empty();
-        let message = lease(io.recorded(executor.peer, bag, dropped.clone()), reads.then(|| self.key(io)));
         let changed = !lost.is_empty() || !gained.is_empty();
+        // Most machines have them right, and where this message is lost the next tasks bring another one.
+        let sizes = (!gained.is_empty()).then(|| self.bag.sizes());
+        let message = lease(io.recorded(executor.peer, bag, dropped.clone()), reads.then(|| self.key(io)), sizes);
         // A task that it is to try again may be listed from before it was told to forget its result.
         let withdrawn = self.votes.is_retried(executor.peer, &keep);
         self.waiting.take(&gained);
@@ -354,7 +358,7 @@ impl Ledger {
         }
         let (drop, submitter) = (ranges.difference(&kept), Some((&io.me).into()));
         let rest = Duration::ZERO;
-        io.send(executor, Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None });
+        io.send(executor, Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None, sizes: None });
     }
 
     /// Has tasks issued again whose request timed out or whose lease ended.
@@ -383,5 +387,8 @@ impl Ledger {
 /// Answers an executor about a bag that is unknown here: it is to drop these tasks.
 pub(crate) fn refuse(bag: BagId, executor: Contact, version: u64, ranges: IntervalSet, io: &mut Io) {
     let (term, rest) = (Duration::ZERO, Duration::ZERO);
-    io.send(executor, Message::Lease { bag, version, submitter: None, term, drop: ranges, rest, key: None });
+    io.send(
+        executor,
+        Message::Lease { bag, version, submitter: None, term, drop: ranges, rest, key: None, sizes: None },
+    );
 }

@@ -14,7 +14,8 @@ use proptest::prelude::*;
 use super::issues::Issue;
 use super::placed::Placement;
 use super::*;
-use crate::bag::{BagId, BlobId, HELD_INTERVALS_MAX};
+use crate::bag::{BagId, BlobId, HELD_INTERVALS_MAX, TaskId};
+use crate::peer::Effect;
 
 pub(super) const TASKS: u64 = 40;
 

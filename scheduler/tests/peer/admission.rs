@@ -146,7 +146,7 @@ fn a_fresh_bag_without_blobs_begins_when_the_key_comes() {
         let Message::Lease { bag, submitter, term, drop, rest, .. } = lease(version, IntervalSet::new()) else {
             unreachable!()
         };
-        Message::Lease { bag, version, submitter, term, drop, rest, key }
+        Message::Lease { bag, version, submitter, term, drop, rest, key, sizes: None }
     };
     let (version, _) = host.holdings()[0];
     host.receive(5, lease_with(version, Some([5; 32].into())));
@@ -251,7 +251,7 @@ fn a_bag_is_no_older_than_its_manifest() {
             host.receive(
                 5,
                 forged(number, |request| {
-                    (request.age, request.bag.task_mops) = (said, 1000.0 * number as f64);
+                    (request.age, request.bag.tasks) = (said, 100 * number);
                 }),
             );
             let released = host.persisted.iter().rev().find_map(|record| match record {

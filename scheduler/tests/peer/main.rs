@@ -25,7 +25,7 @@ use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     AGE_MAX, Approval, Asker, BagHeader, BagId, BagKey, BlobId, Change, Checkpoint, Config, DeclineReason, Effect,
     Event, Finished, MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record, RecordKey, Replication, Request, Seed,
-    Speaker, Submission, SubmitError, TaskId, TaskOutcome, TaskResult,
+    Sizes, Speaker, Submission, SubmitError, TaskId, TaskOutcome, TaskResult,
 };
 
 const BAG: BagId = BagId([7; 32]);
@@ -285,7 +285,7 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
 
 fn lease(version: u64, drop: IntervalSet) -> Message {
     let (term, rest) = (Duration::from_secs(60), Duration::ZERO);
-    Message::Lease { bag: BAG, version, submitter: None, term, drop, rest, key: None }
+    Message::Lease { bag: BAG, version, submitter: None, term, drop, rest, key: None, sizes: None }
 }
 
 /// A request for tasks of a bag of a million, of which so many machines may get a part.

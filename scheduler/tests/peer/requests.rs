@@ -8,10 +8,8 @@ fn requests_that_contradict_the_bag_are_refused() {
     host.receive(1, request(1, 0, 0..5));
     host.receive(1, lease(host.holdings()[0].0, IntervalSet::new()));
     let before = (host.peer.held(), host.holdings());
-    let changes: [fn(&mut Request); 5] = [
+    let changes: [fn(&mut Request); 3] = [
         |request| request.bag.tasks = 1 << 40,
-        |request| request.bag.task_mops = 1.0,
-        |request| request.bag.application_size_mops = 1.0,
         |request| request.bag.declared = false,
         |request| request.bag.submitter.peer = PeerId([5; 32]),
     ];
@@ -21,6 +19,37 @@ fn requests_that_contradict_the_bag_are_refused() {
     }
     host.receive(1, forged(9, |_| {}));
     assert_eq!(host.peer.held()[0].waiting + host.peer.held()[0].running, 15);
+}
+
+/// Whoever is on a request's way can write other sizes into it. They keep out no tasks, and the submitter corrects them.
+#[test]
+fn a_bags_sizes_are_those_that_its_submitter_says() {
+    let mut host = Host::new(2);
+    host.receive(5, forged(1, |request| (request.bag.task_mops, request.bag.application_size_mops) = (1.0, 1.0)));
+    let sizes = |host: &Host| {
+        let held = host.store.values().find_map(|record| match record {
+            Record::Held { bag, .. } => Some((bag.task_mops, bag.application_size_mops, bag.clone())),
+            _ => None,
+        });
+        held.map(|(task_mops, application_size_mops, _)| (task_mops, application_size_mops))
+    };
+    assert_eq!(sizes(&host), Some((1.0, 1.0)));
+    let before = host.peer.held()[0].waiting + host.peer.held()[0].running;
+    host.receive(1, forged(2, |request| request.ranges = IntervalSet::from(50..60)));
+    assert_eq!(host.peer.held()[0].waiting + host.peer.held()[0].running, before + 10, "the true request is taken");
+    let said = |from, version| {
+        let Message::Lease { bag, submitter, term, drop, rest, key, .. } = lease(version, IntervalSet::new()) else {
+            unreachable!()
+        };
+        let sizes = Some(Sizes { task_mops: 1000.0, application_size_mops: 1e5 });
+        (from, Message::Lease { bag, version, submitter, term, drop, rest, key, sizes })
+    };
+    let version = host.holdings().last().expect("it asks").0;
+    for (from, expected) in [(5, (1.0, 1.0)), (1, (1000.0, 1e5))] {
+        let (from, message) = said(from, version);
+        host.receive(from, message);
+        assert_eq!(sizes(&host), Some(expected), "by machine {from}");
+    }
 }
 
 #[test]

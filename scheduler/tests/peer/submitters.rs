@@ -28,6 +28,7 @@ fn only_the_submitters_lease_changes_its_address() {
             drop: IntervalSet::new(),
             rest: Duration::ZERO,
             key: None,
+            sizes: None,
         },
     );
     let before = host.holding_receivers().len();
@@ -146,6 +147,7 @@ fn a_restarted_submitter_sends_executors_its_address() {
         drop: IntervalSet::new(),
         rest: Duration::ZERO,
         key: None,
+        sizes: None,
     };
     executor.receive(1, unasked);
     executor.pass(seconds(0.1));

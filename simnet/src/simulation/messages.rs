@@ -213,6 +213,7 @@ mod tests {
             drop: IntervalSet::default(),
             rest: Duration::ZERO,
             key: None,
+            sizes: None,
         };
         let around = Arc::make_mut(&mut simulation.around);
         around.scenario.overhead_bytes = around.scenario.bandwidth_bytes_s / 10 - size_of(&lease).bytes;

@@ -66,7 +66,7 @@ fn one_renewal_covers_bags_due_now_and_soon() {
     let (bag, drop) = (bags[0].0, IntervalSet::new());
     executor.lease(
         contact(1).peer,
-        Lease { bag, version: 0, submitter: None, term, drop, rest: Duration::ZERO, key: None },
+        Lease { bag, version: 0, submitter: None, term, drop, rest: Duration::ZERO, key: None, sizes: None },
         &mut io,
         &config,
     );
