@@ -1,8 +1,8 @@
-//! One simulated machine: its peer, its disk, the tasks that run on it, and the hash of all that its peer was given
-//! and answered.
+//! One simulated machine: the `Machine` that ships, its disk, its link, its workers and their tasks, and a hash of the
+//! events that it was given and of its orders.
 //!
-//! The clock of a peer starts with its machine, as a driver's does: nothing in the protocol may depend on clocks that
-//! agree. A host holds no other machine's state and draws only from its own streams.
+//! The clock of a machine starts when the machine does, as in the agent: the protocol may not rely on clocks that
+//! agree. A host holds no state of other machines, and draws random numbers from streams of its own only.
 
 use std::collections::BTreeSet;
 
@@ -24,8 +24,8 @@ use crate::workload::{bandwidths_bytes_s, slots, speed_mops};
 
 /// Wall-clock time at the start of the simulation: 2026-01-01 UTC. No result depends on it.
 pub(crate) const EPOCH: WallTime = WallTime(1_767_225_600_000_000);
-/// Events that one machine may have at one instant before we call it a live-lock: the writes of a flush, some for each of very many
-/// machines, become durable at one.
+/// Most events of one machine at one instant; more are a live-lock. The writes of a flush become durable at one
+/// instant, and may be several for each of very many machines.
 const EVENTS_AT_ONE_INSTANT_MAX: u32 = 1_000_000;
 
 /// How a try of a task ends.
@@ -33,7 +33,7 @@ const EVENTS_AT_ONE_INSTANT_MAX: u32 = 1_000_000;
 pub(crate) enum Ending {
     Success,
     Failure,
-    /// Its worker dies.
+    /// The worker dies.
     Crash,
 }
 
@@ -44,33 +44,33 @@ pub(crate) struct Host {
     pub(crate) speed_mops: f64,
     pub(crate) churn: Churn,
     pub(crate) owner: Owner,
-    /// Whether it makes results up.
+    /// Whether the machine makes results up.
     pub(crate) lies: bool,
-    /// What its router does with what others send through it, where that is not what it should.
+    /// What its router does wrong with the requests that pass it, if anything.
     pub(crate) bad_routing: Option<BadRouting>,
-    /// Which bags its owner declines, in percent.
+    /// Share of all bags that its owner declines, in percent.
     declines_percent: f64,
     seed: u64,
-    /// Draws for the messages that it sends.
+    /// Draws what becomes of the messages and outputs that it sends.
     pub(crate) network_rng: SmallStream,
-    /// For whom it joins through.
+    /// Draws the machine through which it joins.
     pub(crate) contact_rng: SmallStream,
-    /// For how tries of tasks end here.
+    /// Draws how tries of tasks end on it.
     ending_rng: SmallStream,
-    /// For outputs that do not come.
+    /// Draws which fetches of outputs fail.
     fetch_rng: SmallStream,
     pub(crate) link: Link,
     pub(crate) store: Store,
-    /// Outputs that are on their way here.
+    /// Fetches of outputs that are under way to this machine.
     pub(crate) fetches: BTreeSet<FetchId>,
     pub(crate) condition: Condition,
     /// None while the machine is down.
     machine: Option<Machine>,
-    /// Counts its starts: what was meant for an earlier life is void.
+    /// Number of its starts. An occurrence that was planned in an earlier life is void.
     pub(crate) life: u32,
-    /// Counts its crashes: what waited in the uplink then is lost.
+    /// Number of its crashes. Messages that waited in the uplink at a crash are lost.
     pub(crate) crashes: u32,
-    /// Of the last life; it stands with the identity, in a place that no failure reaches.
+    /// Incarnation of the last life. Like the identity it survives every failure.
     incarnation: u64,
     /// When this life began.
     started: Time,
@@ -81,9 +81,9 @@ pub(crate) struct Host {
     sequence: u64,
     /// When the pending wake is due.
     wake: Option<Time>,
-    /// The last instant with an event, and how many there were.
+    /// The last instant with an event, and the number of events at that instant.
     instant: (Time, u32),
-    /// Digest of everything that the peers of this machine were given and answered.
+    /// Digest of the events that the machine was given, and of its orders, in all its lives.
     pub(crate) trace: u64,
 }
 
@@ -136,23 +136,23 @@ impl Host {
         self.machine.as_ref().map(Machine::peer)
     }
 
-    /// Whether this life of the machine goes on.
+    /// Whether the machine is up, and in this life.
     pub(crate) fn lives(&self, life: u32) -> bool {
         self.is_up() && self.life == life
     }
 
-    /// How others reach it, as far as a stranger knows. Its address is its number: nothing dials it, but messages
-    /// are as long as with addresses.
+    /// The machine's contact, as far as a stranger knows it. The number of the machine stands for its address: nothing
+    /// dials it, but messages have an address in them, as in the agent.
     pub(crate) fn contact(&self) -> Contact {
         Contact { peer: self.id, incarnation: 0, address: self.index.to_string().into(), nonce: None }
     }
 
-    /// What its wall clock shows.
+    /// What the machine's wall clock shows.
     pub(crate) fn wall(&self, now: Time) -> WallTime {
         self.condition.wall(EPOCH + now.since(Time::ZERO))
     }
 
-    /// The machine is switched on; its peer knows what is on the disk. `expects_grid`: it will be given a contact.
+    /// Switches the machine on, and restores its peer from the disk. `expects_grid`: the peer will be given a contact.
     ///
     /// # Panics
     /// When the peer refuses the scenario's settings, which [`Scenario::validate`] excludes.
@@ -183,14 +183,14 @@ impl Host {
         self.machine = Some(Machine::new(peer, &config, settings, Time::ZERO));
     }
 
-    /// The power is cut. `queue_lost`: what it held for others is gone too.
+    /// Cuts the machine's power. `queue_lost`: the tasks that it held for others, and their outputs, are lost too.
     pub(crate) fn crash(&mut self, queue_lost: bool, now: Time) {
         self.crashes += 1;
         self.link.crash(now);
         self.go_down(queue_lost, now);
     }
 
-    /// Its peer has left in good order: nothing of what it sent is lost.
+    /// Switches the machine off after its peer has left in good order: messages in the uplink are still sent.
     pub(crate) fn leave(&mut self, now: Time) {
         self.link.leave(now);
         self.go_down(false, now);
@@ -227,7 +227,8 @@ impl Host {
         }
     }
 
-    /// When the pending wake has to be replaced by an earlier one: its time.
+    /// Plans a wake if the machine has to be woken, and no pending wake is early enough; returns the time of the new
+    /// one.
     pub(crate) fn arm(&mut self, now: Time) -> Option<Time> {
         let deadline = self.deadline()?.max(now);
         if self.wake.is_some_and(|wake| wake <= deadline) {
@@ -237,7 +238,7 @@ impl Host {
         self.wake
     }
 
-    /// A wake fires: whether it is the pending one and the peer has something to do.
+    /// A wake fires. True if it is the pending one, and the machine has something to do now.
     pub(crate) fn wakes(&mut self, now: Time) -> bool {
         if self.wake != Some(now) {
             return false;
@@ -252,7 +253,7 @@ impl Host {
         Some(self.condition.moment(self.started, deadline))
     }
 
-    /// The place in the global order of an event that this machine causes.
+    /// The key of the next event that this machine causes: the event's place in the order of all events.
     pub(crate) fn key(&mut self, at: Time, target: HostIndex) -> Key {
         self.sequence += 1;
         Key { at, target, source: self.index, sequence: self.sequence }
@@ -260,7 +261,7 @@ impl Host {
 
     // ---- the owner ----
 
-    /// What its owner says of a bag of somebody else.
+    /// Whether its owner takes a bag of another machine; if not, the reason.
     pub(crate) fn verdict(&self, bag: BagId) -> Result<(), DeclineReason> {
         let drawn = digest(self.seed, "verdict", u64::from(self.index));
         let mut first = [0; 8];
@@ -271,10 +272,10 @@ impl Host {
 
     // ---- tasks ----
 
-    /// A worker is given a job.
+    /// Gives a worker a job.
     ///
     /// # Panics
-    /// When the owner does not want the bag, or as [`Workers::give`]: the machine broke its promise.
+    /// When the owner declines the job's bag, and where [`Workers::give`] panics: the machine broke its promise.
     pub(crate) fn run(&mut self, slot: usize, job: JobId, task: TaskId, work_mops: f64, now: Time) -> Option<Going> {
         let is_own = || self.peer().is_some_and(|peer| peer.bag(task.bag).is_some());
         assert!(
@@ -285,7 +286,8 @@ impl Host {
         self.workers.give(slot, Job::new(job, task, work_mops, self.speed_mops), now)
     }
 
-    /// How a try ends that has run for as long as it takes. A machine that makes results up runs nothing that could fail.
+    /// Draws how a try of a task ends that has run for its full time. A machine that makes results up runs nothing that
+    /// could fail.
     pub(crate) fn ending(&mut self, scenario: &Scenario) -> Ending {
         if self.lies || !scenario.has_failing_tries() {
             return Ending::Success;
@@ -300,38 +302,38 @@ impl Host {
         }
     }
 
-    /// Whether an output that another machine has does not come this time.
+    /// Draws whether this fetch of another machine's output fails.
     pub(crate) fn misses(&mut self, scenario: &Scenario) -> bool {
         happens(&mut self.fetch_rng, scenario.unfetched_percent)
     }
 
-    /// The lid is shut: nothing is handled, and tasks stand still.
+    /// The lid is shut: the machine handles nothing, and its tasks stand still.
     pub(crate) fn shut(&mut self, pause: Pause, now: Time) {
         self.condition.pause = Some(pause);
         self.workers.shut(true, now);
     }
 
-    /// The lid is opened: the tasks that go on.
+    /// The lid is opened; returns the tasks that go on.
     pub(crate) fn open(&mut self, now: Time) -> Vec<Going> {
         self.condition.pause = None;
         self.workers.shut(false, now)
     }
 }
 
-/// Which share of all bags the owner of a machine declines, in percent.
+/// Draws the share of all bags that the owner of a machine declines, in percent.
 fn declines_percent(scenario: &Scenario, number: u64) -> f64 {
     let mut rng = SmallStream::new(scenario.seed, "choosy", number);
     if happens(&mut rng, scenario.choosy_percent) { rng.random::<f64>() * 100.0 } else { 0.0 }
 }
 
-/// The identity of a machine: its number, and 28 bytes that differ from run to run.
+/// The identity of a machine: its number, and 28 bytes that differ from seed to seed.
 fn peer_id(seed: u64, index: HostIndex) -> PeerId {
     let mut id = digest(seed, "identity", u64::from(index));
     id[..4].copy_from_slice(&index.to_be_bytes());
     PeerId(id)
 }
 
-/// The number of the machine that has this identity, if there is one in the run.
+/// The number of the machine that has this identity, if the simulation has that machine.
 pub(crate) fn host_index(id: PeerId) -> HostIndex {
     u32::from_be_bytes([id.0[0], id.0[1], id.0[2], id.0[3]])
 }

@@ -1,6 +1,8 @@
-//! Validation of a scenario: each number within what the simulator can do, each file where something reads it.
+//! Validation of a scenario: the simulator can do what each number says, each setting that reads a file has one, and
+//! each file that is named is read.
 //!
-//! A sentence begins with the name of the field, or with that of its flag, so that [`Scenario::parse`] finds its line.
+//! A refusal is a sentence that begins with the name of the field, or of the field's flag. By that name
+//! [`Scenario::parse`] finds the field's line in the scenario's file.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -39,7 +41,7 @@ impl Scenario {
         self.peer.validate()
     }
 
-    /// The grid, and what its machines are like.
+    /// How many machines there are, what they are like, and how long the simulation lasts.
     fn check_machines(&self) -> Result<(), String> {
         check((1..=1_000_000).contains(&self.nodes), "nodes must be between 1 and 1000000")?;
         check(PERCENT.contains(&self.liars_percent), "liars_percent must be between 0 and 100")?;
@@ -62,7 +64,7 @@ impl Scenario {
         check(is_at_least_a_second(self.horizon), "horizon must be between 1s and 366d")
     }
 
-    /// Who is present when.
+    /// When machines are up, and when their owners are there.
     fn check_presence(&self) -> Result<(), String> {
         check(self.churn.is_none_or(is_at_least_a_second), "churn must be none or a mean session between 1s and 366d")?;
         check(self.downtime <= HORIZON_MAX, "downtime must be at most 366d")?;
@@ -129,7 +131,7 @@ impl Scenario {
         )
     }
 
-    /// Failures of tasks and of fetches.
+    /// Checkpoints, and failures of tasks and of fetches.
     fn check_misfortunes(&self) -> Result<(), String> {
         check(
             self.checkpoint_interval.is_none_or(is_at_least_a_second),
@@ -217,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_is_valid_and_nonsense_is_refused_by_name() {
+    fn the_default_is_valid_and_each_refusal_names_the_field() {
         assert_eq!(Scenario::default().validate(), Ok(()));
         let refused = |scenario: Scenario, name: &str| {
             let sentence = scenario.validate().unwrap_err();

@@ -1,4 +1,4 @@
-//! What machines do besides messages: durable writes, tasks, and fetches of outputs by submitters.
+//! What simulated machines do besides sending messages: they write to disks, run tasks, and fetch outputs.
 
 use std::time::Duration;
 
@@ -15,11 +15,12 @@ use crate::event_queue::HostIndex;
 use crate::host::{Ending, host_index};
 use crate::workers::Going;
 
-/// How long a fetch may take beyond the time that it and what goes before it on the link need: our choice, an agent's
-/// patience.
+/// How long a fetch may take beyond the time that its own bytes, and those of other outputs, need on the link. Our
+/// choice: an agent's patience.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Larger outputs are fetched. Agents send larger ones with a result; here the disks of all machines are in memory.
+/// Largest output that is sent with its result; larger ones are fetched. The limit of agents is higher; in a simulation
+/// the disks of all machines are in memory.
 const OUTPUT_IN_RESULT_BYTES_MAX: usize = 256;
 
 impl Shard {
@@ -41,7 +42,7 @@ impl Shard {
 
     // ---- tasks ----
 
-    /// An order about workers and what they run.
+    /// Carries out an order about workers and their jobs.
     pub(super) fn work(&mut self, host: HostIndex, order: WorkOrder, around: &Surroundings) {
         let now = self.now;
         let machine = self.host_mut(host);
@@ -69,7 +70,7 @@ impl Shard {
             }
             WorkOrder::Thaw { slot } => {
                 let (task, going) = machine.workers.freeze(slot, false, now);
-                // Where it has ended, another begins.
+                // If another job begins, the frozen one has ended.
                 let is_there = going.is_none_or(|going| going.began.is_none());
                 task.filter(|_| is_there).into_iter().for_each(|task| self.tell(host, Observed::Thawed(task)));
                 self.go_on(host, going);
@@ -82,12 +83,12 @@ impl Shard {
             WorkOrder::Forget { job } => {
                 machine.preparing.remove(&job);
             }
-            // Simulated tasks need nothing and take no memory.
+            // Simulated tasks need no files, and take no memory.
             WorkOrder::KeepExample { .. } | WorkOrder::ForgetExample { .. } | WorkOrder::TellNoMemory { .. } => {}
         }
     }
 
-    /// The machine has the manifest at once.
+    /// Prepares a job: a simulated machine has the manifest at once.
     fn prepare(&mut self, host: HostIndex, job: JobId, task: TaskId, attempt: u32) {
         if self.is_watched {
             self.deeds.push((host, Deed::Started { task, attempt }));
@@ -96,13 +97,13 @@ impl Shard {
         self.answer(host, WorkEvent::Prepared { job, memory_bytes: 0, is_example: true });
     }
 
-    /// A worker, or who prepares, answers as soon as the machine can hear it.
+    /// Plans the answer to an order about work: the machine gets it at this instant, as an event of its own.
     fn answer(&mut self, host: HostIndex, event: WorkEvent) {
         let (now, life) = (self.now, self.host(host).life);
         self.cause(host, now, host, Occurrence::Work { life, event });
     }
 
-    /// Gives a machine an event of a job, unless it has forgotten the job.
+    /// Gives a machine such an answer, unless it is that a job is prepared which the machine has forgotten.
     pub(super) fn answered(&mut self, host: HostIndex, event: WorkEvent, around: &Surroundings) {
         if let WorkEvent::Prepared { job, .. } = event
             && !self.host_mut(host).preparing.remove(&job)
@@ -131,7 +132,7 @@ impl Shard {
         self.give(host, WorkEvent::Ended { slot, job, wall, outcome: Some(outcome) }, around);
     }
 
-    /// A worker that was told to stop has stopped.
+    /// A worker has ended the job that it was told to stop.
     pub(super) fn end_killed(&mut self, host: HostIndex, slot: usize, around: &Surroundings) {
         let now = self.now;
         let Some((job, next)) = self.host_mut(host).workers.killed(slot, now) else { return };
@@ -140,7 +141,7 @@ impl Shard {
         self.give(host, WorkEvent::Ended { slot, job, wall, outcome: Some(TaskOutcome::Stopped) }, around);
     }
 
-    /// Result of a task that has run for as long as it takes.
+    /// Result of a task that has run for its full time.
     fn finished(&mut self, host: HostIndex, task: TaskId, work_mops: f64, around: &Surroundings) -> Finished {
         let ending = self.host_mut(host).ending(&around.scenario);
         self.tell(host, Observed::Ended { task, ending });
@@ -197,7 +198,7 @@ impl Shard {
         }
     }
 
-    /// This machine is asked for an output.
+    /// A machine is asked for an output, and begins to send it if it has it.
     pub(super) fn serve(&mut self, host: HostIndex, fetch: Fetch) {
         let now = self.now;
         let machine = self.host_mut(host);
@@ -210,7 +211,7 @@ impl Shard {
         }
     }
 
-    /// The last byte of an output leaves this machine.
+    /// The last byte of an output leaves a machine, unless messages that were sent meanwhile delay it.
     pub(super) fn hand_over(&mut self, host: HostIndex, fetch: Fetch, taken_us: u64, around: &Surroundings) {
         let now = self.now;
         let machine = self.host_mut(host);
@@ -223,7 +224,7 @@ impl Shard {
         self.cause(host, now + travel, fetch.to, Occurrence::FetchArrived { fetch, passed: false });
     }
 
-    /// The last byte of an output comes in.
+    /// The last byte of an output reaches a machine; `passed`: it has also passed the machine's downlink.
     pub(super) fn take_in(&mut self, host: HostIndex, fetch: Fetch, passed: bool, around: &Surroundings) {
         let now = self.now;
         if !passed {
@@ -257,7 +258,7 @@ impl Shard {
 
     // ---- how long a task takes ----
 
-    /// The first task of a bag runs on its submitter's machine, besides all others.
+    /// Runs the first task of a bag on its submitter's machine, beside all other tasks.
     pub(super) fn run_first_task(&mut self, host: HostIndex, bag: BagId, limit: Duration, around: &Surroundings) {
         let task = TaskId { bag, index: 0 };
         let (now, machine) = (self.now, self.host_mut(host));
@@ -280,7 +281,7 @@ impl Shard {
         let task = TaskId { bag, index: 0 };
         let work_mops = cpu.as_secs_f64() * self.host(host).speed_mops;
         let finished = if is_whole {
-            // Its output is made where it is wanted.
+            // The submitter, who wants the output, has it on its own disk.
             let store = &mut self.host_mut(host).store;
             store.produce(task);
             store.fetch(task);
@@ -294,7 +295,8 @@ impl Shard {
     }
 }
 
-/// An output sent with its result, as agents do: zeros, which do not match the hash, but here nobody checks that.
+/// A small output, which is sent with its result, as agents do. It is zeros, which do not have the output's hash: no
+/// simulated machine checks that.
 fn small_output(bytes: u64) -> Option<SmallOutput> {
     let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= OUTPUT_IN_RESULT_BYTES_MAX)?;
     SmallOutput::new(&[0; OUTPUT_IN_RESULT_BYTES_MAX][..bytes])
