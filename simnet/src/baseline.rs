@@ -12,6 +12,7 @@
 //!   earliest deadline at that stretch first; without preemption.
 //! - [`Policy::Fcfs`] serves bags in the order of their arrival.
 //! - [`Policy::MinCentPlus`] is MinCent with idlewood's freedoms, the effective size and preemption by freezing.
+//! - [`speed_split`] knows nothing but the speeds of machines: on a load where it is good, no scheduler can show anything.
 //! - [`offline_bound`] is the smallest maximum stretch of a clairvoyant preemptive schedule on one machine with the
 //!   speed of all.
 //!
@@ -21,9 +22,11 @@
 mod central;
 mod offline;
 mod plan;
+mod split;
 
 pub use central::schedule;
 pub use offline::offline_bound;
+pub use split::speed_split;
 
 use idlewood_overlay::Time;
 
@@ -76,7 +79,7 @@ pub struct Machine {
 }
 
 /// A scheduling problem.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Instance {
     /// All machines.
     pub machines: Vec<Machine>,
@@ -86,6 +89,11 @@ pub struct Instance {
     pub true_mops: Vec<Vec<f64>>,
     /// Time between two checkpoints of a task, in µs, which survive a failure of its machine; none if they do not.
     pub checkpoint_us: Option<i64>,
+    /// Whose bag each is, for schedulers that take a user's bags as one application as ours do (`per_submitter = "line"`); empty
+    /// for those that take each for another user's.
+    pub submitters: Vec<u32>,
+    /// How many tasks the effective size of each bag counts with; empty where that is max(n, machines that are up).
+    pub widths: Vec<u64>,
     /// Later events do not count.
     pub horizon: Time,
 }
@@ -121,7 +129,8 @@ impl Instance {
         let true_mops = if is_varied { bags.iter().enumerate().map(true_mops).collect() } else { Vec::new() };
         let checkpoint_us = scenario.checkpoint_interval.filter(|_| !scenario.queue_lost);
         let checkpoint_us = checkpoint_us.map(|interval| interval.as_micros() as i64);
-        Self { machines: workload::starts(scenario).map(machine).collect(), bags, true_mops, checkpoint_us, horizon }
+        let machines = workload::starts(scenario).map(machine).collect();
+        Self { machines, bags, true_mops, checkpoint_us, horizon, ..Self::default() }
     }
 
     /// True work of a task, in Mop.

@@ -162,11 +162,15 @@ fn fail(sentence: &str, code: u8) -> ExitCode {
 /// The main results; the rest is in the files.
 fn text(plan: &Plan, summary: &Value) -> String {
     let mut text = format!("{}\ncommit {}; files in {}\n", plan.command(), Plan::commit(), plan.out.display());
-    const SHOWN: [&str; 14] = [
+    const SHOWN: [&str; 18] = [
         "ratio_mincent",
         "ratio_mincent_plus",
+        "ratio_mincent_submitters",
+        "ratio_mincent_plus_submitters",
         "ratio_fcfs",
+        "ratio_speed_split",
         "ratio_offline",
+        "share_of_the_way",
         "user_stretch_by_honest",
         "user_small_stretch_by_honest",
         "others_stretch_by_honest",

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::experiment::{Experiment, LABELS, figures, replace};
 
 /// Columns of the tables, in their order, if a row has them; all others are in the summaries.
-const QUANTITIES: [&str; 42] = [
+const QUANTITIES: [&str; 46] = [
     "user_stretch_by_honest",
     "user_small_stretch_by_honest",
     "user_large_stretch_by_honest",
@@ -18,8 +18,12 @@ const QUANTITIES: [&str; 42] = [
     "others_max_stretch_by_honest",
     "ratio_mincent",
     "ratio_mincent_plus",
+    "ratio_mincent_submitters",
+    "ratio_mincent_plus_submitters",
     "ratio_fcfs",
+    "ratio_speed_split",
     "ratio_offline",
+    "share_of_the_way",
     "ratio_fcfs_mincent",
     "ratio_offline_mincent",
     "ratio_mincent_offline",

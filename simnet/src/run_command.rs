@@ -305,7 +305,10 @@ fn simulate(
     let submitters: BTreeSet<Option<u32>> = report.bags.iter().map(|bag| bag.submitter).collect();
     let is_per_submitter = report.scenario.peer.per_submitter != PerSubmitter::Off;
     if arguments.compare && is_per_submitter && submitters.len() < report.bags.len() {
-        eprintln!("the others take each bag for another user's: so do ours with per_submitter = \"off\" in [policy]");
+        eprintln!(
+            "ours take a user's bags for one application, as the rivals do whose names end in submitters; the others take each \
+             for another user's: so do ours with per_submitter = \"off\" in [policy]"
+        );
     }
     let mut others = BTreeMap::new();
     if arguments.compare && is_whole {
@@ -317,8 +320,9 @@ fn simulate(
     let mut stdout = std::io::stdout().lock();
     match arguments.output {
         Output::Text => {
-            let ratios =
-                others.iter().filter(|(name, _)| name.starts_with("ratio_") || name.starts_with("mean_ratio_"));
+            let ratios = others
+                .iter()
+                .filter(|(name, _)| ["ratio_", "mean_ratio_", "share_of"].iter().any(|is| name.starts_with(is)));
             let ratios: String = ratios.map(|(name, value)| format!("{name:<27} {value:.4}\n")).collect();
             write!(stdout, "{report}{ratios}")
         }

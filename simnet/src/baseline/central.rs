@@ -76,7 +76,12 @@ struct Slot {
 /// A bag that has arrived.
 #[derive(Clone, Copy, Debug, Default)]
 struct Queued {
+    /// That of the bag alone, in Mop.
     size: f64,
+    /// n·a, in Mop.
+    own_mops: f64,
+    /// The bags of the same submitter that come before it in that submitter's line, in Mop.
+    before_mops: f64,
     /// Index of the first task that has never begun.
     next: u64,
     waiting: u64,
@@ -179,12 +184,36 @@ impl<'a> Centre<'a> {
     fn arrive(&mut self, bag: usize) {
         let description = &self.instance.bags[bag];
         let width = match self.policy {
-            Policy::MinCentPlus { .. } => description.tasks.max(self.up),
+            Policy::MinCentPlus { .. } => {
+                self.instance.widths.get(bag).copied().unwrap_or(description.tasks.max(self.up))
+            }
             Policy::MinCent | Policy::Fcfs => description.tasks,
         };
+        let own_mops = description.tasks as f64 * description.declared_mops;
         let size = width as f64 * description.declared_mops;
-        self.queue[bag] = Queued { size, waiting: description.tasks, ..Queued::default() };
+        self.queue[bag] = Queued { size, own_mops, waiting: description.tasks, ..Queued::default() };
+        self.insert_in_line(bag);
         self.replan();
+    }
+
+    /// Where a user's bags are one application: a new bag weighs as much as itself and what is left of the smaller ones, and the
+    /// larger ones weigh so much more (docs/adr/0017).
+    fn insert_in_line(&mut self, new: usize) {
+        let Some(&submitter) = self.instance.submitters.get(new) else { return };
+        let key = |centre: &Self, bag: usize| (centre.queue[bag].own_mops, centre.instance.bags[bag].arrival, bag);
+        let new_key = key(self, new);
+        for bag in 0..self.queue.len() {
+            let Queued { waiting, begun, own_mops, .. } = self.queue[bag];
+            if bag == new || self.instance.submitters[bag] != submitter || waiting + begun == 0 {
+                continue;
+            }
+            if key(self, bag) < new_key {
+                let open = (waiting + begun) as f64 / self.instance.bags[bag].tasks as f64;
+                self.queue[new].before_mops += own_mops * open;
+            } else {
+                self.queue[bag].before_mops += new_key.0;
+            }
+        }
     }
 
     fn go_up(&mut self, machine: usize) {
@@ -384,7 +413,8 @@ impl<'a> Centre<'a> {
         }
         let ahead_mops = if is_preemptive { 0.0 } else { begun_mops.iter().sum() };
         let job = |&bag: &usize| {
-            let Queued { size, waiting, .. } = self.queue[bag];
+            let Queued { size, own_mops, before_mops, waiting, .. } = self.queue[bag];
+            let size = size.max(own_mops + before_mops);
             let waiting_mops = waiting as f64 * self.instance.bags[bag].declared_mops;
             let remaining_mops = waiting_mops + if is_preemptive { begun_mops[bag] } else { 0.0 };
             Job { bag, release_s: self.instance.bags[bag].arrival.as_secs_f64(), size, remaining_mops }

@@ -8,7 +8,8 @@ use super::JobProgress;
 use super::case::Case;
 use super::published::{UPDATE_SHARES, quantile_name};
 use super::updates::Updates;
-use crate::baseline::{Instance, Measure, Policy, offline_bound, schedule};
+use crate::baseline::{Instance, Measure, Policy, offline_bound, schedule, speed_split};
+use crate::record::BagRecord;
 use crate::scenario::HORIZON_MAX;
 use crate::simulation::{Execution, Simulation};
 use crate::workload;
@@ -17,6 +18,9 @@ use crate::workload;
 const PROGRESS_STEPS: u64 = 1 << 14;
 /// As many frozen tasks per slot as peers have by default.
 const FROZEN_MAX: usize = 2;
+
+/// The rival that knows nothing.
+const SPEED_SPLIT: &str = "speed_split";
 
 /// Quantities by name, in the order of columns.
 pub(crate) type Values = Vec<(String, f64)>;
@@ -109,11 +113,7 @@ fn stretches(measure: Measure, instance: &Instance, simulation: &Simulation, val
     // A rival's bag is complete when its last task ends, whether or not its submitter knows.
     let ended = bags.iter().map(|bag| bag.ended.or(Some(end)));
     let ended: Vec<Option<Time>> = ended.collect();
-    let rivals = [
-        ("mincent", schedule(instance, Policy::MinCent)),
-        ("mincent_plus", schedule(instance, Policy::MinCentPlus { frozen_max: FROZEN_MAX })),
-        ("fcfs", schedule(instance, Policy::Fcfs)),
-    ];
+    let rivals = rivals(instance, bags);
     // The experiment's own measure comes first and without a prefix.
     let others = [Measure::Application, Measure::Effective, Measure::Dedicated];
     let others = others.into_iter().filter(|other| *other != measure);
@@ -138,6 +138,10 @@ fn stretches(measure: Measure, instance: &Instance, simulation: &Simulation, val
         }
         let bound = offline_bound(instance, &instance.sizes(measure));
         push("ratio_offline", largest / bound);
+        let knows_nothing =
+            rivals.iter().find(|(name, _)| *name == SPEED_SPLIT).map(|(_, completed)| summary(completed).0);
+        // 0 as good as the rival that knows nothing, 1 as good as the bound.
+        share_of_the_way(knows_nothing, largest, bound).into_iter().for_each(|share| push("share_of_the_way", share));
         push("max_stretch_offline", bound);
         push("max_stretch", largest);
         push("mean_stretch", mean);
@@ -151,6 +155,29 @@ fn stretches(measure: Measure, instance: &Instance, simulation: &Simulation, val
             push("ratio_fcfs_offline", fcfs / bound);
         }
     }
+}
+
+/// What became of the bags under each rival. Two of them know whose bag each is, as ours do by default.
+fn rivals(instance: &Instance, bags: &[BagRecord]) -> [(&'static str, Vec<Option<Time>>); 6] {
+    let plus = Policy::MinCentPlus { frozen_max: FROZEN_MAX };
+    // A bag that was never submitted is nobody's.
+    let nobody = |number: usize| u32::MAX - number as u32;
+    let submitters =
+        bags.iter().enumerate().map(|(number, bag)| bag.submitted.map_or(nobody(number), |(host, _)| host));
+    let with_users = Instance { submitters: submitters.collect(), ..instance.clone() };
+    [
+        ("mincent", schedule(instance, Policy::MinCent)),
+        ("mincent_plus", schedule(instance, plus)),
+        ("fcfs", schedule(instance, Policy::Fcfs)),
+        ("mincent_submitters", schedule(&with_users, Policy::MinCent)),
+        ("mincent_plus_submitters", schedule(&with_users, plus)),
+        (SPEED_SPLIT, speed_split(instance, FROZEN_MAX)),
+    ]
+}
+
+/// Which part of the way from the rival that knows nothing to the bound a largest stretch has gone; `None` where there is no way.
+fn share_of_the_way(knows_nothing: Option<f64>, largest: f64, bound: f64) -> Option<f64> {
+    knows_nothing.map(|null| (null - largest) / (null - bound)).filter(|share| share.is_finite())
 }
 
 /// Geometric mean and maximum of the stretches of the one user's bags and of the others', each bag as it was before it
@@ -243,6 +270,7 @@ fn totals(report: &crate::Report, to_the_end: bool, cpu_s: f64, values: &mut Val
         // At the cut-off of a watched run, lost and open tasks are not distinguished.
         push("open_tasks", (report.lost_tasks + report.open_tasks) as f64);
     }
+    push("unaccepted_tasks", report.unaccepted_tasks as f64);
     push("duplicate_tasks", report.duplicate_tasks as f64);
     push("crashes", report.crashes as f64);
     push("preemptions", report.preemptions as f64);

@@ -10,8 +10,18 @@ use super::table::Table;
 use super::{Experiment, Job, Plan};
 
 /// Values of runs that are done to their end; null in the rows of others.
-const OF_THE_END: [&str; 6] =
-    ["ratio_mincent", "ratio_mincent_plus", "ratio_fcfs", "ratio_offline", "unfinished_bags", "lost_tasks"];
+const OF_THE_END: [&str; 10] = [
+    "ratio_mincent",
+    "ratio_mincent_plus",
+    "ratio_mincent_submitters",
+    "ratio_mincent_plus_submitters",
+    "ratio_fcfs",
+    "ratio_speed_split",
+    "ratio_offline",
+    "share_of_the_way",
+    "unfinished_bags",
+    "lost_tasks",
+];
 
 /// The summary of the jobs done so far.
 pub(super) fn of(plan: &Plan, cases: &[Case], jobs: &[Job], table: &Table) -> Value {
@@ -104,7 +114,7 @@ fn by_honest(number: usize, cases: &[Case], jobs: &[Job], table: &Table, row: &m
 /// How the values of a quantity are combined.
 fn how(experiment: Experiment, name: &str) -> Combination {
     match name {
-        "lost_tasks" | "open_tasks" | "duplicate_tasks" | "unfinished_bags" => Combination::Sum,
+        "lost_tasks" | "open_tasks" | "unaccepted_tasks" | "duplicate_tasks" | "unfinished_bags" => Combination::Sum,
         "peak_rss_bytes" | "update_time_max_s" => Combination::Largest,
         _ if ["link_peak", "tree_peak", "data_peak"].iter().any(|peak| name.starts_with(peak)) => Combination::Largest,
         _ if experiment == Experiment::Desktops && name.contains("ratio_") => Combination::Geometric,

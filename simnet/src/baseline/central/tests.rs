@@ -19,13 +19,7 @@ fn instance(speeds: &[f64], bags: Vec<Bag>) -> Instance {
     let horizon = at(1e7);
     let sessions = vec![Session { from: Time::ZERO, to: horizon }];
     let machine = |&speed_mops: &f64| Machine { speed_mops, slots: 1, sessions: sessions.clone() };
-    Instance {
-        machines: speeds.iter().map(machine).collect(),
-        bags,
-        true_mops: Vec::new(),
-        checkpoint_us: None,
-        horizon,
-    }
+    Instance { machines: speeds.iter().map(machine).collect(), bags, horizon, ..Instance::default() }
 }
 
 fn seconds(completed: &[Option<Time>]) -> Vec<f64> {
@@ -44,6 +38,18 @@ fn one_machine_by_hand() {
     // Frozen at 5 s; goes on at 15 s. One machine: the effective size is the paper's.
     assert_eq!(seconds(&schedule(&instance, PLUS)), [50.0, 15.0]);
     assert_eq!(seconds(&schedule(&instance, Policy::MinCentPlus { frozen_max: 0 })), [50.0, 20.0]);
+}
+
+#[test]
+fn a_users_bags_are_one_application_for_who_knows_the_users() {
+    // At 10 Mop/s, frozen at once where that is better: two bags of one user, and one of another, at the same moment.
+    let mut instance = instance(&[10.0], vec![bag(0.0, 1, 100.0), bag(0.0, 1, 100.0), bag(0.0, 1, 150.0)]);
+    assert_eq!(seconds(&schedule(&instance, PLUS)), [10.0, 20.0, 35.0]);
+    // The second of the two weighs 200 Mop, and is due after the other user's.
+    instance.submitters = vec![1, 1, 2];
+    assert_eq!(seconds(&schedule(&instance, PLUS)), [10.0, 35.0, 25.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [10.0, 35.0, 25.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::Fcfs)), [10.0, 20.0, 35.0]);
 }
 
 #[test]
@@ -225,9 +231,8 @@ fn instances() -> impl Strategy<Value = Instance> {
         Instance {
             machines: machines.into_iter().map(machine).collect(),
             bags,
-            true_mops: Vec::new(),
-            checkpoint_us: None,
             horizon: at(1e7),
+            ..Instance::default()
         }
     })
 }
