@@ -119,11 +119,15 @@ pub(crate) fn reproduce(experiment: Experiment, arguments: ExperimentArguments) 
             // Watched runs have no lost tasks, and open ones by intention.
             let ended = || rows.clone().filter(|row| row["lost_tasks"].is_number());
             let sum = |name: &str| ended().filter_map(|row| row[name].as_f64()).sum::<f64>();
-            let (lost_tasks, open_tasks) = (sum("lost_tasks"), sum("open_tasks"));
-            if open_tasks > 0.0 {
-                eprintln!("{open_tasks} tasks were not done when the time of their runs was up");
+            let [lost, open, unaccepted] = ["lost_tasks", "open_tasks", "unaccepted_tasks"].map(sum);
+            if lost + open + unaccepted > 0.0 {
+                let sentence = format!(
+                    "{lost} tasks were lost, {open} not done when the time of their runs was up, and {unaccepted} are of bags that \
+                     no machine accepted"
+                );
+                return fail(&sentence, 1);
             }
-            if lost_tasks > 0.0 { fail(&format!("{lost_tasks} tasks were lost"), 1) } else { printed }
+            printed
         }
         Err(sentence) => fail(&sentence, 2),
     }

@@ -167,6 +167,11 @@ pub struct Report {
     pub finished_executions: u64,
     /// Executions that failed at their end, at most 255 of a task.
     pub failed_executions: u64,
+    /// Work that was done, in Mop: also of tries that failed, were stopped or lost, and of copies.
+    pub executed_mops: f64,
+    /// The share of it that no delivered result came of, at the end of a run: copies that were asked for count, too. First tasks
+    /// that are only measured are left out.
+    pub wasted_work_share: f64,
     /// Executions that ended with their worker's death, at most 255 of a task.
     pub crashed_executions: u64,
     /// Largest (C − r)/w of a bag with the paper's w = n·a, in s/Mop, with r the time of its user's request; unfinished
@@ -271,6 +276,7 @@ impl fmt::Display for Report {
         line("tasks not done yet", self.open_tasks.to_string())?;
         line("tasks of bags not accepted", self.unaccepted_tasks.to_string())?;
         line("tasks run twice", self.duplicate_tasks.to_string())?;
+        line("work thrown away", format!("{:.2} %", 100.0 * self.wasted_work_share))?;
         line("tries failed, crashed", format!("{}, {}", self.failed_executions, self.crashed_executions))?;
         line("maximum stretch", format!("{:.4e} s/Mop", self.max_stretch))?;
         line("mean stretch", format!("{:.4e} s/Mop", self.mean_stretch))?;

@@ -482,8 +482,15 @@ impl Simulation {
         self.shards.iter().for_each(|shard| counts.add(&shard.counts));
         let report = Report::of(&self.around.scenario, &self.world.record, self.now, |bag| self.is_over_for_good(bag));
         let messages: MessageCount = counts.messages.iter().copied().sum();
+        let executed_mops = self.hosts().map(|host| host.workers.ran(self.now).as_secs_f64() * host.speed_mops).sum();
         let sim_s = self.now.as_secs_f64();
         Report {
+            executed_mops,
+            wasted_work_share: if executed_mops > 0.0 {
+                (1.0 - self.delivered_mops() / executed_mops).max(0.0)
+            } else {
+                0.0
+            },
             preemptions: counts.preemptions,
             false_tasks: counts.false_results,
             reclaims: counts.reclaims,
@@ -506,6 +513,16 @@ impl Simulation {
             trace_hash: self.trace_hash(),
             ..report
         }
+    }
+
+    /// True work of the tasks whose results were delivered, each once.
+    fn delivered_mops(&self) -> f64 {
+        let bags = self.world.record.bags().iter().enumerate();
+        let of_bag = |(number, record): (usize, &BagRecord)| -> f64 {
+            let delivered = (0..).zip(&record.tasks).filter(|(_, task)| task.delivered);
+            delivered.map(|(index, _)| workload::work_mops(&self.around.scenario, number, &record.bag, index)).sum()
+        };
+        bags.map(of_bag).sum()
     }
 
     /// Whether no task of an accepted bag will run any more.

@@ -34,13 +34,12 @@ impl Job {
         Self { id, task, work_mops, takes, left, ran, begun, since, serial }
     }
 
-    /// Stops its clock.
-    fn pause(&mut self, now: Time) {
-        if let Some(since) = self.since.take() {
-            let ran = now.since(since);
-            self.ran += ran;
-            self.left = self.left.saturating_sub(ran);
-        }
+    /// Stops its clock; returns how long it ran since it last began to.
+    fn pause(&mut self, now: Time) -> Duration {
+        let ran = self.since.take().map_or(Duration::ZERO, |since| now.since(since));
+        self.ran += ran;
+        self.left = self.left.saturating_sub(ran);
+        ran
     }
 }
 
@@ -73,6 +72,8 @@ pub(crate) struct Workers {
     stand_still: bool,
     are_shut: bool,
     serial: u64,
+    /// How long jobs ran, those that run now left out: the sum over all.
+    ran: Duration,
     /// How long tasks that were interrupted still take from their last checkpoint on.
     checkpoints: BTreeMap<TaskId, Duration>,
     checkpoint_interval: Option<Duration>,
@@ -86,6 +87,7 @@ impl Workers {
             stand_still: false,
             are_shut: false,
             serial: 0,
+            ran: Duration::ZERO,
             checkpoints: BTreeMap::new(),
             checkpoint_interval,
         }
@@ -97,7 +99,7 @@ impl Workers {
         let goes = !self.stand_still && !self.are_shut && !worker.frozen && worker.killed.is_none();
         let job = worker.jobs.front_mut()?;
         if !goes {
-            job.pause(now);
+            self.ran += job.pause(now);
             job.serial = 0;
             return None;
         }
@@ -120,6 +122,12 @@ impl Workers {
 
     fn settle_all(&mut self, now: Time) -> Vec<Going> {
         (0..self.workers.len()).filter_map(|slot| self.settle(slot, now)).collect()
+    }
+
+    /// How long jobs have run by now, the sum over all, also in earlier lives of the machine.
+    pub(crate) fn ran(&self, now: Time) -> Duration {
+        let running = self.workers.iter().filter_map(|worker| worker.jobs.front()?.since);
+        self.ran + running.map(|since| now.since(since)).sum::<Duration>()
     }
 
     /// Gives a worker one job more.
@@ -145,7 +153,7 @@ impl Workers {
         let jobs = &mut self.workers[slot].jobs;
         jobs.front().filter(|job| job.serial == serial && job.since.is_some())?;
         let mut job = jobs.pop_front()?;
-        job.pause(now);
+        self.ran += job.pause(now);
         Some((job, self.settle(slot, now)))
     }
 
@@ -154,7 +162,7 @@ impl Workers {
         let worker = &mut self.workers[slot];
         worker.jobs.front().filter(|job| job.begun)?;
         let mut job = worker.jobs.pop_front()?;
-        job.pause(now);
+        self.ran += job.pause(now);
         let task = job.task;
         worker.killed = Some(job);
         Some(task)
@@ -190,7 +198,7 @@ impl Workers {
     pub(crate) fn go_down(&mut self, queue_lost: bool, now: Time) {
         for worker in &mut self.workers {
             let Some(mut job) = std::mem::take(worker).jobs.pop_front().filter(|job| job.begun) else { continue };
-            job.pause(now);
+            self.ran += job.pause(now);
             let Some(interval) = self.checkpoint_interval else { continue };
             let done_us = (job.takes - job.left).as_micros();
             let kept_us = done_us - done_us % interval.as_micros();
@@ -238,6 +246,7 @@ mod tests {
         assert_eq!((again.end, again.began), (at(1070), None));
         let (ended, next) = workers.finish(0, again.serial, at(1070)).unwrap();
         assert_eq!((ended.task, ended.ran, next), (TASK, Duration::from_secs(100), None));
+        assert_eq!(workers.ran(at(2000)), Duration::from_secs(100));
     }
 
     #[test]
@@ -250,6 +259,7 @@ mod tests {
         // Work done before this life counts.
         workers.go_down(false, at(1025));
         assert_eq!(begin(&mut workers, 2000), Some(at(2040)));
+        assert_eq!(workers.ran(at(2001)), Duration::from_secs(50 + 25 + 1));
         workers.go_down(true, at(2030));
         assert_eq!(begin(&mut workers, 3000), Some(at(3100)));
     }

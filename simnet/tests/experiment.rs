@@ -329,9 +329,9 @@ fn tasks_cut_off_by_the_horizon_are_open_and_not_lost() {
     let [lost_tasks, open_tasks, unfinished_bags] =
         ["lost_tasks", "open_tasks", "unfinished_bags"].map(|name| number(&rows(&summary)[0], name));
     assert!(open_tasks >= unfinished_bags && unfinished_bags > 0.0 && summary["complete"] == true, "{summary}");
-    assert_eq!((lost_tasks, output.status.code()), (0.0, Some(0)), "{summary}");
+    assert_eq!((lost_tasks, output.status.code()), (0.0, Some(1)), "{summary}");
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(stderr.contains(&format!("{open_tasks} tasks were not done")) && !stderr.contains("error"), "{stderr}");
+    assert!(stderr.contains(&format!("0 tasks were lost, {open_tasks} not done")), "{stderr}");
 }
 
 #[test]

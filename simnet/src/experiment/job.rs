@@ -270,6 +270,7 @@ fn totals(report: &crate::Report, to_the_end: bool, cpu_s: f64, values: &mut Val
         // At the cut-off of a watched run, lost and open tasks are not distinguished.
         push("open_tasks", (report.lost_tasks + report.open_tasks) as f64);
     }
+    push("wasted_work_share", report.wasted_work_share);
     push("unaccepted_tasks", report.unaccepted_tasks as f64);
     push("duplicate_tasks", report.duplicate_tasks as f64);
     push("crashes", report.crashes as f64);
