@@ -10,7 +10,8 @@
 
 use std::time::Duration;
 
-use crate::{Member, PeerId, PositionKey, Time};
+use crate::identity::{Member, PeerId, PositionKey};
+use crate::time::Time;
 
 /// A finger that was silent for so long is replaced by a peer that we hear from.
 const STALE: Duration = Duration::from_secs(120);
@@ -200,7 +201,7 @@ impl Fingers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Contact, GridId};
+    use crate::identity::{Contact, GridId};
 
     fn key(byte: u8) -> PositionKey {
         Member::from(PeerId([byte; 32])).key(GridId([0; 32]))

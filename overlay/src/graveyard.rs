@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::{Member, PeerId, Time};
+use crate::identity::{Member, PeerId};
+use crate::time::Time;
 
 const TOMBSTONES_MAX: usize = 512;
 const BOOTSTRAPS_MAX: usize = 32;
@@ -210,7 +211,7 @@ impl Graveyard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Contact;
+    use crate::identity::Contact;
 
     fn contact(byte: u8, incarnation: u64) -> Member {
         Contact { peer: PeerId([byte; 32]), incarnation, address: "".into(), nonce: None }.into()

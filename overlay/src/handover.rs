@@ -11,10 +11,13 @@
 
 use std::time::Duration;
 
-use crate::link::{Prefixes, Slot, refit};
-use crate::message::{Handover, HandoverChild, Load, PayloadCodec};
+use crate::identity::{Member, PeerId};
+use crate::link::Slot;
+use crate::message::{Body, Handover, HandoverChild};
 use crate::overlay::Overlay;
-use crate::{Body, Member, PeerId, Time};
+use crate::payload::{Load, PayloadCodec};
+use crate::subtree::{Prefixes, refit};
+use crate::time::Time;
 
 /// How long a handover waits for the role to arrive.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -2,23 +2,11 @@
 //!
 //! Nothing here changes anything, and nothing of the protocol depends on it.
 
+use crate::identity::Contact;
+use crate::node::{Node, Side};
 use crate::overlay::Overlay;
-use crate::{Contact, Node, Side, Span};
-
-/// How much one peer holds; every part is bounded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sizes {
-    /// Neighbours in the leaf set.
-    pub leaf_set: usize,
-    /// Peers far away on the line.
-    pub fingers: usize,
-    /// Peers that were only heard of.
-    pub heard_of: usize,
-    /// Probes under way.
-    pub probes: usize,
-    /// Lost peers remembered.
-    pub graves: usize,
-}
+use crate::sizes::Sizes;
+use crate::subtree::Span;
 
 impl Overlay {
     /// Whether a look-up is under way, of the own key or of a finger; it excuses a missing side of the leaf set (I3).

@@ -3,9 +3,11 @@
 //!
 //! I1, I3 and I6 to I8 concern several machines, or time: `simnet` checks these.
 
-use crate::link::{Prefixes, Slot};
-use crate::overlay::{NODES, Overlay, SIDES};
-use crate::{Side, State};
+use crate::link::Slot;
+use crate::node::{NODES, SIDES, Side};
+use crate::overlay::Overlay;
+use crate::state::State;
+use crate::subtree::Prefixes;
 
 impl Overlay {
     /// Panics where one of the rules is broken.

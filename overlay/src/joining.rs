@@ -6,8 +6,9 @@
 
 use std::time::Duration;
 
+use crate::identity::{Member, PositionKey};
 use crate::overlay::Overlay;
-use crate::{Member, PositionKey, State};
+use crate::state::State;
 
 /// Neighbours on either side that a joining peer verifies; the others follow once it is a member.
 const JOIN_SIDE_LEN: usize = 3;

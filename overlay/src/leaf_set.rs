@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
-use crate::message::Digest;
-use crate::{Contact, Member, PeerId, PositionKey, Time};
+use crate::digest::Digest;
+use crate::identity::{Contact, Member, PeerId, PositionKey};
+use crate::time::Time;
 
 /// A verified neighbour.
 #[derive(Clone, Debug)]

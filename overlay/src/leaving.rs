@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use rand::RngExt;
 
+use crate::identity::{Contact, Member};
 use crate::joining::JOIN_RETRY_MIN;
-use crate::message::Leave;
+use crate::message::{Body, Leave};
 use crate::overlay::Overlay;
-use crate::{Body, Contact, Member, State};
+use crate::state::State;
 
 impl Overlay {
     pub(crate) fn on_leave(&mut self, sender: &Member, Leave { near, ends }: Leave) {

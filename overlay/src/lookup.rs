@@ -9,8 +9,11 @@ use std::time::Duration;
 use rand::RngExt;
 use rand::seq::{IndexedRandom, IteratorRandom};
 
+use crate::identity::{Member, PeerId, PositionKey};
+use crate::message::Body;
 use crate::overlay::{LOOKUP_PERIOD_MIN, Overlay};
-use crate::{Body, Member, PeerId, PositionKey, State, Time};
+use crate::state::State;
+use crate::time::Time;
 
 /// Peers on either side of the place that an answer names: our choice; three cost a sixth more bytes, and joins took as
 /// many messages.

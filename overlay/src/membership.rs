@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use rand::RngExt;
 
+use crate::identity::{Contact, Member, PeerId};
 use crate::joining::JOIN_RETRY_MAX;
 use crate::leaf_set::{Neighbour, Path};
-use crate::overlay::{NODES, Overlay};
+use crate::message::Body;
+use crate::node::NODES;
+use crate::overlay::Overlay;
 use crate::probe::{Expired, Probe};
-use crate::{Body, Contact, Member, PeerId, State};
+use crate::state::State;
 
 /// A candidate that did not answer is not probed for hearsay again before this.
 const CANDIDATE_TOMBSTONE: Duration = Duration::from_secs(10);

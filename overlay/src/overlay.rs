@@ -17,19 +17,23 @@ use std::time::Duration;
 use rand::RngExt;
 
 use crate::chance::Chance;
+use crate::child::Child;
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::event::{Effect, Event, Notice};
 use crate::finger::Fingers;
 use crate::graveyard::{Graveyard, Tombstones};
 use crate::handover::Handed;
+use crate::identity::{Contact, GridId, Member, PositionKey};
 use crate::leaf_set::{LeafSet, Neighbour, Silence};
 use crate::link::{Refused, Slot, Uplink};
 use crate::lookup::Lookup;
-use crate::message::{PAYLOAD_BYTES_MAX, PayloadCodec, Refusal};
+use crate::message::{Body, Message, Refusal, RootInfo};
+use crate::node::{Node, SIDES};
+use crate::payload::{PAYLOAD_BYTES_MAX, PayloadCodec};
 use crate::probe::Probes;
-use crate::time::micros;
-use crate::{
-    Body, Child, Config, Contact, Counters, Effect, Event, GridId, Member, Message, Node, Notice, PositionKey,
-    RootInfo, Side, State, Time,
-};
+use crate::state::State;
+use crate::time::{Time, micros};
 
 /// Wait before a look-up that follows a change; doubles from there.
 pub(crate) const LOOKUP_PERIOD_MIN: Duration = Duration::from_secs(1);
@@ -149,9 +153,6 @@ pub(crate) struct Notices {
     pub(crate) root: bool,
     pub(crate) left: bool,
 }
-
-pub(crate) const NODES: [Node; 2] = [Node::Leaf, Node::Router];
-pub(crate) const SIDES: [Side; 2] = [Side::Left, Side::Right];
 
 impl Overlay {
     /// A peer alone: member of a grid of one at once.

@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use rand::RngExt;
 
-use crate::overlay::{NODES, Overlay, SIDES};
-use crate::{State, Time};
+use crate::link::Slot;
+use crate::node::{NODES, SIDES};
+use crate::overlay::Overlay;
+use crate::state::State;
+use crate::time::Time;
 
 /// Lost peers probed in one round.
 const GRAVES_PER_ROUND: usize = 4;
@@ -131,7 +134,7 @@ impl Overlay {
         let lease = Duration::from_millis(self.config.child_lease_ms);
         for side in SIDES {
             let slot = &mut self.tree.slots[side as usize];
-            let ended = |slot: &&mut Box<crate::link::Slot>| !slot.is_own_leaf() && slot.heard + lease <= self.now;
+            let ended = |slot: &&mut Box<Slot>| !slot.is_own_leaf() && slot.heard + lease <= self.now;
             if slot.as_mut().filter(ended).is_some() {
                 *slot = None;
                 self.tree.changed = true;

@@ -8,10 +8,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::link::{Prefixes, Refused, Slot, Span, Taken, Uplink, fence};
-use crate::message::{COUNT_MAX, HEIGHT_MAX, Load, Payload};
-use crate::overlay::{NODES, Overlay, SIDES};
-use crate::{Body, GridId, Member, Node, Report, ReportAck, RootInfo, Side, State, Subtree, Verdict};
+use crate::identity::Member;
+use crate::link::{Refused, Slot, Taken, Uplink};
+use crate::message::{Body, Report, ReportAck, RootInfo, Verdict};
+use crate::node::{NODES, Node, SIDES, Side};
+use crate::overlay::Overlay;
+use crate::payload::{Load, Payload};
+use crate::state::State;
+use crate::subtree::{COUNT_MAX, HEIGHT_MAX, Prefixes, Span, Subtree, fence};
 
 /// Refused children that are called back when our gap changes.
 const REFUSED_MAX: usize = 4;
@@ -528,20 +532,6 @@ impl Overlay {
         // believed for as long as the root lives.
         if self.tree.root.as_ref() != Some(&root) {
             self.set_root(root);
-        }
-    }
-}
-
-impl Span {
-    /// Whether such a node can stand on the machine of `sender`: a leaf at one place of the line, a router on the last
-    /// machine of its left half, where its span, of this prefix length, splits.
-    pub(crate) fn holds(&self, sender: &Member, node: Node, grid: GridId, own: u16) -> bool {
-        match node {
-            Node::Leaf => own == 256 && self.l.peer == sender.peer && self.r.peer == sender.peer,
-            Node::Router => {
-                let (key, last) = (sender.key(grid), self.r.key(grid));
-                self.l.key(grid) <= key && key < last && key.common_prefix(&last) == own
-            }
         }
     }
 }
