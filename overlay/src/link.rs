@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use crate::identity::Member;
+use crate::message::Verdict;
 use crate::node::{Node, Side};
 use crate::payload::{Load, Payload, PayloadCodec};
 use crate::subtree::{Prefixes, Subtree};
@@ -33,12 +34,34 @@ pub(crate) struct Slot {
     pub(crate) is_handed: bool,
 }
 
+/// The structure that a child reports.
+#[derive(Clone, Debug)]
+pub(crate) struct Structure {
+    pub(crate) node: Node,
+    /// Rises with every change, within one life of the child.
+    pub(crate) version: u64,
+    pub(crate) tree: Subtree,
+    /// Of the tree's span.
+    pub(crate) prefixes: Prefixes,
+}
+
 /// A child that was refused: it may know a change of the line that has not reached us yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {
     pub(crate) contact: Member,
     pub(crate) node: Node,
     pub(crate) version: u64,
+}
+
+/// What `take_report` did with a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reported {
+    /// Stored.
+    Taken,
+    /// Ignored: a later report is stored already.
+    Late,
+    /// Ignored: of an incarnation that is over.
+    PastLife,
 }
 
 /// What `take_load` did with a payload.
@@ -55,6 +78,44 @@ pub(crate) enum Taken {
 }
 
 impl Slot {
+    /// A child that is linked now, without a payload; `Links::link` numbers its generation.
+    pub(crate) fn new(now: Time, contact: Member, structure: Structure) -> Self {
+        let Structure { node, version, tree, prefixes } = structure;
+        Self {
+            contact,
+            node,
+            version,
+            tree,
+            prefixes,
+            load: Load::default(),
+            generation: 0,
+            heard: now,
+            announced: (0, None),
+            push_after: now,
+            is_handed: false,
+        }
+    }
+
+    /// Stores the structure that this child reports, unless a later report came before.
+    pub(crate) fn take_report(&mut self, now: Time, sender: &Member, structure: Structure) -> Reported {
+        let Structure { version, tree, prefixes, .. } = structure;
+        let is_first = std::mem::take(&mut self.is_handed);
+        if !is_first && sender.incarnation < self.contact.incarnation {
+            // Versions, of payloads too, mean nothing across incarnations.
+            return Reported::PastLife;
+        }
+        let order = |contact: &Member, version| (contact.incarnation, version);
+        if !is_first && order(sender, version) < order(&self.contact, self.version) {
+            return Reported::Late;
+        }
+        if self.contact.incarnation != sender.incarnation {
+            self.load.version = 0;
+        }
+        self.contact = sender.clone();
+        (self.version, self.tree, self.prefixes, self.heard) = (version, tree, prefixes, now);
+        Reported::Taken
+    }
+
     /// Stores a payload if it is newer than the stored one.
     pub(crate) fn take_load(&mut self, load: Payload, codec: &PayloadCodec) -> Taken {
         if load.version <= self.load.version {
@@ -151,6 +212,11 @@ impl Uplink {
         }
     }
 
+    /// Whether the link has a subtree to report to another machine.
+    pub(crate) fn reports(&self) -> bool {
+        self.tree.is_some() && self.target.is_some() && !self.is_own
+    }
+
     /// The parent's machine once it accepted the link.
     pub(crate) fn parent(&self) -> Option<&Member> {
         self.acked.and(self.target.as_ref())
@@ -192,17 +258,20 @@ impl Uplink {
         difference.unwrap_or_else(|| self.load.packed(codec))
     }
 
-    /// The parent says which payload it holds; 0 asks for the whole.
-    pub(crate) fn load_is_held(&mut self, version: u64) {
+    /// The parent keeps the link as of the newest version, and holds this version of the payload; 0 asks for the whole.
+    pub(crate) fn accepted(&mut self, load_version: u64) {
+        self.acked = Some(self.version);
+        self.refusals = 0;
         let is_whole_under_way = self.differences == 0 && self.load_acked < self.load_sent.version;
-        self.load_acked = version;
-        if version == 0 && !is_whole_under_way {
+        self.load_acked = load_version;
+        if load_version == 0 && !is_whole_under_way {
             self.load_sent = Load::default();
         }
     }
 
-    /// The parent holds no payload of this node: the next one is sent whole.
-    pub(crate) fn load_is_lost(&mut self) {
+    /// The parent does not keep the link, and holds no payload: the next report is whole.
+    pub(crate) fn voided(&mut self) {
+        self.acked = None;
         self.load_acked = 0;
         self.load_sent = Load::default();
     }
@@ -210,6 +279,16 @@ impl Uplink {
     /// Whether there is a payload that has not gone out yet.
     pub(crate) fn has_unsent(&self) -> bool {
         self.load.version > self.load_sent.version
+    }
+
+    /// Notes an answer to the newest version. Returns when the report that it answers was sent, if that is known: only
+    /// while no other report is unanswered.
+    pub(crate) fn answered(&mut self, verdict: &Verdict) -> Option<Time> {
+        let is_last = matches!(verdict, Verdict::Linked { load, .. } if *load == self.load_sent.version);
+        let sent = self.last_sent.filter(|_| is_last && self.unanswered == 1);
+        self.unanswered = 0;
+        self.asked = None;
+        sent
     }
 
     /// Whether the answer to a report should have come by now.

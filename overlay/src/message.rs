@@ -18,7 +18,7 @@ pub(crate) const CONTACTS_MAX: usize = 64;
 /// One message of the overlay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// [`GridId::tag`](crate::identity::GridId::tag): messages of other grids are ignored.
+    /// [`GridId::tag`](crate::GridId::tag): messages of other grids are ignored.
     pub grid: u64,
     /// The sender's incarnation.
     pub incarnation: u64,
