@@ -73,6 +73,16 @@ impl Fingers {
         }
     }
 
+    /// Both lists are within bounds.
+    #[cfg(debug_assertions)]
+    pub(crate) fn assert_consistent(&self) {
+        let len_max = LEN_MIN.max(65 * usize::from(self.per_bucket));
+        debug_assert!(self.list.len() <= len_max, "{} fingers", self.list.len());
+        debug_assert!(self.heard_of.len() <= HEARD_OF_MAX, "heard of {}", self.heard_of.len());
+        let tags = self.heard_of.iter().map(|contact| tag(contact.peer));
+        debug_assert!(tags.eq(self.heard_of_tags.iter().copied()), "the tags of those heard of");
+    }
+
     /// Length of the prefix that a key with this beginning shares with ours; 64 stands for all that share more.
     fn bucket(&self, head: u64) -> u16 {
         (head ^ self.me.head()).leading_zeros() as u16

@@ -236,6 +236,15 @@ impl Lost {
         }
     }
 
+    /// All lists are within bounds, and the next bootstrap contact is known.
+    #[cfg(debug_assertions)]
+    pub(crate) fn assert_consistent(&self) {
+        let Graveyard { len_max, graves, bootstraps, next } = &self.graveyard;
+        debug_assert!(self.tombstones.by_peer.len() <= TOMBSTONES_MAX, "too many tombstones");
+        debug_assert!(graves.len() <= *len_max && bootstraps.len() <= BOOTSTRAPS_MAX, "too many graves");
+        debug_assert_eq!(*next, bootstraps.iter().map(|bootstrap| bootstrap.next).min(), "whom to ask first");
+    }
+
     /// When there is timed work.
     pub(crate) fn deadline(&self) -> Time {
         let visit = if self.graveyard.has_graves() { self.visit } else { Time::MAX };

@@ -34,14 +34,22 @@ impl Links {
         Self { uplinks: [Uplink::new(now), Uplink::new(now)], slots: [None, None], gap: None, generation: 0 }
     }
 
-    /// I4 and I5: at most one child on each side, which meets at the gap, and whose prefix is longer than ours. No link
-    /// has acknowledged or sent a version that does not exist yet.
+    /// I4 and I5: at most one child on each side, which meets at the gap, and whose prefix is longer than ours; as ours is
+    /// longer than a parent's. No link has acknowledged or sent a version that does not exist yet.
     #[cfg(debug_assertions)]
     pub(crate) fn assert_consistent(&self, local: &Local) {
         self.assert_children(local);
         for uplink in &self.uplinks {
             let is_own = uplink.target.as_ref().is_some_and(|target| target.peer == local.me.peer);
             debug_assert_eq!(uplink.is_own, is_own, "whether the parent is this machine");
+            if let Some(tree) = &uplink.tree {
+                let prefixes = Prefixes::of(local.grid, &tree.span);
+                let is_longer = |prefixes: Prefixes| Some(prefixes.own) > prefixes.before.max(prefixes.after);
+                debug_assert!(
+                    prefixes.is_some_and(is_longer),
+                    "the parent of {tree:?} has a prefix as long: {prefixes:?}"
+                );
+            }
             debug_assert!(uplink.acked.is_none_or(|acked| acked <= uplink.version), "acknowledged before it was said");
             debug_assert!(uplink.load_sent.version <= uplink.load.version, "sent before it was published");
         }

@@ -53,7 +53,7 @@ pub(crate) struct Outbox {
 }
 
 /// Notices for the layer above, collected while an event is handled.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Notices {
     pub(crate) joined: bool,
     pub(crate) children: bool,
@@ -63,6 +63,11 @@ pub(crate) struct Notices {
 }
 
 impl Outbox {
+    #[cfg(debug_assertions)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.effects.is_empty() && self.notices == Notices::default()
+    }
+
     /// Turns the notices collected so far into effects.
     pub(crate) fn notify(&mut self) {
         let notices = std::mem::take(&mut self.notices);

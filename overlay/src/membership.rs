@@ -46,6 +46,8 @@ impl Membership {
     #[cfg(debug_assertions)]
     pub(crate) fn assert_consistent(&self) {
         self.line.assert_consistent();
+        self.fingers.assert_consistent();
+        self.lost.assert_consistent();
         self.lookups.assert_consistent();
     }
 

@@ -219,10 +219,17 @@ impl Overlay {
     /// I1, I3 and I6 to I8 concern several machines, or time: `simnet` checks these.
     #[cfg(debug_assertions)]
     fn assert_consistent(&self) {
-        self.membership.assert_consistent();
-        self.tree.assert_consistent(&self.local);
-        if !self.local.life.is_over() {
-            debug_assert_eq!(self.wake, self.next_timer(), "timed work is forgotten");
+        let Self { local, membership, tree, wake } = self;
+        membership.assert_consistent();
+        tree.assert_consistent(local, &membership.line);
+        debug_assert!(local.outbox.is_empty(), "an effect or a notice is kept back");
+        match local.life.state {
+            State::Alone => debug_assert!(membership.line.is_lonely(), "alone, but with neighbours"),
+            State::Member => debug_assert!(!membership.line.is_lonely(), "a member without neighbours"),
+            State::Joining | State::Leaving | State::Left => {}
+        }
+        if !local.life.is_over() {
+            debug_assert_eq!(*wake, self.next_timer(), "timed work is forgotten");
         }
     }
 

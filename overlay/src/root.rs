@@ -22,6 +22,12 @@ pub(crate) struct Root {
 }
 
 impl Root {
+    #[cfg(debug_assertions)]
+    pub(crate) fn assert_consistent(&self) {
+        debug_assert_eq!(self.info.is_some(), self.digest != 0, "the digest of {:?}", self.info);
+        debug_assert!(self.edition > 0 || self.announced == (0, None), "told without a number");
+    }
+
     pub(crate) fn info(&self) -> Option<&Arc<RootInfo>> {
         self.info.as_ref()
     }

@@ -74,9 +74,19 @@ impl Tree {
         self.next
     }
 
+    /// The router is that of the gap to the successor; a peer that is alone or joining has none.
     #[cfg(debug_assertions)]
-    pub(crate) fn assert_consistent(&self, local: &Local) {
+    pub(crate) fn assert_consistent(&self, local: &Local, line: &Line) {
         self.links.assert_consistent(local);
+        self.root.assert_consistent();
+        debug_assert!(self.refused.len() <= REFUSED_MAX, "{} refused children", self.refused.len());
+        if local.life.is_member() && !line.lacks_a_side() {
+            let succ = self.links.gap().map(|(succ, _)| succ.peer);
+            debug_assert_eq!(succ, line.succ().map(|succ| succ.peer), "whose gap the router has");
+        }
+        if matches!(local.life.state, State::Alone | State::Joining) {
+            debug_assert_eq!(self.links.gap(), None, "a router without a place on the line");
+        }
         if !local.life.is_over() {
             let deadline = self.links.deadline(local, self.root.announced());
             debug_assert!(self.next <= deadline, "a link is forgotten");
