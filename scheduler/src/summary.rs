@@ -21,8 +21,8 @@
 //! Beside the cells a summary has a few sums, and the idle slots by speed (`idle`): for a few tasks on a grid that is
 //! mostly idle, cells are too coarse to tell which machines are fast.
 //!
-//! `grid` has the samples, `matrix` the rows, `scale`, `coder` and `encoding` the encoded form that travels, `flat` the
-//! form that machines keep.
+//! `grid` has the samples, `matrix` the rows, `scaled` a summary on the `scale` of codes; `encoding`, with `coder`, has the
+//! encoded form that travels, `flat` the form that machines keep.
 
 mod coder;
 mod encoding;
@@ -31,15 +31,16 @@ mod grid;
 mod idle;
 mod matrix;
 mod scale;
+mod scaled;
 #[cfg(test)]
 mod tests;
 
 use crate::availability::Slack;
 use crate::queue::{Capacity, Load};
 use crate::stretch::Jobs;
-pub use encoding::{DecodeError, ENCODED_BYTES_MAX, pack, unpack};
+pub use encoding::{DecodeError, ENCODED_BYTES_MAX};
 pub(crate) use flat::{can_wait, is_same_offer, set_can_wait};
-pub use flat::{longest_wait_s, maximum_stretch, report};
+pub use flat::{longest_wait_s, maximum_stretch, pack, report, unpack};
 pub use grid::{
     AGES, HORIZON_COUNT, HORIZONS_S, STRETCH_COUNT, STRETCHES, TASK_SIZE_COUNT, TASK_SIZES_MOPS, stretch_at_least,
 };

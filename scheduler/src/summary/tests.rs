@@ -266,7 +266,7 @@ proptest! {
             prop_assert_eq!(&Summary::decode(&whole).unwrap().flatten(), new);
             prop_assert!(unpack(None, &whole).is_some_and(|read| read == *new));
             prop_assert_eq!(unpack(Some(base), &whole), None);
-            let difference = flat::encode(new, encoding::Scaled::of_flat(base).as_ref()).unwrap();
+            let difference = flat::encode(new, scaled::Scaled::of_flat(base).as_ref()).unwrap();
             prop_assert!(unpack(Some(base), &difference).is_some_and(|read| read == *new));
             prop_assert_eq!(Summary::decode(&difference), Err(DecodeError::Format));
             prop_assert_eq!(unpack(None, &difference), None);
@@ -275,7 +275,7 @@ proptest! {
             prop_assert!(base != new || bytes < 30, "{} bytes of nothing new", bytes);
             // The small ones travel whole all the same.
             let packed = pack(Some(base), new);
-            prop_assert_eq!(packed, (new.len() > encoding::WHOLE_BYTES).then_some(difference));
+            prop_assert_eq!(packed, (new.len() > flat::WHOLE_BYTES).then_some(difference));
         }
         prop_assert_eq!(pack(None, &base[..base.len() - 1]).filter(|_| base.len() > 28), None);
     }

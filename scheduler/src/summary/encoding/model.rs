@@ -4,8 +4,8 @@
 
 use super::super::coder::{Chance, Coder, Number};
 use super::super::grid::{HORIZON_COUNT, STRETCH_COUNT, TASK_SIZE_COUNT};
+use super::super::scaled::{Codes, Line, NOTHING, Scaled, ScaledRow, changed_lines, is_same};
 use super::super::{CELL_MAX, scale};
-use super::{Codes, Line, NOTHING, Scaled, ScaledRow, changed_lines, is_same};
 
 /// The predictions, the same for writer and reader.
 pub(in crate::summary) struct Model<'a> {
