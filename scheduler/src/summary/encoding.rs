@@ -23,8 +23,11 @@ mod model;
 
 use self::model::Model;
 use super::coder::{Reader, Writer};
+use super::idle::Idle;
+use super::limits::{CELL_MAX, LEAVES_MAX, SPEED_SUM_MOPS_MAX};
+use super::scale::{self, WAIT_BITS};
 use super::scaled::{Codes, Head, Scaled, ScaledRow, bit, is_loose_line};
-use super::{CELL_MAX, Idle, LEAVES_MAX, SPEED_SUM_MOPS_MAX, Summary, WAIT_BITS, scale};
+use super::sums::Summary;
 use crate::queue::SLOTS_MAX;
 
 /// Largest encoded summary, bytes.

@@ -10,8 +10,11 @@
 
 use super::encoding::{self, DecodeError, ENCODED_BYTES_MAX};
 use super::grid::{HORIZON_COUNT, TASK_SIZE_COUNT};
+use super::idle::Idle;
+use super::limits::{CELL_MAX, LEAVES_MAX, SPEED_SUM_MOPS_MAX};
+use super::scale::{self, WAIT_BITS};
 use super::scaled::{Codes, Head, Line, NOTHING, Scaled, ScaledRow, bit, is_loose_line, is_same, round_down};
-use super::{CELL_MAX, Idle, LEAVES_MAX, SPEED_SUM_MOPS_MAX, Summary, WAIT_BITS, scale};
+use super::sums::Summary;
 
 /// Up to this length the encoded form is at most [`ENCODED_BYTES_MAX`]: as a rule it is a fifth as long, and even an
 /// unpredictable code, which has two bytes here, takes no more than a few there.

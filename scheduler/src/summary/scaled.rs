@@ -2,8 +2,11 @@
 //! form that a machine keeps are made of it.
 
 use super::grid::{HORIZON_COUNT, TASK_SIZE_COUNT};
+use super::idle::Idle;
+use super::limits::CELL_MAX;
 use super::matrix::{CELLS, Rows};
-use super::{CELL_MAX, Idle, Summary, WAIT_BITS, scale};
+use super::scale::{self, WAIT_BITS};
+use super::sums::Summary;
 
 /// The task sizes of one horizon, in codes.
 pub(super) type Line = [u16; TASK_SIZE_COUNT];

@@ -1,9 +1,10 @@
 use proptest::prelude::*;
 
+use super::grid::at_most;
 use super::*;
 use crate::availability::available_tasks;
-use crate::queue::Entry;
 use crate::queue::tests::loads;
+use crate::queue::{Entry, Load};
 
 /// Twelve digits are exact; nine leave room for what the oracle itself rounds.
 const ROUNDING: f64 = 1e-9;
