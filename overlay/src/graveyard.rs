@@ -3,7 +3,7 @@
 //! A *tombstone* (peer, incarnation) keeps hearsay from reviving a peer that crashed or left, for a minute; only its
 //! own answer, or a newer incarnation, does. The *graveyard* remembers lost peers much longer and probes them now and
 //! then: the first answer shows that a partition is over. Bootstrap contacts stay in it for good, and are asked less
-//! and less often while they answer.
+//! and less often while they answer. [`Lost`] has both, and says when the graveyard is visited.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -35,6 +35,7 @@ pub(crate) struct Membership {
 impl Membership {
     /// Of a peer that knows no other.
     pub(crate) fn new(local: &mut Local) -> Self {
+        // Two of the parts draw random numbers: another order would give another simulation.
         Self {
             line: Line::new(local),
             fingers: Fingers::new(local.key, local.config.fingers_per_bucket),
