@@ -10,7 +10,8 @@
 
 use std::time::Duration;
 
-use crate::{Member, PeerId, PositionKey, Time};
+use crate::identity::{Member, PeerId, PositionKey};
+use crate::time::Time;
 
 /// A finger that was silent for so long is replaced by a peer that we hear from.
 const STALE: Duration = Duration::from_secs(120);
@@ -70,6 +71,16 @@ impl Fingers {
             heard_of: Vec::new(),
             heard_of_tags: Vec::new(),
         }
+    }
+
+    /// Both lists are within bounds.
+    #[cfg(debug_assertions)]
+    pub(crate) fn assert_consistent(&self) {
+        let len_max = LEN_MIN.max(65 * usize::from(self.per_bucket));
+        debug_assert!(self.list.len() <= len_max, "{} fingers", self.list.len());
+        debug_assert!(self.heard_of.len() <= HEARD_OF_MAX, "heard of {}", self.heard_of.len());
+        let tags = self.heard_of.iter().map(|contact| tag(contact.peer));
+        debug_assert!(tags.eq(self.heard_of_tags.iter().copied()), "the tags of those heard of");
     }
 
     /// Length of the prefix that a key with this beginning shares with ours; 64 stands for all that share more.
@@ -200,7 +211,7 @@ impl Fingers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Contact, GridId};
+    use crate::identity::{Contact, GridId};
 
     fn key(byte: u8) -> PositionKey {
         Member::from(PeerId([byte; 32])).key(GridId([0; 32]))

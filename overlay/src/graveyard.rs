@@ -3,17 +3,28 @@
 //! A *tombstone* (peer, incarnation) keeps hearsay from reviving a peer that crashed or left, for a minute; only its
 //! own answer, or a newer incarnation, does. The *graveyard* remembers lost peers much longer and probes them now and
 //! then: the first answer shows that a partition is over. Bootstrap contacts stay in it for good, and are asked less
-//! and less often while they answer.
+//! and less often while they answer. [`Lost`] has both, and says when the graveyard is visited.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::{Member, PeerId, Time};
+use rand::RngExt;
+
+use crate::identity::{Member, PeerId};
+use crate::line::Line;
+use crate::local::Local;
+use crate::time::Time;
 
 const TOMBSTONES_MAX: usize = 512;
 const BOOTSTRAPS_MAX: usize = 32;
 /// Longest wait before a bootstrap contact that answers is asked again.
 const BOOTSTRAP_PERIOD_MAX: Duration = Duration::from_secs(600);
+/// First wait of a lonely peer before it tries its contacts again; doubles from there.
+pub(crate) const LONELY_WAIT_MIN: Duration = Duration::from_secs(1);
+/// Longest such wait.
+pub(crate) const LONELY_WAIT_MAX: Duration = Duration::from_secs(15);
+/// Lost peers probed in one round.
+const GRAVES_PER_ROUND: usize = 4;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Tombstone {
@@ -207,10 +218,87 @@ impl Graveyard {
     }
 }
 
+/// The peers that are gone.
+#[derive(Clone, Debug)]
+pub(crate) struct Lost {
+    pub(crate) tombstones: Tombstones,
+    pub(crate) graveyard: Graveyard,
+    /// When some of the graveyard are probed next.
+    visit: Time,
+}
+
+impl Lost {
+    pub(crate) fn new(local: &mut Local) -> Self {
+        Self {
+            tombstones: Tombstones::default(),
+            graveyard: Graveyard::new(local.config.graveyard_len),
+            visit: local.after_ms(local.config.graveyard_probe_ms),
+        }
+    }
+
+    /// All lists are within bounds, and the next bootstrap contact is known.
+    #[cfg(debug_assertions)]
+    pub(crate) fn assert_consistent(&self) {
+        let Graveyard { len_max, graves, bootstraps, next } = &self.graveyard;
+        debug_assert!(self.tombstones.by_peer.len() <= TOMBSTONES_MAX, "too many tombstones");
+        debug_assert!(graves.len() <= *len_max && bootstraps.len() <= BOOTSTRAPS_MAX, "too many graves");
+        debug_assert_eq!(*next, bootstraps.iter().map(|bootstrap| bootstrap.next).min(), "whom to ask first");
+    }
+
+    /// When there is timed work.
+    pub(crate) fn deadline(&self) -> Time {
+        let visit = if self.graveyard.has_graves() { self.visit } else { Time::MAX };
+        self.graveyard.deadline().map_or(visit, |next| visit.min(next))
+    }
+
+    /// Asks some lost peers, and the bootstrap contacts that are due, whether they are back.
+    pub(crate) fn visit(&mut self, local: &mut Local, line: &mut Line) {
+        while self.graveyard.deadline().is_some_and(|next| next <= local.now)
+            && let Some(contact) = self.graveyard.due_bootstrap(local.now)
+        {
+            line.probe(local, &contact, local.config.probe_tries);
+        }
+        if self.visit > local.now {
+            return;
+        }
+        let period_ms = if line.is_lonely() { local.config.heartbeat_ms } else { local.config.graveyard_probe_ms };
+        self.visit = local.after_ms(period_ms);
+        let mut graves = self.graveyard.graves();
+        for _ in 0..GRAVES_PER_ROUND.min(graves.len()) {
+            let grave = graves.swap_remove(local.rng.random_range(0..graves.len()));
+            line.probe(local, &grave, 1);
+        }
+    }
+
+    /// This peer is alone: asks all bootstrap contacts, and lost peers, again soon.
+    pub(crate) fn visit_soon(&mut self, now: Time) {
+        let soon = now + LONELY_WAIT_MIN;
+        self.graveyard.ask_bootstraps_at(soon, LONELY_WAIT_MIN);
+        self.visit = self.visit.min(soon);
+    }
+
+    /// A neighbour crashed.
+    pub(crate) fn bury(&mut self, local: &Local, contact: &Member) {
+        self.set_tombstone(local, contact, false);
+        self.graveyard.bury(contact.clone(), local.now);
+    }
+
+    /// A peer said good-bye.
+    pub(crate) fn bid_farewell(&mut self, local: &Local, contact: &Member) {
+        self.graveyard.forget(contact.peer);
+        self.set_tombstone(local, contact, true);
+    }
+
+    fn set_tombstone(&mut self, local: &Local, contact: &Member, left: bool) {
+        let until = local.now + Duration::from_millis(local.config.tombstone_ms);
+        self.tombstones.set(contact, until, left);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Contact;
+    use crate::identity::Contact;
 
     fn contact(byte: u8, incarnation: u64) -> Member {
         Contact { peer: PeerId([byte; 32]), incarnation, address: "".into(), nonce: None }.into()

@@ -11,109 +11,112 @@
 
 use std::time::Duration;
 
-use crate::link::{Prefixes, Slot, refit};
-use crate::message::{Handover, HandoverChild, Load, PayloadCodec};
-use crate::overlay::Overlay;
-use crate::{Body, Member, PeerId, Time};
+use crate::identity::{Member, PeerId};
+use crate::link::{Slot, Structure};
+use crate::links::Links;
+use crate::local::Local;
+use crate::membership::Membership;
+use crate::message::{Body, Handover, HandoverChild};
+use crate::payload::{Load, PayloadCodec};
+use crate::subtree::{Prefixes, refit};
+use crate::time::Time;
 
 /// How long a handover waits for the role to arrive.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// A handover for a role that we have or are about to have.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Handed(Option<Box<Children>>);
+
 /// The children in a handover that we received.
 #[derive(Clone, Debug)]
-pub(crate) struct Handed {
+struct Children {
     from: PeerId,
     until: Time,
-    children: Vec<HandoverChild>,
+    list: Vec<HandoverChild>,
 }
 
-impl Overlay {
-    /// Sends what we know of our children to the peer that takes over the role, or part of it.
-    pub(crate) fn hand_over(&mut self, to: Member) {
-        let linked = self.tree.slots.iter().flatten().filter(|slot| slot.contact.peer != self.me.peer);
-        let children: Vec<_> = linked.map(|slot| handed_child(slot, &self.codec)).collect();
-        if !children.is_empty() {
-            self.send(to, Body::Handover(Handover { children }));
-        }
-    }
-
-    pub(crate) fn on_handover(&mut self, sender: &Member, handover: Handover) {
+impl Handed {
+    /// Keeps the children that `sender` hands over, in place of those handed over before. False if it cannot have had
+    /// the role.
+    pub(crate) fn receive(
+        &mut self,
+        local: &mut Local,
+        membership: &Membership,
+        sender: &Member,
+        handover: Handover,
+    ) -> bool {
         // Only a neighbour can have had the role; a peer that joins, or has just lost a neighbour, does not know its
         // neighbours yet.
-        let is_near = self.line.leaf_set.get(sender.peer).map(|neighbour| neighbour.contact().incarnation);
-        let has_left = self.line.tombstones.covering(sender, self.now).is_some_and(|stone| stone.left);
+        let leaf_set = &membership.line.leaf_set;
+        let is_near = leaf_set.get(sender.peer).map(|neighbour| neighbour.contact().incarnation);
+        let has_left = membership.lost.tombstones.covering(sender, local.now).is_some_and(|stone| stone.left);
         if is_near.is_some_and(|known| known > sender.incarnation) {
-            self.counters.stale_life += 1;
-            return;
+            local.counters.stale_life += 1;
+            return false;
         }
-        if is_near.is_none() && !has_left && !self.line.leaf_set.wants(&sender.key(self.grid)) {
-            return;
+        if is_near.is_none() && !has_left && !leaf_set.wants(&sender.key(local.grid)) {
+            return false;
         }
-        let until = self.now + PATIENCE;
-        self.tree.handed = Some(Box::new(Handed { from: sender.peer, until, children: handover.children }));
-        self.tree.changed = true;
-    }
-
-    /// Fills the empty slots of our router with children that fit its gap: of `old`, those it had before, and of the
-    /// handover.
-    pub(crate) fn fill_slots(&mut self, old: Vec<Slot>) {
-        let Some((succ, gap)) = self.tree.gap.clone() else { return };
-        for slot in old {
-            let Some((side, tree, prefixes)) = refit(self.grid, &self.me, &succ, gap, &slot.tree) else {
-                continue;
-            };
-            if self.tree.slots[side as usize].is_none() {
-                self.tree.slots[side as usize] = Some(Box::new(Slot { tree, prefixes, ..slot }));
-            }
-        }
-        if self.tree.slots.iter().all(Option::is_some) {
-            return;
-        }
-        self.forget_handed();
-        let Some(handed) = self.tree.handed.take() else { return };
-        for child in &handed.children {
-            if child.contact.peer != self.me.peer && child.contact.peer != handed.from {
-                self.take_handed(child, &succ, gap);
-            }
-        }
-        self.tree.handed = Some(handed);
+        let until = local.now + PATIENCE;
+        self.0 = Some(Box::new(Children { from: sender.peer, until, list: handover.children }));
+        true
     }
 
     /// Drops a handover that waited too long.
-    pub(crate) fn forget_handed(&mut self) {
-        if self.tree.handed.as_ref().is_some_and(|handed| handed.until <= self.now) {
-            self.tree.handed = None;
+    pub(crate) fn expire(&mut self, now: Time) {
+        if self.0.as_ref().is_some_and(|children| children.until <= now) {
+            self.0 = None;
         }
     }
 
-    fn take_handed(&mut self, child: &HandoverChild, succ: &Member, gap: u16) {
-        let span = &child.tree.span;
-        let is_in_it = |prefixes: &Prefixes| span.holds(&child.contact, child.node, self.grid, prefixes.own);
-        if !Prefixes::of(self.grid, span).as_ref().is_some_and(is_in_it) {
+    /// Fills the empty slots of our router with handed children that fit its gap.
+    pub(crate) fn fill(&mut self, local: &mut Local, links: &mut Links, codec: &PayloadCodec) {
+        let Some((succ, gap)) = links.gap().cloned() else { return };
+        if links.linked().count() == 2 {
             return;
         }
-        let Some((side, tree, prefixes)) = refit(self.grid, &self.me, succ, gap, &child.tree) else { return };
-        if self.tree.slots[side as usize].is_some() {
-            return;
+        self.expire(local.now);
+        let Some(children) = &self.0 else { return };
+        for child in &children.list {
+            if child.contact.peer != local.me.peer && child.contact.peer != children.from {
+                take_handed(local, links, codec, child, &succ, gap);
+            }
         }
-        let bytes = child.load.clone().unpack(None, &self.codec).unwrap_or_default();
-        self.tree.generation += 1;
-        self.notices.children = true;
-        self.counters.children_handed += 1;
-        self.tree.slots[side as usize] = Some(Box::new(Slot {
-            contact: child.contact.clone(),
-            node: child.node,
-            version: child.version,
-            tree,
-            prefixes,
-            // The child sends a new parent a whole payload; version 0 makes us refuse differences until then.
-            load: Load { version: 0, bytes },
-            generation: self.tree.generation,
-            heard: self.now,
-            announced: (0, None),
-            push_after: self.now,
-            is_handed: true,
-        }));
+    }
+}
+
+/// Links a handed child at our gap, whose far end is `succ`, if it fits there and the slot is empty.
+fn take_handed(
+    local: &mut Local,
+    links: &mut Links,
+    codec: &PayloadCodec,
+    child: &HandoverChild,
+    succ: &Member,
+    gap: u16,
+) {
+    let HandoverChild { contact, node, version, tree, load } = child;
+    let is_in_it = |prefixes: &Prefixes| tree.span.holds(contact, *node, local.grid, prefixes.own);
+    if !Prefixes::of(local.grid, &tree.span).as_ref().is_some_and(is_in_it) {
+        return;
+    }
+    let Some((side, tree, prefixes)) = refit(local.grid, &local.me, succ, gap, tree) else { return };
+    if links.slot(side).is_some() {
+        return;
+    }
+    local.counters.children_handed += 1;
+    // The child sends a new parent a whole payload; version 0 makes us refuse differences until then.
+    let load = Load { version: 0, bytes: load.clone().unpack(None, codec).unwrap_or_default() };
+    let slot = Slot::new(local.now, contact.clone(), Structure { node: *node, version: *version, tree, prefixes });
+    links.link(local, side, Slot { load, is_handed: true, ..slot });
+}
+
+/// Sends what we know of our children to the peer that takes over the role, or part of it.
+pub(crate) fn hand_over(local: &mut Local, links: &Links, codec: &PayloadCodec, to: Member) {
+    let remote = links.linked().filter(|slot| slot.contact.peer != local.me.peer);
+    let children: Vec<_> = remote.map(|slot| handed_child(slot, codec)).collect();
+    if !children.is_empty() {
+        local.send(to, Body::Handover(Handover { children }));
     }
 }
 

@@ -3,10 +3,10 @@
 //! Up to eight predecessors and eight successors, ordered, without ourselves and without duplicates (invariant I2).
 //! Only peers that answered us directly at their incarnation get in (I1); `membership` sees to that.
 
-use std::time::Duration;
-
-use crate::message::Digest;
-use crate::{Contact, Member, PeerId, PositionKey, Time};
+use crate::digest::Digest;
+use crate::identity::{Contact, Member, PeerId, PositionKey};
+use crate::path::Path;
+use crate::time::Time;
 
 /// A verified neighbour.
 #[derive(Clone, Debug)]
@@ -29,33 +29,6 @@ pub(crate) struct Neighbour {
 impl Neighbour {
     pub(crate) fn contact(&self) -> &Member {
         &self.contact
-    }
-}
-
-/// Smoothed round trip and mean deviation of the path to a peer, as in TCP (RFC 6298).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Path {
-    /// 0 is unknown.
-    round_trip_us: u32,
-    deviation_us: u32,
-}
-
-impl Path {
-    pub(crate) fn sample(&mut self, round_trip: Duration) {
-        let sample_us = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX).clamp(1, 60_000_000);
-        if self.round_trip_us == 0 {
-            *self = Self { round_trip_us: sample_us, deviation_us: sample_us / 4 };
-        } else {
-            self.deviation_us = (self.deviation_us * 3 + self.round_trip_us.abs_diff(sample_us)) / 4;
-            self.round_trip_us = (self.round_trip_us * 7 + sample_us) / 8;
-        }
-    }
-
-    /// The time within which nearly every answer comes, at most four round trips; none while nothing is known.
-    pub(crate) fn answer_within(&self) -> Option<Duration> {
-        let (round_trip_us, deviation_us) = (u64::from(self.round_trip_us), u64::from(self.deviation_us));
-        let within = Duration::from_micros(round_trip_us + 4 * deviation_us.min(round_trip_us * 3 / 4));
-        (self.round_trip_us > 0).then_some(within)
     }
 }
 
@@ -331,6 +304,7 @@ impl LeafSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn neighbour(byte: u8) -> Neighbour {
         let (contact, key) = (PeerId([byte; 32]).into(), PositionKey([byte; 32]));
@@ -408,15 +382,5 @@ mod tests {
         [10, 11, 12, 13].iter().for_each(|byte| set.insert(neighbour(*byte)));
         assert!(set.is_doubtful(), "87 to the first, one from each to the next");
         assert_eq!(set.beyond(PeerId([101; 32])).map(|contact| contact.peer.0[0]), Some(102));
-    }
-
-    #[test]
-    fn an_answer_is_awaited_for_the_round_trip_and_four_deviations() {
-        let mut path = Path::default();
-        assert_eq!(path.answer_within(), None);
-        (0..50).for_each(|_| path.sample(Duration::from_millis(100)));
-        assert_eq!(path.answer_within().map(|within| within.as_millis()), Some(100));
-        path.sample(Duration::from_millis(180));
-        assert_eq!(path.answer_within().map(|within| within.as_millis()), Some(190));
     }
 }

@@ -1,30 +1,17 @@
-//! Look-ups: finding the neighbours of a place on the line in O(log N) steps.
+//! One look-up: finding the neighbours of a place on the line in O(log N) steps.
 //!
 //! We ask the nearest known peer on either side of the place for nearer ones, until the nearest on both sides have
-//! answered. Fingers make that O(log N) questions. A peer looks its own key up to join, after changes next to it, when
-//! a lost peer answers again, and once a minute: so a peer that the line forgot finds its place again.
+//! answered. Fingers make that O(log N) questions. `lookups` says when there is a look-up, and whom it asks first.
 
 use std::time::Duration;
 
-use rand::RngExt;
-use rand::seq::{IndexedRandom, IteratorRandom};
+use crate::identity::{Member, PeerId, PositionKey};
+use crate::time::Time;
 
-use crate::overlay::{LOOKUP_PERIOD_MIN, Overlay};
-use crate::{Body, Member, PeerId, PositionKey, State, Time};
-
-/// Peers on either side of the place that an answer names: our choice; three cost a sixth more bytes, and joins took as
-/// many messages.
-const FOUND_SIDE_LEN: usize = 2;
 /// Questions that one look-up may ask.
 const ASKS_MAX: u32 = 64;
 /// Candidates remembered on one look-up.
 const CANDIDATES_MAX: usize = 128;
-/// Peers that a look-up in doubt of the line asks first, of the fingers and of the peers named by others each.
-const DOUBT_FINGERS: usize = 6;
-/// The same for a peer that lost all neighbours.
-const LONELY_FINGERS: usize = 32;
-/// The longest wait for the next look-up of a finger, in shortest ones.
-const FINGER_PERIODS_MAX: u32 = 16;
 /// Times that one candidate is asked.
 const TRIES: u32 = 2;
 
@@ -77,6 +64,16 @@ pub(crate) struct Lookup {
 impl Lookup {
     pub(crate) fn new(key: PositionKey, nonce: u32, is_urgent: bool) -> Self {
         Self { key, nonce, candidates: Vec::new(), asks: 0, answers: 0, next: Time::MAX, is_urgent }
+    }
+
+    /// Whether any peer has answered.
+    pub(crate) fn has_answers(&self) -> bool {
+        self.answers > 0
+    }
+
+    /// From now on the look-up asks on both sides at once.
+    pub(crate) fn hurry(&mut self) {
+        self.is_urgent = true;
     }
 
     /// Candidates in the order of the line, each place once, and within bounds.
@@ -216,211 +213,6 @@ impl Lookup {
         }
         self.refresh();
         (again, failed)
-    }
-}
-
-impl Overlay {
-    /// Looks the own key up, asking these peers first (or random ones if there are none).
-    pub(crate) fn look_up_own_key(&mut self, seeds: Vec<Member>) {
-        let is_urgent = !seeds.is_empty() || self.state != State::Member;
-        let seeds = if seeds.is_empty() { self.random_seeds() } else { seeds };
-        let own = self.key;
-        match &mut self.line.lookup {
-            Some(lookup) if lookup.key == own => lookup.is_urgent |= is_urgent,
-            lookup => *lookup = Some(Lookup::new(own, self.rng.random(), is_urgent)),
-        }
-        self.seed_lookup(seeds);
-    }
-
-    /// Looks up a place in a bucket with few fingers; less and less often while no finger is lost.
-    pub(crate) fn look_up_finger(&mut self) {
-        let (len, known) = (self.line.fingers.len(), self.timers.fingers_len);
-        self.timers.fingers_len = len;
-        let shortest = Duration::from_millis(self.config.exchange_ms);
-        // Messages of other peers fill buckets too: only a loss is a reason to hurry.
-        self.timers.fingers_period =
-            if len < known { shortest } else { (self.timers.fingers_period * 2).min(shortest * FINGER_PERIODS_MAX) };
-        if self.line.lookup.is_some() {
-            return;
-        }
-        let pick = self.rng.random_range(0..256);
-        let Some(deepest) = self.line.leaf_set.deepest_bucket_beyond() else { return };
-        let Some(bucket) = self.line.fingers.sparse_bucket(deepest, pick) else { return };
-        let key = self.line.fingers.place_in(bucket, self.rng.random());
-        let mut seeds = self.nearest_known(&key, 1, None);
-        seeds.retain(|contact| contact.peer != self.me.peer);
-        self.line.lookup = Some(Lookup::new(key, self.rng.random(), false));
-        self.seed_lookup(seeds);
-    }
-
-    fn seed_lookup(&mut self, seeds: Vec<Member>) {
-        let Some(lookup) = &mut self.line.lookup else { return };
-        for contact in seeds {
-            lookup.seed(contact.key(self.grid), contact);
-        }
-        self.step_lookup();
-    }
-
-    /// One far and one near peer: the far one notices if the line that we know is incomplete. A peer that lost all
-    /// neighbours asks many.
-    fn random_seeds(&mut self) -> Vec<Member> {
-        if self.line.leaf_set.len() == 0 {
-            let fingers = self.line.fingers.iter().map(|(_, contact)| contact).sample(&mut *self.rng, LONELY_FINGERS);
-            let fingers: Vec<Member> = fingers.into_iter().cloned().collect();
-            return [fingers, self.random_heard_of(LONELY_FINGERS)].concat();
-        }
-        let mut seeds = Vec::new();
-        seeds.extend(self.random_finger());
-        if !self.line.looked_up || seeds.is_empty() {
-            seeds.extend(self.near().cloned());
-        }
-        seeds
-    }
-
-    fn random_finger(&mut self) -> Option<Member> {
-        let fingers = self.line.fingers.len();
-        let pick = self.rng.random_range(0..fingers.max(1));
-        self.line.fingers.iter().nth(pick).map(|(_, contact)| contact.clone())
-    }
-
-    fn random_heard_of(&mut self, len: usize) -> Vec<Member> {
-        self.line.fingers.heard_of().sample(&mut *self.rng, len).cloned().collect()
-    }
-
-    /// Looks the own key up at once, since we may have lost sight of part of the line. Asks several peers first, near
-    /// and far, since many may be gone.
-    pub(crate) fn look_up_in_doubt(&mut self) {
-        if self.line.lookup.as_ref().is_some_and(|lookup| lookup.key == self.key) {
-            return;
-        }
-        let mut seeds: Vec<Member> = [self.pred(), self.succ()].into_iter().flatten().cloned().collect();
-        seeds.extend(self.nearest_known(&self.key, 1, Some(self.me.peer)));
-        (0..DOUBT_FINGERS).for_each(|_| seeds.extend(self.random_finger()));
-        seeds.extend(self.random_heard_of(DOUBT_FINGERS));
-        if !seeds.is_empty() {
-            self.look_up_own_key(seeds);
-        }
-    }
-
-    /// Asks the next candidates; ends the look-up when there are none.
-    pub(crate) fn step_lookup(&mut self) {
-        let expires = self.now + self.timeout(None) * 3 / 5;
-        let Some(lookup) = &mut self.line.lookup else { return };
-        let (asked, nonce, key) = (lookup.ask(expires), lookup.nonce, lookup.key);
-        let is_done = lookup.is_done();
-        let nearest: Vec<_> = if is_done { lookup.nearest().cloned().collect() } else { Vec::new() };
-        asked.into_iter().for_each(|to| self.send(to, Body::Find { nonce, key }));
-        if is_done {
-            let answered = self.line.lookup.take().is_some_and(|lookup| lookup.answers > 0);
-            if key == self.key {
-                self.line.looked_up |= answered;
-                self.believe_ends(&nearest);
-            }
-            nearest.iter().for_each(|contact| self.consider(contact));
-        }
-    }
-
-    /// Where a look-up found no peer on a side and we have none there, the line ends with us.
-    fn believe_ends(&mut self, nearest: &[Member]) {
-        let keys: Vec<_> = nearest.iter().map(|contact| contact.key(self.grid)).collect();
-        let found = [keys.iter().any(|key| *key < self.key), keys.iter().any(|key| *key > self.key)];
-        for ((end, side), found) in self.line.ends.iter_mut().zip(self.line.leaf_set.sides()).zip(found) {
-            *end = side.is_empty() && !found;
-        }
-        self.tree.changed = true;
-    }
-
-    pub(crate) fn expire_lookup(&mut self) {
-        let timeout = self.timeout(None);
-        let Some(lookup) = &mut self.line.lookup else { return };
-        let (again, failed) = lookup.expire(self.now, timeout);
-        let (nonce, key, lookup_answers) = (lookup.nonce, lookup.key, lookup.answers);
-        again.into_iter().for_each(|to| self.send(to, Body::Find { nonce, key }));
-        // No answer at all may be our own fault.
-        if lookup_answers > 0 {
-            failed.into_iter().for_each(|peer| self.line.fingers.remove(peer));
-        }
-        self.step_lookup();
-    }
-
-    /// Brings the next look-up of the own key forward.
-    pub(crate) fn look_up_soon(&mut self) {
-        self.timers.lookup_period = LOOKUP_PERIOD_MIN;
-        self.timers.lookup = self.timers.lookup.min(self.now + LOOKUP_PERIOD_MIN);
-    }
-
-    pub(crate) fn on_find(&mut self, sender: Member, nonce: u32, key: &PositionKey) {
-        let near = self.named_near(key, sender.peer);
-        self.send(sender, Body::Found { nonce, near });
-    }
-
-    /// The peers that an answer names: the nearest that we know, ourselves included, and on either side at least one
-    /// next to the place that answered us lately. Fingers may be dead, and dead ones that are nearer would hide the
-    /// living from the asker every time.
-    fn named_near(&self, key: &PositionKey, asker: PeerId) -> Vec<Member> {
-        let mut near = self.nearest_known(key, FOUND_SIDE_LEN, Some(asker));
-        let place = key.head();
-        let is_above = |contact: &Member| contact.key(self.grid).head() >= place;
-        for above in [false, true] {
-            let sure = self.near().chain([&self.me]);
-            let sure = sure.filter(|contact| contact.peer != asker && is_above(contact) == above);
-            let Some(nearest) = sure.min_by_key(|contact| contact.key(self.grid).head().abs_diff(place)) else {
-                continue;
-            };
-            let side: Vec<usize> = (0..near.len()).filter(|at| is_above(&near[*at]) == above).collect();
-            let is_named = side.iter().any(|at| near[*at].peer == nearest.peer);
-            // `side` is nearest first.
-            if let Some(farthest) = side.last().filter(|_| !is_named) {
-                near[*farthest] = nearest.clone();
-            }
-        }
-        near
-    }
-
-    /// The peers nearest to a place on either side that we know, ourselves included.
-    fn nearest_known(&self, key: &PositionKey, side_len: usize, without: Option<PeerId>) -> Vec<Member> {
-        let leaf_set = self.line.leaf_set.iter().map(|neighbour| (neighbour.key.head(), neighbour.contact()));
-        let me = (self.key.head(), &self.me);
-        let place = key.head();
-        // Nearest first.
-        let mut sides: [Vec<(u64, &Member)>; 2] = [Vec::new(), Vec::new()];
-        for (head, contact) in leaf_set.chain(self.line.fingers.iter()).chain([me]) {
-            let side = &mut sides[usize::from(head >= place)];
-            // Most are farther than the peers found already.
-            let is_farther = |last: &(u64, &Member)| last.0.abs_diff(place) < head.abs_diff(place);
-            if (side.len() == side_len && side.last().is_some_and(is_farther)) || Some(contact.peer) == without {
-                continue;
-            }
-            let at = side.partition_point(|(other, _)| other.abs_diff(place) < head.abs_diff(place));
-            if let Some((_, same)) = side.get_mut(at).filter(|(_, same)| same.peer == contact.peer) {
-                *same = if same.incarnation < contact.incarnation { contact } else { *same };
-            } else if at < side_len {
-                side.insert(at, (head, contact));
-                side.truncate(side_len);
-            }
-        }
-        sides.iter().flatten().map(|(_, contact)| (*contact).clone()).collect()
-    }
-
-    pub(crate) fn on_found(&mut self, sender: &Member, nonce: u32, near: Vec<Member>) {
-        let Some(lookup) = self.line.lookup.as_mut().filter(|lookup| lookup.nonce == nonce) else { return };
-        if !lookup.answered(&sender.key(self.grid), sender) {
-            return;
-        }
-        for contact in near {
-            if contact.peer == self.me.peer || self.line.tombstones.covering(&contact, self.now).is_some() {
-                self.consider(&contact);
-                continue;
-            }
-            let known = self.line.leaf_set.get(contact.peer).map(|neighbour| neighbour.key);
-            if known.is_none() {
-                self.hear_of(&contact);
-            }
-            if let Some(lookup) = &mut self.line.lookup {
-                lookup.add(known.unwrap_or_else(|| contact.key(self.grid)), contact, known.is_some());
-            }
-        }
-        self.step_lookup();
     }
 }
 

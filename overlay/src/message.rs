@@ -6,17 +6,14 @@
 
 use std::sync::Arc;
 
-use crate::link::Span;
-use crate::{ADDRESS_BYTES_MAX, Contact, Member, Node, PositionKey};
+use crate::digest::Digest;
+use crate::identity::{ADDRESS_BYTES_MAX, Member, PositionKey};
+use crate::node::Node;
+use crate::payload::{PAYLOAD_BYTES_MAX, Payload};
+use crate::subtree::{COUNT_MAX, HEIGHT_MAX, Span, Subtree};
 
-/// Longest payload of a report or of the root, in bytes.
-pub const PAYLOAD_BYTES_MAX: usize = 64 * 1024;
 /// Most contacts in a list: both sides of the largest leaf set that a configuration allows.
 pub(crate) const CONTACTS_MAX: usize = 64;
-/// No trie over 256-bit keys is higher.
-pub(crate) const HEIGHT_MAX: u32 = 256;
-/// More machines than there will be; keeps sums far from overflow.
-pub(crate) const COUNT_MAX: u64 = 1 << 40;
 
 /// One message of the overlay.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,74 +140,6 @@ pub struct Report {
     pub root: u32,
 }
 
-/// The subtree below a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subtree {
-    /// Which part of the line it covers.
-    pub span: Span,
-    /// Leaves in it.
-    pub count: u64,
-    /// Links on the longest way down; 0 for a leaf.
-    pub height: u32,
-}
-
-/// Bytes of the layer above, as they travel.
-#[derive(Default, Clone, Debug)]
-pub struct Payload {
-    /// Rises with every payload that the node publishes, within one life of the sender; never 0.
-    pub version: u64,
-    /// The version that `bytes` are the difference to; none when they are the whole payload.
-    pub base: Option<u64>,
-    /// Opaque here.
-    pub bytes: Vec<u8>,
-    /// The unpacked payload, if the sender is in the same process, as in a simulation: saves unpacking, and changes
-    /// nothing else.
-    unpacked: Option<Arc<[u8]>>,
-}
-
-impl PartialEq for Payload {
-    fn eq(&self, other: &Self) -> bool {
-        (self.version, self.base, &self.bytes) == (other.version, other.base, &other.bytes)
-    }
-}
-
-impl Eq for Payload {}
-
-impl Payload {
-    /// A payload as it was received.
-    pub fn new(version: u64, base: Option<u64>, bytes: Vec<u8>) -> Self {
-        Self { version, base, bytes, unpacked: None }
-    }
-
-    /// The payload: the difference applied to `base`, or the whole. None if the bytes do not unpack.
-    pub(crate) fn unpack(self, base: Option<&[u8]>, codec: &PayloadCodec) -> Option<Arc<[u8]>> {
-        self.unpacked.or_else(|| (codec.unpack)(base, &self.bytes).map(Arc::from))
-    }
-}
-
-/// A payload as a machine stores it.
-#[derive(Default, Clone, Debug)]
-pub(crate) struct Load {
-    /// Version of the payload; 0 is none.
-    pub(crate) version: u64,
-    /// Unpacked.
-    pub(crate) bytes: Arc<[u8]>,
-}
-
-impl Load {
-    /// As it travels to a peer that holds no earlier one; empty if the codec refuses it.
-    pub(crate) fn packed(&self, codec: &PayloadCodec) -> Payload {
-        self.packed_against(None, codec).unwrap_or_else(|| Payload::new(self.version, None, Vec::new()))
-    }
-
-    /// As it travels to a peer that holds `base`.
-    pub(crate) fn packed_against(&self, base: Option<&Self>, codec: &PayloadCodec) -> Option<Payload> {
-        let bytes = (codec.pack)(base.map(|base| &*base.bytes), &self.bytes)?;
-        let (base, unpacked) = (base.map(|base| base.version), Some(Arc::clone(&self.bytes)));
-        Some(Payload { version: self.version, base, bytes, unpacked })
-    }
-}
-
 /// Answer to a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportAck {
@@ -263,29 +192,6 @@ pub struct RootInfo {
     pub payload: Vec<u8>,
 }
 
-/// Computes bytes from an earlier payload, if there is one, and other bytes.
-pub type Translate = fn(Option<&[u8]>, &[u8]) -> Option<Vec<u8>>;
-
-/// How payloads of the layer above travel: it publishes and reads them in its own form; on the way they are as short as
-/// it can make them, above all as differences to an earlier one.
-#[derive(Clone, Copy, Debug)]
-pub struct PayloadCodec {
-    /// Packs the second payload for a peer that holds the first, or, without a first, as a whole. None if it cannot:
-    /// the whole then replaces a difference, an empty payload the whole.
-    pub pack: Translate,
-    /// Unpacks: the second payload from the first and the packed bytes; none if they do not apply. Safe on any bytes:
-    /// it neither panics nor allocates much.
-    pub unpack: Translate,
-}
-
-impl PayloadCodec {
-    /// Sends every payload whole and as it is.
-    pub const WHOLE: Self = Self {
-        pack: |base, new| base.is_none().then(|| new.to_vec()),
-        unpack: |base, bytes| base.is_none().then(|| bytes.to_vec()),
-    };
-}
-
 impl RootInfo {
     /// Identifies this root information in few bytes; never 0.
     pub(crate) fn digest(&self) -> u32 {
@@ -299,37 +205,6 @@ impl RootInfo {
         check_counts(self.count, self.height)?;
         check_payload(&self.payload)?;
         check_contacts([&self.contact])
-    }
-}
-
-/// A digest of what a peer announces of itself, compared to learn whether the other knows it already. It need not
-/// withstand an attack: a liar about its own state only misleads itself, and could as well say nothing.
-#[derive(Default)]
-pub(crate) struct Digest(u64);
-
-impl Digest {
-    pub(crate) fn add(&mut self, word: u64) {
-        // Rotate, multiply by an odd constant (2⁶⁴ divided by the golden ratio) and fold: every bit reaches all others.
-        let mixed = (self.0.rotate_left(26) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ mixed >> 32;
-    }
-
-    pub(crate) fn add_contact(&mut self, contact: &Contact) {
-        let (words, _) = contact.peer.0.as_chunks::<8>();
-        words.iter().for_each(|word| self.add(u64::from_le_bytes(*word)));
-        self.add(contact.incarnation);
-        self.add(contact.address.len() as u64);
-        contact.address.bytes().for_each(|byte| self.add(u64::from(byte)));
-        if let Some(nonce) = &contact.nonce {
-            let (words, _) = nonce.as_chunks::<8>();
-            words.iter().for_each(|word| self.add(u64::from_le_bytes(*word)));
-        }
-    }
-
-    /// Never 0. Short, since every heartbeat carries some: if two contents collide, the next change or the next look-up
-    /// of the own key repairs it.
-    pub(crate) fn short(&self) -> u32 {
-        (self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).max(1) as u32
     }
 }
 

@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use crate::{Member, PeerId, Time};
+use crate::identity::{Member, PeerId};
+use crate::time::Time;
 
 /// Further probes are not begun: candidates are named again, neighbours come up with their next heartbeat.
 const PROBES_MAX: usize = 256;

@@ -8,540 +8,477 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::link::{Prefixes, Refused, Slot, Span, Taken, Uplink, fence};
-use crate::message::{COUNT_MAX, HEIGHT_MAX, Load, Payload};
-use crate::overlay::{NODES, Overlay, SIDES};
-use crate::{Body, GridId, Member, Node, Report, ReportAck, RootInfo, Side, State, Subtree, Verdict};
+use crate::handover::{Handed, hand_over};
+use crate::identity::Member;
+use crate::line::Line;
+use crate::link::{Refused, Reported, Slot, Structure};
+use crate::links::Links;
+use crate::local::Local;
+use crate::membership::Membership;
+use crate::message::{Body, Handover, Report, ReportAck, RootInfo, Verdict};
+use crate::node::{NODES, Node, SIDES, Side};
+use crate::payload::PayloadCodec;
+use crate::root::Root;
+use crate::state::State;
+use crate::subtree::{Prefixes, Span, Subtree};
+use crate::time::Time;
 
 /// Refused children that are called back when our gap changes.
 const REFUSED_MAX: usize = 4;
 /// Changes of the root that are pushed to a child without pause, after a quiet time.
 const PUSH_BURST: u32 = 4;
 
-impl Uplink {
-    /// Whether the link has a subtree to report to another machine.
-    pub(crate) fn reports(&self) -> bool {
-        self.tree.is_some() && self.target.is_some() && !self.is_own
-    }
+/// The nodes on this machine in the tree.
+#[derive(Clone, Debug)]
+pub(crate) struct Tree {
+    pub(crate) links: Links,
+    pub(crate) root: Root,
+    /// Children that were refused and may fit before long.
+    refused: Vec<Refused>,
+    handed: Handed,
+    codec: PayloadCodec,
+    /// A child, our address, or the payload that we tell as the root changed since the tree was derived; the same of the
+    /// line says `Line::changed`.
+    changed: bool,
+    /// A link may have something to send, or its deadline may differ from `next`.
+    stirred: bool,
+    /// The earliest deadline of a link.
+    next: Time,
 }
 
-impl Overlay {
-    // ---- derived from the line ----
+impl Tree {
+    /// The tree of a peer alone.
+    pub(crate) fn new(local: &mut Local, line: &mut Line, codec: PayloadCodec) -> Self {
+        let mut tree = Self {
+            links: Links::new(local.now),
+            root: Root::default(),
+            refused: Vec::new(),
+            handed: Handed::default(),
+            codec,
+            changed: true,
+            stirred: true,
+            next: Time::MAX,
+        };
+        tree.derive(local, line);
+        tree.next = tree.links.deadline(local, tree.root.announced());
+        tree
+    }
 
-    pub(crate) fn derive_tree(&mut self) {
-        (self.tree.changed, self.tree.stirred) = (false, true);
-        let member = self.state == State::Member;
-        if member && self.line.ends.iter().zip(self.line.leaf_set.sides()).any(|(end, side)| !end && side.is_empty()) {
-            // We may have lost sight of the rest of the line; `believe_ends` calls this again.
+    /// How payloads travel.
+    pub(crate) fn codec(&self) -> PayloadCodec {
+        self.codec
+    }
+
+    /// When a link has timed work.
+    pub(crate) fn deadline(&self) -> Time {
+        self.next
+    }
+
+    /// The router is that of the gap to the successor; a peer that is alone or joining has none.
+    #[cfg(debug_assertions)]
+    pub(crate) fn assert_consistent(&self, local: &Local, line: &Line) {
+        self.links.assert_consistent(local);
+        self.root.assert_consistent();
+        debug_assert!(self.refused.len() <= REFUSED_MAX, "{} refused children", self.refused.len());
+        if local.life.is_member() && !line.lacks_a_side() {
+            let succ = self.links.gap().map(|(succ, _)| succ.peer);
+            debug_assert_eq!(succ, line.succ().map(|succ| succ.peer), "whose gap the router has");
+        }
+        if matches!(local.life.state, State::Alone | State::Joining) {
+            debug_assert_eq!(self.links.gap(), None, "a router without a place on the line");
+        }
+        if !local.life.is_over() {
+            let deadline = self.links.deadline(local, self.root.announced());
+            debug_assert!(self.next <= deadline, "a link is forgotten");
+        }
+    }
+
+    // ---- kept fresh ----
+
+    /// Drops what has expired: a handover, and the links to silent children.
+    pub(crate) fn expire(&mut self, local: &mut Local) {
+        self.handed.expire(local.now);
+        self.changed |= self.links.end_leases(local);
+        self.stirred = true;
+    }
+
+    /// After the event and the timed work: derives the tree anew if anything changed, and sends what is due.
+    pub(crate) fn refresh(&mut self, local: &mut Local, line: &mut Line) {
+        if self.changed || line.changed {
+            self.derive(local, line);
+        }
+        if std::mem::take(&mut self.stirred) {
+            self.send_reports(local, line);
+            self.push_root(local, line);
+            self.next = self.links.deadline(local, self.root.announced());
+        }
+    }
+
+    fn derive(&mut self, local: &mut Local, line: &mut Line) {
+        (self.changed, line.changed, self.stirred) = (false, false, true);
+        let is_member = local.life.is_member();
+        if is_member && line.lacks_a_side() {
+            // `Line::believe_ends` has the tree derived again.
             return;
         }
-        let pred = self.pred().filter(|_| member).cloned();
-        let succ = self.succ().filter(|_| member).cloned();
-        let prefixes = self.leaf_prefixes();
-        let old = self.derive_gap(succ.clone().zip(prefixes.after));
-        let me = self.me.clone();
-        let span = Span { lo: pred, l: me.clone(), r: me.clone(), ro: succ };
+        let pred = line.pred().filter(|_| is_member).cloned();
+        let succ = line.succ().filter(|_| is_member).cloned();
+        let prefixes = line.leaf_prefixes(local);
+        let former = self.derive_gap(local, line, succ.clone().zip(prefixes.after));
+        let span = Span { lo: pred, l: local.me.clone(), r: local.me.clone(), ro: succ };
         let target = span.parent(&prefixes).cloned();
         let leaf = Box::new(Subtree { span, count: 1, height: 0 });
         if prefixes.side() == Some(Side::Left) {
-            self.update_uplink(Node::Leaf, leaf.clone(), target);
-            self.link_own_leaf(*leaf, prefixes);
+            self.links.update_uplink(local, Node::Leaf, leaf.clone(), target);
+            self.links.link_own_leaf(local, *leaf, prefixes);
         } else {
-            self.update_uplink(Node::Leaf, leaf, target);
+            self.links.update_uplink(local, Node::Leaf, leaf, target);
         }
-        self.revalidate_slots();
-        self.fill_slots(old);
-        self.derive_router();
-        self.derive_root();
+        self.links.revalidate(local, &prefixes);
+        self.links.refill(local, former);
+        self.handed.fill(local, &mut self.links, &self.codec);
+        self.links.derive_router(local);
+        if self.is_root(local, line) {
+            let top = self.links.uplink(Node::Router).tree.as_ref();
+            let (count, height) = top.map_or((1, 0), |tree| (tree.count, tree.height));
+            self.root.derive(local, count, height);
+        }
     }
 
-    fn leaf_prefixes(&self) -> Prefixes {
-        let member = self.state == State::Member;
-        let prefix = |neighbour: Option<&crate::leaf_set::Neighbour>| {
-            neighbour.filter(|_| member).map(|neighbour| neighbour.key.common_prefix(&self.key))
-        };
-        let (pred, succ) = (self.line.leaf_set.predecessor(), self.line.leaf_set.successor());
-        Prefixes { before: prefix(pred), own: 256, after: prefix(succ) }
-    }
-
-    /// Moves the router to another gap: its link to the parent is void unless the prefix, and so the node, is the same.
-    /// Returns its former children, and hands them over to a successor that came between.
-    fn derive_gap(&mut self, gap: Option<(Member, u16)>) -> Vec<Slot> {
-        let succ = |gap: &Option<(Member, u16)>| gap.as_ref().map(|(succ, _)| succ.peer);
-        let prefix = |gap: &Option<(Member, u16)>| gap.as_ref().map(|(_, prefix)| *prefix);
-        let (old, new) = (&self.tree.gap, &gap);
-        if succ(old) == succ(new) {
-            self.tree.gap = gap;
-            return Vec::new();
-        }
-        if prefix(old) != prefix(new) {
-            self.tree.uplinks[Node::Router as usize].tree = None;
-            self.tree.uplinks[Node::Router as usize].retarget(self.now, None);
-        }
-        self.notices.place = true;
-        if let (Some((old, _)), Some((new, _))) = (&self.tree.gap, &gap)
-            && self.line.leaf_set.get(old.peer).is_some()
-        {
-            let new = new.clone();
-            self.hand_over(new);
-        }
-        self.tree.gap = gap;
-        for Refused { contact, node, version } in std::mem::take(&mut self.tree.refused) {
-            // It reports again at once, and may fit now.
-            let ack = ReportAck { node, version, verdict: Verdict::Unknown, root: None, edition: self.tree.edition };
-            self.send_short(contact, Body::ReportAck(ack));
-        }
-        let remote = |slot: &Slot| slot.contact.peer != self.me.peer;
-        let old: Vec<Slot> =
-            SIDES.into_iter().filter_map(|side| self.tree.slots[side as usize].take()).map(|slot| *slot).collect();
-        self.notices.children |= !old.is_empty();
-        old.into_iter().filter(remote).collect()
-    }
-
-    fn link_own_leaf(&mut self, tree: Subtree, prefixes: Prefixes) {
-        let uplink = &mut self.tree.uplinks[Node::Leaf as usize];
-        uplink.acked = Some(uplink.version);
-        let (version, load) = (uplink.version, uplink.load.clone());
-        let slot = &mut self.tree.slots[Side::Left as usize];
-        let same = slot.as_ref().is_some_and(|slot| slot.contact.peer == self.me.peer);
-        if same && slot.as_ref().is_some_and(|slot| slot.tree == tree && slot.load.version == load.version) {
-            return;
-        }
-        self.tree.generation += 1;
-        self.notices.children = true;
-        *slot = Some(Box::new(Slot {
-            contact: self.me.clone(),
-            node: Node::Leaf,
-            version,
-            tree,
-            prefixes,
-            load,
-            generation: self.tree.generation,
-            heard: self.now,
-            announced: (0, None),
-            push_after: self.now,
-            is_handed: false,
-        }));
-    }
-
-    /// Unlinks the children that no longer meet at the gap.
-    fn revalidate_slots(&mut self) {
-        for side in SIDES {
-            let Some(slot) = &self.tree.slots[side as usize] else { continue };
-            let is_own = slot.is_own_leaf();
-            debug_assert_eq!(is_own, slot.contact.peer == self.me.peer, "{slot:?}");
-            let own_moved = is_own && self.leaf_prefixes().side() != Some(Side::Left);
-            if own_moved || self.accepts(&slot.tree.span, &slot.prefixes) != Some(side) {
-                self.tree.slots[side as usize] = None;
-                self.notices.children = true;
+    /// Moves the router to another gap; returns its former children, and hands them over to a successor that came
+    /// between.
+    fn derive_gap(&mut self, local: &mut Local, line: &Line, gap: Option<(Member, u16)>) -> Vec<Slot> {
+        if self.links.is_other_router(gap.as_ref()) {
+            if let (Some((old, _)), Some((new, _))) = (self.links.gap(), &gap)
+                && line.leaf_set.get(old.peer).is_some()
+            {
+                hand_over(local, &self.links, &self.codec, new.clone());
+            }
+            for Refused { contact, node, version } in std::mem::take(&mut self.refused) {
+                // It reports again at once, and may fit now.
+                let (verdict, edition) = (Verdict::Unknown, self.root.edition());
+                local.send_short(contact, Body::ReportAck(ReportAck { node, version, verdict, root: None, edition }));
             }
         }
+        self.links.move_router(local, gap)
     }
 
-    pub(crate) fn accepts(&self, span: &Span, prefixes: &Prefixes) -> Option<Side> {
-        let (succ, gap) = self.tree.gap.as_ref()?;
-        fence(&self.me, succ, *gap, span, prefixes)
+    /// Hands the children over to the peer that takes over the role.
+    pub(crate) fn hand_over(&self, local: &mut Local, to: Member) {
+        hand_over(local, &self.links, &self.codec, to);
     }
 
-    /// The router's own subtree and parent follow from its children.
-    fn derive_router(&mut self) {
-        let [Some(left), Some(right)] = &self.tree.slots else {
-            let uplink = &mut self.tree.uplinks[Node::Router as usize];
-            uplink.tree = None;
-            return;
-        };
-        let (l, r) = (&left.tree, &right.tree);
-        let span = Span { lo: l.span.lo.clone(), l: l.span.l.clone(), r: r.span.r.clone(), ro: r.span.ro.clone() };
-        let own = self.tree.gap.as_ref().map_or(0, |(_, prefix)| *prefix);
-        let prefixes = Prefixes { before: left.prefixes.before, own, after: right.prefixes.after };
-        // Each child's count is within bounds, their sum may not be: our parent would refuse it.
-        let count = l.count.saturating_add(r.count).min(COUNT_MAX);
-        let height = l.height.max(r.height).saturating_add(1).min(HEIGHT_MAX);
-        let target = span.parent(&prefixes).cloned();
-        self.update_uplink(Node::Router, Box::new(Subtree { span, count, height }), target);
+    pub(crate) fn on_handover(
+        &mut self,
+        local: &mut Local,
+        membership: &Membership,
+        sender: &Member,
+        handover: Handover,
+    ) {
+        self.changed |= self.handed.receive(local, membership, sender, handover);
     }
 
-    fn update_uplink(&mut self, node: Node, tree: Box<Subtree>, target: Option<Member>) {
-        let spacing = Duration::from_millis(self.config.report_spacing_ms);
-        let uplink = &mut self.tree.uplinks[node as usize];
-        if uplink.target.as_ref().map(|target| target.peer) != target.as_ref().map(|target| target.peer) {
-            uplink.retarget(self.now, target);
-            uplink.next = self.now;
-            self.notices.place = true;
-        } else if uplink.target != target {
-            uplink.target = target;
-            uplink.next = self.now;
-        }
-        uplink.is_own = uplink.target.as_ref().is_some_and(|target| target.peer == self.me.peer);
-        if uplink.tree.as_ref() != Some(&tree) {
-            uplink.version += 1;
-            uplink.tree = Some(tree);
-            uplink.next = uplink.last_sent.map_or(self.now, |sent| self.now.max(sent + spacing));
+    /// This machine slept for so long: the silence of others means nothing.
+    pub(crate) fn forgive_pause(&mut self, pause: Duration) {
+        self.links.extend_leases(pause);
+    }
+
+    /// The own address changed: the next reports are whole and spread it.
+    pub(crate) fn readdress(&mut self) {
+        self.changed = true;
+        NODES.into_iter().for_each(|node| self.links.uplink_mut(node).acked = None);
+        self.stirred = true;
+    }
+
+    // ---- the place in the tree ----
+
+    /// Whether this machine has a routing node: every member but the last on the line.
+    pub(crate) fn hosts_router(&self, local: &Local, line: &Line) -> bool {
+        match local.life.state {
+            // In doubt about the line the tree stays as it was.
+            State::Member => self.links.gap().is_some(),
+            State::Leaving => line.succ().is_some(),
+            State::Alone | State::Joining | State::Left => false,
         }
     }
 
-    // ---- reporting ----
-
-    pub(crate) fn replace_load(&mut self, node: Node, bytes: Vec<u8>) {
-        self.tree.stirred = true;
-        let uplink = &mut self.tree.uplinks[node as usize];
-        uplink.load = Load { version: uplink.load.version + 1, bytes: bytes.into() };
-        if uplink.acked.is_some() {
-            uplink.next = uplink.next.min(uplink.load_after.max(self.now));
+    /// Whether no peer stands above us: our router spans the whole line as far as we know, or we are alone.
+    pub(crate) fn is_root(&self, local: &Local, line: &Line) -> bool {
+        if line.is_lonely() {
+            return true;
         }
-        // If the own leaf is a child of the own router, the router has the payload at once.
-        let load = uplink.load.clone();
-        let own_leaf =
-            self.tree.slots[Side::Left as usize].as_mut().filter(|slot| node == Node::Leaf && slot.is_own_leaf());
-        if let Some(slot) = own_leaf {
-            self.tree.generation += 1;
-            (slot.load, slot.generation) = (load, self.tree.generation);
-            self.notices.children = true;
-        }
+        let span = self.links.span(Node::Router);
+        self.hosts_router(local, line) && span.is_some_and(|span| span.lo.is_none() && span.ro.is_none())
     }
 
-    pub(crate) fn send_reports(&mut self) {
+    /// Links between the node and the root; none while that is not known.
+    pub(crate) fn depth(&self, local: &Local, line: &Line, node: Node) -> Option<u32> {
+        if self.is_root(local, line) {
+            match node {
+                Node::Leaf if line.is_lonely() => return Some(0),
+                Node::Router => return (!line.is_lonely()).then_some(0),
+                Node::Leaf => {}
+            }
+        }
+        let uplink = self.links.uplink(node);
+        uplink.parent()?;
+        if uplink.is_own {
+            return self.depth(local, line, Node::Router).map(|depth| depth.saturating_add(1));
+        }
+        uplink.parent_depth.map(|depth| depth.saturating_add(1))
+    }
+
+    // ---- payloads ----
+
+    /// Replaces the payload that `node` reports.
+    pub(crate) fn publish(&mut self, local: &mut Local, node: Node, payload: Vec<u8>) {
+        self.stirred = true;
+        self.links.replace_load(local, node, payload);
+    }
+
+    /// Replaces the payload that this peer tells as the root.
+    pub(crate) fn publish_root(&mut self, payload: Vec<u8>) {
+        self.root.set_payload(payload);
+        self.changed = true;
+    }
+
+    // ---- reporting to parents ----
+
+    fn send_reports(&mut self, local: &mut Local, line: &mut Line) {
         for node in NODES {
-            let uplink = &self.tree.uplinks[node as usize];
-            let is_due = uplink.next <= self.now && uplink.reports();
-            if is_due && self.state == State::Member {
-                self.send_report(node);
+            let uplink = self.links.uplink(node);
+            if uplink.next <= local.now && uplink.reports() && local.life.is_member() {
+                self.send_report(local, line, node);
             }
         }
     }
 
-    fn send_report(&mut self, node: Node) {
-        let heartbeat = self.after_ms(self.config.heartbeat_ms);
-        let root = self.tree.root_digest;
-        let uplink = &self.tree.uplinks[node as usize];
+    fn send_report(&mut self, local: &mut Local, line: &mut Line, node: Node) {
+        let heartbeat = local.after_ms(local.config.heartbeat_ms);
+        let (root, now) = (self.root.digest(), local.now);
+        let uplink = self.links.uplink_mut(node);
         let Some(target) = uplink.target.clone() else { return };
-        let timeout = self.timeout(self.line.leaf_set.get(target.peer).map(|neighbour| neighbour.path));
-        let uplink = &mut self.tree.uplinks[node as usize];
+        let timeout = local.timeout(line.path(target.peer));
         let tree = if uplink.acked == Some(uplink.version) { None } else { uplink.tree.clone() };
         // A report that directly follows another does not show that the earlier one was lost; any other report is sent
         // after an answer or a timeout.
-        let follows = uplink.has_unsent() && tree.is_none() && !uplink.is_overdue(self.now, timeout);
+        let follows = uplink.has_unsent() && tree.is_none() && !uplink.is_overdue(now, timeout);
         let is_missed = uplink.unanswered > 0 && !follows;
-        let passes = uplink.owes_load() && uplink.load_after <= self.now;
+        let passes = uplink.owes_load() && uplink.load_after <= now;
         let load = passes.then(|| uplink.send_load(&self.codec));
         if let Some(load) = &load {
-            uplink.load_after = self.now + self.config.payload_spacing(load.bytes.len());
+            uplink.load_after = now + local.config.payload_spacing(load.bytes.len());
         }
-        uplink.last_sent = Some(self.now);
-        uplink.asked.get_or_insert(self.now);
+        uplink.last_sent = Some(now);
+        uplink.asked.get_or_insert(now);
         let unanswered = uplink.unanswered;
         uplink.unanswered = unanswered.saturating_add(1);
-        uplink.next = if unanswered >= self.config.probe_tries { heartbeat } else { self.now + timeout };
+        uplink.next = if unanswered >= local.config.probe_tries { heartbeat } else { now + timeout };
         let is_known = tree.is_none() && !is_missed;
         let body = Body::Report(Report { node, version: uplink.version, tree, load, root });
         if is_known {
-            self.send_short(target, body);
+            local.send_short(target, body);
         } else {
-            self.send(target.clone(), body);
+            local.send(target.clone(), body);
             if is_missed {
-                self.miss(&target);
+                line.miss(local, &self.links, &target);
             }
         }
     }
 
-    pub(crate) fn on_report_ack(&mut self, sender: &Member, ack: ReportAck) {
-        self.tree.stirred = true;
-        let heartbeat = self.after_ms(self.config.heartbeat_ms);
-        if self.tree.uplinks[ack.node as usize].target.as_ref().map(|target| target.peer) != Some(sender.peer) {
+    pub(crate) fn on_report_ack(
+        &mut self,
+        local: &mut Local,
+        membership: &mut Membership,
+        sender: &Member,
+        ack: ReportAck,
+    ) {
+        self.stirred = true;
+        let heartbeat = local.after_ms(local.config.heartbeat_ms);
+        if self.links.uplink(ack.node).target.as_ref().map(|target| target.peer) != Some(sender.peer) {
             return;
         }
         let edition = (sender.incarnation, ack.edition);
         // An answer to an earlier report may be the only one that carries this root.
         if let Some(root) = ack.root {
-            self.take_root(ack.node, root, edition);
+            self.take_root(local, &membership.line, ack.node, root, edition);
         }
-        let uplink = &mut self.tree.uplinks[ack.node as usize];
+        let uplink = self.links.uplink_mut(ack.node);
         if uplink.version != ack.version {
             return;
         }
-        // The report that this answers is known only if no other one is unanswered.
-        let is_last = matches!(ack.verdict, Verdict::Linked { load, .. } if load == uplink.load_sent.version);
-        let sent = uplink.last_sent.filter(|_| is_last && uplink.unanswered == 1);
-        let round_trip = sent.map(|sent| self.now.since(sent));
-        uplink.unanswered = 0;
-        uplink.asked = None;
-        if let Some(round_trip) = round_trip {
-            self.line.leaf_set.update(sender.peer, |neighbour| neighbour.path.sample(round_trip));
+        if let Some(sent) = uplink.answered(&ack.verdict) {
+            let round_trip = local.now.since(sent);
+            membership.line.leaf_set.update(sender.peer, |neighbour| neighbour.path.sample(round_trip));
         }
-        let timeout = self.timeout(self.line.leaf_set.get(sender.peer).map(|neighbour| neighbour.path));
-        let uplink = &mut self.tree.uplinks[ack.node as usize];
         match ack.verdict {
             Verdict::Linked { load, depth } => {
-                self.notices.place |= uplink.acked.is_none();
-                uplink.acked = Some(ack.version);
-                uplink.refusals = 0;
+                local.outbox.notices.place |= uplink.acked.is_none();
                 uplink.take_depth(depth, edition);
-                uplink.load_is_held(load);
+                uplink.accepted(load);
                 uplink.next = heartbeat;
                 if uplink.owes_load() {
-                    let next = if uplink.has_unsent() { uplink.load_after.max(self.now) } else { self.now + timeout };
+                    let timeout = local.timeout(membership.line.path(sender.peer));
+                    let next = if uplink.has_unsent() { uplink.load_after.max(local.now) } else { local.now + timeout };
                     uplink.next = heartbeat.min(next);
                 }
             }
             Verdict::Unknown => {
-                uplink.acked = None;
-                uplink.load_is_lost();
+                uplink.voided();
                 // Send the whole report, but no faster than reports may follow each other.
-                let spacing = Duration::from_millis(self.config.report_spacing_ms);
-                uplink.next = uplink.last_sent.map_or(self.now, |sent| self.now.max(sent + spacing));
+                let spacing = Duration::from_millis(local.config.report_spacing_ms);
+                uplink.next = uplink.last_sent.map_or(local.now, |sent| local.now.max(sent + spacing));
             }
-            Verdict::Refused { pred, succ } => self.on_refused(sender, ack.node, pred, succ),
+            Verdict::Refused { pred, succ } => self.on_refused(local, membership, sender, ack.node, [pred, succ]),
         }
     }
 
-    fn on_refused(&mut self, sender: &Member, node: Node, pred: Option<Member>, succ: Option<Member>) {
-        let heartbeat = Duration::from_millis(self.config.heartbeat_ms);
-        let uplink = &mut self.tree.uplinks[node as usize];
-        self.notices.place |= uplink.acked.is_some();
-        uplink.acked = None;
-        uplink.load_is_lost();
-        let wait = Duration::from_millis(self.config.nack_retry_ms) * (1 << (uplink.refusals / 2).min(10));
+    /// The presumed parent refused the link, and names its neighbours.
+    fn on_refused(
+        &mut self,
+        local: &mut Local,
+        membership: &mut Membership,
+        sender: &Member,
+        node: Node,
+        [pred, succ]: [Option<Member>; 2],
+    ) {
+        let heartbeat = Duration::from_millis(local.config.heartbeat_ms);
+        let uplink = self.links.uplink_mut(node);
+        local.outbox.notices.place |= uplink.acked.is_some();
+        uplink.voided();
+        let wait = Duration::from_millis(local.config.nack_retry_ms) * (1 << (uplink.refusals / 2).min(10));
         uplink.refusals = uplink.refusals.saturating_add(1);
-        uplink.next = self.now + wait.min(heartbeat);
+        uplink.next = local.now + wait.min(heartbeat);
         let boundary = uplink.tree.as_ref().map(|tree| tree.span.l.clone());
-        pred.iter().chain(&succ).for_each(|contact| self.consider(contact));
+        pred.iter().chain(&succ).for_each(|contact| membership.consider(local, contact));
         if let Some(boundary) = boundary
-            && boundary.peer != self.me.peer
+            && boundary.peer != local.me.peer
             && boundary.peer != sender.peer
         {
             let hint = std::iter::once(sender.clone()).chain(succ).collect();
-            self.send(boundary, Body::Hint(hint));
+            local.send(boundary, Body::Hint(hint));
         }
     }
 
-    // ---- children ----
+    // ---- reports of children ----
 
-    pub(crate) fn on_report(&mut self, sender: Member, report: Report) {
-        self.tree.stirred = true;
+    pub(crate) fn on_report(&mut self, local: &mut Local, membership: &mut Membership, sender: Member, report: Report) {
+        self.stirred = true;
         let Report { node, version, tree, load, root } = report;
         let verdict = match tree {
             Some(tree) => {
-                let Some(prefixes) = Prefixes::of(self.grid, &tree.span)
-                    .filter(|prefixes| tree.span.holds(&sender, node, self.grid, prefixes.own))
+                let Some(prefixes) = Prefixes::of(local.grid, &tree.span)
+                    .filter(|prefixes| tree.span.holds(&sender, node, local.grid, prefixes.own))
                 else {
-                    self.counters.malformed += 1;
+                    local.counters.malformed += 1;
                     return;
                 };
-                self.link_child(&sender, node, version, *tree, prefixes)
+                self.link_child(local, membership, &sender, Structure { node, version, tree: *tree, prefixes })
             }
-            None => self.renew_child(&sender, node, version),
+            None if self.links.renew(local.now, &sender, node, version) => Ok(()),
+            None => Err(Verdict::Unknown),
         };
-        let verdict = match verdict {
-            Ok(()) => self.load_child(&sender, node, load),
-            Err(verdict) => verdict,
-        };
+        let verdict = verdict.and_then(|()| {
+            let announced = self.announce(local, &membership.line);
+            let load = self.links.take_load(local, &sender, node, load, &self.codec, announced);
+            load.map(|load| Verdict::Linked { load, depth: announced.1 }).ok_or(Verdict::Unknown)
+        });
+        let verdict = verdict.unwrap_or_else(|refusal| refusal);
         let linked = matches!(verdict, Verdict::Linked { .. });
-        let root = if linked && self.tree.root_digest != root { self.tree.root.clone() } else { None };
-        let edition = self.tree.edition;
-        self.send_short(sender, Body::ReportAck(ReportAck { node, version, verdict, root, edition }));
+        let root = self.root.info().filter(|_| linked && self.root.digest() != root).cloned();
+        let edition = self.root.edition();
+        local.send_short(sender, Body::ReportAck(ReportAck { node, version, verdict, root, edition }));
     }
 
-    /// Accepts the child, or returns the refusal. Updating the tree may end the link again.
+    /// Accepts the child, or returns the refusal. Deriving the tree may end the link again.
     fn link_child(
         &mut self,
+        local: &mut Local,
+        membership: &mut Membership,
         sender: &Member,
-        node: Node,
-        version: u64,
-        tree: Subtree,
-        prefixes: Prefixes,
+        structure: Structure,
     ) -> Result<(), Verdict> {
-        let Some(side) = self.accepts(&tree.span, &prefixes) else {
+        let Structure { node, version, tree, prefixes } = &structure;
+        let Some(side) = self.links.accepts(&local.me, &tree.span, prefixes) else {
             let Span { lo, l, r, ro } = &tree.span;
-            [l, r].into_iter().chain(lo).chain(ro).for_each(|contact| self.consider(contact));
-            self.counters.links_refused += 1;
-            self.tree.refused.retain(|refused| (refused.contact.peer, refused.node) != (sender.peer, node));
-            self.tree.refused.truncate(REFUSED_MAX - 1);
-            self.tree.refused.insert(0, Refused { contact: sender.clone(), node, version });
-            return Err(Verdict::Refused { pred: self.pred().cloned(), succ: self.succ().cloned() });
+            [l, r].into_iter().chain(lo).chain(ro).for_each(|contact| membership.consider(local, contact));
+            local.counters.links_refused += 1;
+            self.refused.retain(|refused| (refused.contact.peer, refused.node) != (sender.peer, *node));
+            self.refused.truncate(REFUSED_MAX - 1);
+            self.refused.insert(0, Refused { contact: sender.clone(), node: *node, version: *version });
+            let line = &membership.line;
+            return Err(Verdict::Refused { pred: line.pred().cloned(), succ: line.succ().cloned() });
         };
-        let slot = &mut self.tree.slots[side as usize];
-        match slot {
-            Some(slot) if slot.contact.peer == sender.peer && slot.node == node => {
-                let is_first = std::mem::take(&mut slot.is_handed);
-                if !is_first && sender.incarnation < slot.contact.incarnation {
-                    // Versions, of payloads too, mean nothing across incarnations.
-                    return Err(Verdict::Unknown);
-                }
-                let order = |contact: &Member, version| (contact.incarnation, version);
-                if !is_first && order(sender, version) < order(&slot.contact, slot.version) {
-                    return Ok(());
-                }
-                if slot.contact.incarnation != sender.incarnation {
-                    slot.load.version = 0;
-                }
-                self.notices.children |= slot.tree != tree || slot.contact != *sender;
-                slot.contact = sender.clone();
-                (slot.version, slot.tree, slot.prefixes, slot.heard) = (version, tree, prefixes, self.now);
-            }
-            _ => {
-                self.tree.generation += 1;
-                self.notices.children = true;
-                *slot = Some(Box::new(Slot {
-                    contact: sender.clone(),
-                    node,
-                    version,
-                    tree,
-                    prefixes,
-                    load: Load::default(),
-                    generation: self.tree.generation,
-                    heard: self.now,
-                    announced: (0, None),
-                    push_after: self.now,
-                    is_handed: false,
-                }));
-            }
+        match self.links.take_report(local, side, sender, structure) {
+            // The depth in the acknowledgement must include this child.
+            Reported::Taken => self.derive(local, &mut membership.line),
+            Reported::Late => {}
+            Reported::PastLife => return Err(Verdict::Unknown),
         }
-        // The depth in the acknowledgement must include this child.
-        self.derive_tree();
         Ok(())
-    }
-
-    /// The child reports that nothing changed since `version`.
-    fn renew_child(&mut self, sender: &Member, node: Node, version: u64) -> Result<(), Verdict> {
-        let now = self.now;
-        // A handed child has not reported, so there is nothing to renew.
-        let is_same = |slot: &&mut Slot| slot.version == version && !slot.is_handed;
-        let slot = self.slot_of(sender, node).filter(is_same).ok_or(Verdict::Unknown)?;
-        slot.heard = now;
-        Ok(())
-    }
-
-    /// The slot of this node of the sender's present incarnation.
-    fn slot_of(&mut self, sender: &Member, node: Node) -> Option<&mut Slot> {
-        let life = |contact: &Member| (contact.peer, contact.incarnation);
-        let mut slots = self.tree.slots.iter_mut().flatten().map(Box::as_mut);
-        slots.find(|slot| slot.node == node && life(&slot.contact) == life(sender))
-    }
-
-    /// Stores the payload of a linked child, and notes what the answer tells it.
-    fn load_child(&mut self, sender: &Member, node: Node, load: Option<Payload>) -> Verdict {
-        let (announcement, codec, generation) = (self.announcement(), self.codec, self.tree.generation + 1);
-        let Some(slot) = self.slot_of(sender, node) else { return Verdict::Unknown };
-        slot.announced = announcement;
-        let taken = load.map_or(Taken::Known, |load| slot.take_load(load, &codec));
-        if taken == Taken::New {
-            slot.generation = generation;
-        }
-        // 0 asks for the whole payload; we keep the stored one until it comes.
-        let held = if matches!(taken, Taken::New | Taken::Known) { slot.load.version } else { 0 };
-        if taken == Taken::New {
-            self.tree.generation = generation;
-            self.notices.children = true;
-        }
-        self.counters.differences_refused += u64::from(taken == Taken::Nonsense);
-        Verdict::Linked { load: held, depth: announcement.1 }
     }
 
     // ---- the root ----
 
     /// What a child is to be told now: digest of the root, depth of our router.
-    fn announcement(&mut self) -> (u32, Option<u32>) {
-        let announced = (self.tree.root_digest, self.depth(Node::Router));
-        self.tree.edition = self.tree.edition.saturating_add(u32::from(announced != self.tree.announced));
-        self.tree.announced = announced;
-        announced
-    }
-
-    fn set_root(&mut self, root: Arc<RootInfo>) {
-        self.tree.root_digest = root.digest();
-        self.tree.root = Some(root);
-        self.notices.root = true;
-    }
-
-    fn derive_root(&mut self) {
-        if !self.is_root() {
-            return;
-        }
-        let top = &self.tree.uplinks[Node::Router as usize].tree;
-        let (count, height) = top.as_ref().map_or((1, 0), |tree| (tree.count, tree.height));
-        let is_current = self.tree.root.as_ref().is_some_and(|root| {
-            (&root.contact, root.count, root.height, root.stamp) == (&self.me, count, height, self.tree.root_stamp)
-                && root.payload == self.tree.root_payload
-        });
-        if is_current {
-            return;
-        }
-        self.tree.root_stamp += 1;
-        self.set_root(Arc::new(RootInfo {
-            contact: self.me.clone(),
-            stamp: self.tree.root_stamp,
-            count,
-            height,
-            payload: self.tree.root_payload.clone(),
-        }));
+    fn announce(&mut self, local: &Local, line: &Line) -> (u32, Option<u32>) {
+        let depth = self.depth(local, line, Node::Router);
+        self.root.announce(depth)
     }
 
     /// Tells the children what changed above, at once but within the limit.
-    pub(crate) fn push_root(&mut self) {
-        let announced = self.announcement();
-        let pause = Duration::from_millis(self.config.root_push_ms);
+    fn push_root(&mut self, local: &mut Local, line: &Line) {
+        let announced = self.announce(local, line);
+        let pause = Duration::from_millis(local.config.root_push_ms);
         for side in SIDES {
-            let Some(slot) = &mut self.tree.slots[side as usize] else { continue };
-            if slot.is_own_leaf() || !slot.lags(announced) || slot.push_after > self.now {
+            let Some(slot) = self.links.slot_mut(side) else { continue };
+            if slot.is_own_leaf() || !slot.lags(announced) || slot.push_after > local.now {
                 continue;
             }
             let is_new_root = slot.announced.0 != announced.0;
-            (slot.announced, slot.push_after) = (announced, slot.push_after.max(self.now - pause * PUSH_BURST) + pause);
+            slot.announced = announced;
+            slot.push_after = slot.push_after.max(local.now - pause * PUSH_BURST) + pause;
             let (to, node) = (slot.contact.clone(), slot.node);
-            let root = self.tree.root.clone().filter(|_| is_new_root);
-            let edition = self.tree.edition;
-            self.send_short(to, Body::RootChanged { node, root, depth: announced.1, edition });
+            let root = self.root.info().filter(|_| is_new_root).cloned();
+            let edition = self.root.edition();
+            local.send_short(to, Body::RootChanged { node, root, depth: announced.1, edition });
         }
     }
 
+    /// The parent of a node tells its depth, and the root if it is another one.
     pub(crate) fn on_root_changed(
         &mut self,
+        local: &mut Local,
+        line: &Line,
         sender: &Member,
         node: Node,
         root: Option<Arc<RootInfo>>,
-        depth: Option<u32>,
-        edition: u32,
+        (depth, edition): (Option<u32>, u32),
     ) {
-        self.tree.stirred = true;
+        self.stirred = true;
         let edition = (sender.incarnation, edition);
-        let uplink = &mut self.tree.uplinks[node as usize];
+        let uplink = self.links.uplink_mut(node);
         // Even before the first acknowledgement: this message may be faster.
         if uplink.target.as_ref().is_none_or(|target| target.peer != sender.peer) {
             return;
         }
         uplink.take_depth(depth, edition);
         if let Some(root) = root {
-            self.take_root(node, root, edition);
+            self.take_root(local, line, node, root, edition);
         }
     }
 
     /// The router's parent is believed first; the leaf's only while the router has none.
-    fn take_root(&mut self, node: Node, root: Arc<RootInfo>, edition: (u64, u32)) {
-        if !self.tree.uplinks[node as usize].is_current_edition(edition) {
+    fn take_root(&mut self, local: &mut Local, line: &Line, node: Node, root: Arc<RootInfo>, edition: (u64, u32)) {
+        if !self.links.uplink_mut(node).is_current_edition(edition) {
             return;
         }
-        let attached = self.tree.uplinks[Node::Router as usize].parent().is_some();
-        if self.is_root() || (node == Node::Leaf && attached) {
+        let attached = self.links.uplink(Node::Router).parent().is_some();
+        if self.is_root(local, line) || (node == Node::Leaf && attached) {
             return;
         }
         // Editions order the messages of one parent. The root's own stamps do not: a parent that lied once would be
         // believed for as long as the root lives.
-        if self.tree.root.as_ref() != Some(&root) {
-            self.set_root(root);
-        }
-    }
-}
-
-impl Span {
-    /// Whether such a node can stand on the machine of `sender`: a leaf at one place of the line, a router on the last
-    /// machine of its left half, where its span, of this prefix length, splits.
-    pub(crate) fn holds(&self, sender: &Member, node: Node, grid: GridId, own: u16) -> bool {
-        match node {
-            Node::Leaf => own == 256 && self.l.peer == sender.peer && self.r.peer == sender.peer,
-            Node::Router => {
-                let (key, last) = (sender.key(grid), self.r.key(grid));
-                self.l.key(grid) <= key && key < last && key.common_prefix(&last) == own
-            }
-        }
+        self.root.take(local, root);
     }
 }

@@ -11,8 +11,11 @@ use std::sync::Arc;
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeTuple, Serializer};
 
-use crate::message::{Body, Handover, HandoverChild, Leave, Payload, Report, ReportAck, RootInfo, Subtree, Verdict};
-use crate::{Contact, Member, Message, Span};
+use crate::identity::{Contact, Member};
+use crate::message::{Body, Handover, HandoverChild, Leave, Message, Report, ReportAck, RootInfo, Verdict};
+use crate::node::Node;
+use crate::payload::Payload;
+use crate::subtree::{Span, Subtree};
 
 /// Serialises the contacts inside as lists of values.
 struct Flat<T>(T);
@@ -245,12 +248,12 @@ fn shared(root: &Option<Arc<RootInfo>>) -> Option<&RootInfo> {
     root.as_deref()
 }
 
-fn is_router(node: crate::Node) -> bool {
-    node == crate::Node::Router
+fn is_router(node: Node) -> bool {
+    node == Node::Router
 }
 
-fn node(is_router: bool) -> crate::Node {
-    if is_router { crate::Node::Router } else { crate::Node::Leaf }
+fn node(is_router: bool) -> Node {
+    if is_router { Node::Router } else { Node::Leaf }
 }
 
 /// Numbers of verdicts and of message variants: never reused once released.

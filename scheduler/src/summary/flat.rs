@@ -8,13 +8,21 @@
 //! class of speed; then for each row the index of its stretch, a bit for each line that differs from the row before, and
 //! for each of these lines how many task sizes are above 0 and their codes. Each summary has one flat form.
 
-use super::encoding::{self, Codes, DecodeError, Head, Line, NOTHING, Scaled, ScaledRow, is_same, round_down};
+use super::encoding::{self, DecodeError, ENCODED_BYTES_MAX};
 use super::grid::{HORIZON_COUNT, TASK_SIZE_COUNT};
-use super::{CELL_MAX, ENCODED_BYTES_MAX, Idle, LEAVES_MAX, SPEED_SUM_MOPS_MAX, Summary, WAIT_BITS, scale};
+use super::idle::Idle;
+use super::limits::{CELL_MAX, LEAVES_MAX, SPEED_SUM_MOPS_MAX};
+use super::scale::{self, WAIT_BITS};
+use super::scaled::{Codes, Head, Line, NOTHING, Scaled, ScaledRow, bit, is_loose_line, is_same, round_down};
+use super::sums::Summary;
 
 /// Up to this length the encoded form is at most [`ENCODED_BYTES_MAX`]: as a rule it is a fifth as long, and even an
 /// unpredictable code, which has two bytes here, takes no more than a few there.
 const SURE_BYTES: usize = ENCODED_BYTES_MAX / 4;
+
+/// Summaries whose flat form is up to this size travel whole. Our choice: most reports are of a few leaves, whose
+/// differences would save some hundred bytes and cost both ends several times the processor time.
+pub(super) const WHOLE_BYTES: usize = 8_000;
 
 /// Bits of the first byte.
 const LOOSE: u8 = 1;
@@ -130,11 +138,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The flag, if it is set, else 0.
-pub(super) fn bit(of: u8, is_set: bool) -> u8 {
-    if is_set { of } else { 0 }
-}
-
 fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     let (head, tail) = rest.split_first_chunk()?;
     *rest = tail;
@@ -152,6 +155,20 @@ fn put_row(flat: &mut Vec<u8>, index: u8, changed: u32, codes: &Codes) {
         let width = line.iter().position(|&code| code == 0).unwrap_or(TASK_SIZE_COUNT);
         flat.push(width as u8);
         line[..width].iter().for_each(|code| flat.extend_from_slice(&code.to_le_bytes()));
+    }
+}
+
+impl Summary {
+    /// The summary in the flat form, in which a machine keeps it, at most [`ENCODED_BYTES_MAX`]: rounded and thinned out as by
+    /// [`Self::encode`].
+    pub fn flatten(&self) -> Vec<u8> {
+        Scaled::of(self).flatten()
+    }
+
+    /// Reads the flat form, as [`Self::flatten`], [`report`] and [`unpack`] write it; `None` where these
+    /// bytes are none.
+    pub fn of_flat(flat: &[u8]) -> Option<Self> {
+        Some(Scaled::of_flat(flat)?.into_summary())
     }
 }
 
@@ -188,6 +205,32 @@ impl Scaled {
         }
         Some(Self { head: reader.head, rows })
     }
+}
+
+/// Encodes `new`, a flat summary: as the difference to `base`, which the receiver has, or whole without one. `None` where
+/// one of them is no flat summary, where `new` is so small that it travels whole, or where the result would be above
+/// [`ENCODED_BYTES_MAX`].
+pub fn pack(base: Option<&[u8]>, new: &[u8]) -> Option<Vec<u8>> {
+    if base.is_some() && new.len() <= WHOLE_BYTES {
+        return None;
+    }
+    let base = match base {
+        Some(base) => Some(Scaled::of_flat(base)?),
+        None => None,
+    };
+    let bytes = encode(new, base.as_ref())?;
+    (bytes.len() <= ENCODED_BYTES_MAX).then_some(bytes)
+}
+
+/// The flat summary that [`pack`] encoded; `None` where these bytes are none. Whatever the bytes, this neither panics nor takes
+/// more memory than twice the largest summary (300 kB).
+pub fn unpack(base: Option<&[u8]>, bytes: &[u8]) -> Option<Vec<u8>> {
+    let base = match base {
+        Some(base) => Some(Scaled::of_flat(base)?),
+        None => None,
+    };
+    let flat = decode(bytes, base.as_ref()).ok()?;
+    (flat.len() <= ENCODED_BYTES_MAX).then_some(flat)
 }
 
 /// The encoded form of a flat summary; `None` where these bytes are no flat form.
@@ -325,9 +368,4 @@ fn sum_of_lines(one: &Line, other: &Line, [mine, theirs, bits]: [u32; 3], is_str
         high = if is_strict { scale::quarter(*sum, bits) } else { *sum };
     }
     line
-}
-
-/// Whether a cell of this line is more than a quarter of the one before.
-pub(super) fn is_loose_line(line: &Line, bits: u32) -> bool {
-    line.windows(2).fold(false, |any, pair| any | (pair[1] > scale::quarter(pair[0], bits)))
 }

@@ -4,7 +4,7 @@
 //! and too little for a few tasks on a grid that is mostly idle, where only the machines' speeds matter. So a summary
 //! counts idle slots by speed, in steps of the eighth root of 2. For a busy grid, which has none, that is a byte.
 
-use super::CELL_MAX;
+use super::limits::CELL_MAX;
 
 /// Speeds of one octave, rounded.
 const STEPS: [f64; 8] = [

@@ -1,7 +1,7 @@
 //! The rows of the summary: horizons × task sizes at one stretch, without zeros and repetitions.
 
-use super::CELL_MAX;
 use super::grid::{HORIZON_COUNT, TASK_SIZE_COUNT};
+use super::limits::CELL_MAX;
 
 /// Cells of a row.
 pub(super) const CELLS: usize = HORIZON_COUNT * TASK_SIZE_COUNT;

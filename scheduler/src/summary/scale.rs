@@ -20,6 +20,9 @@ pub(super) fn bits(height: u8) -> u32 {
     }
 }
 
+/// Bits behind the leading one of a wait in seconds: within an eighth.
+pub(super) const WAIT_BITS: u32 = 3;
+
 /// The height up to which less than 20 % is lost.
 #[cfg(test)]
 pub(super) const HEIGHT_SURE: u8 = 94;
@@ -53,6 +56,12 @@ pub(super) fn quarter(code_of_whole: u16, bits: u32) -> u16 {
         code >> 2
     };
     quarter as u16
+}
+
+/// A wait as summaries have it: in whole seconds, rounded down to the scale, at most a year.
+pub fn wait_s(wait_s: f64) -> u64 {
+    // The cast saturates, and makes 0 of NaN.
+    value(code((wait_s as u64).min(366 * 86_400), WAIT_BITS), WAIT_BITS)
 }
 
 #[cfg(test)]

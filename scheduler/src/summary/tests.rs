@@ -1,9 +1,10 @@
 use proptest::prelude::*;
 
+use super::grid::at_most;
 use super::*;
 use crate::availability::available_tasks;
-use crate::queue::Entry;
 use crate::queue::tests::loads;
+use crate::queue::{Entry, Load};
 
 /// Twelve digits are exact; nine leave room for what the oracle itself rounds.
 const ROUNDING: f64 = 1e-9;
@@ -266,7 +267,7 @@ proptest! {
             prop_assert_eq!(&Summary::decode(&whole).unwrap().flatten(), new);
             prop_assert!(unpack(None, &whole).is_some_and(|read| read == *new));
             prop_assert_eq!(unpack(Some(base), &whole), None);
-            let difference = flat::encode(new, encoding::Scaled::of_flat(base).as_ref()).unwrap();
+            let difference = flat::encode(new, scaled::Scaled::of_flat(base).as_ref()).unwrap();
             prop_assert!(unpack(Some(base), &difference).is_some_and(|read| read == *new));
             prop_assert_eq!(Summary::decode(&difference), Err(DecodeError::Format));
             prop_assert_eq!(unpack(None, &difference), None);
@@ -275,7 +276,7 @@ proptest! {
             prop_assert!(base != new || bytes < 30, "{} bytes of nothing new", bytes);
             // The small ones travel whole all the same.
             let packed = pack(Some(base), new);
-            prop_assert_eq!(packed, (new.len() > encoding::WHOLE_BYTES).then_some(difference));
+            prop_assert_eq!(packed, (new.len() > flat::WHOLE_BYTES).then_some(difference));
         }
         prop_assert_eq!(pack(None, &base[..base.len() - 1]).filter(|_| base.len() > 28), None);
     }

@@ -175,9 +175,11 @@ fn rivals(instance: &Instance, bags: &[BagRecord]) -> [(&'static str, Vec<Option
     ]
 }
 
-/// Which part of the way from the rival that knows nothing to the bound a largest stretch has gone; `None` where there is no way.
+/// Which part of the way from the rival that knows nothing to the bound a largest stretch has gone; `None` where that rival is within
+/// a hundredth of the bound, so that there is no way.
 fn share_of_the_way(knows_nothing: Option<f64>, largest: f64, bound: f64) -> Option<f64> {
-    knows_nothing.map(|null| (null - largest) / (null - bound)).filter(|share| share.is_finite())
+    let null = knows_nothing.filter(|null| *null > 1.01 * bound)?;
+    Some((null - largest) / (null - bound))
 }
 
 /// Geometric mean and maximum of the stretches of the one user's bags and of the others', each bag as it was before it

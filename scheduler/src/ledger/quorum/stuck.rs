@@ -8,23 +8,15 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use idlewood_overlay::{Contact, PeerId, Time};
+use idlewood_overlay::{Contact, PeerId};
 
-use super::{Known, Vote};
+use super::known::Known;
+use super::votes::{Stuck, Vote};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::ledger::Ledger;
 use crate::message::{Message, RESULTS_MAX};
 use crate::ranges::IntervalSet;
-
-/// A stuck task.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stuck {
-    /// So long another machine is waited for.
-    until: Time,
-    /// The machine that tries the task again then, if any.
-    retry: Option<PeerId>,
-}
 
 impl Ledger {
     /// No machine of `asked` can have a copy of these tasks; `before` are the tasks that were stuck until now.
@@ -52,7 +44,7 @@ impl Ledger {
             votes.iter().partition(|vote| !vote.result.success && asked.contains_key(&vote.executor.peer));
         let alike = |vote: &&Vote| rest.iter().filter(|other| other.agrees_with(&vote.result)).count();
         let most = rest.iter().map(alike).max().unwrap_or(0);
-        let is_of_use = most + retry.len() + self.yet_to_vote(index, votes) >= self.votes.replication.quorum as usize;
+        let is_of_use = most + retry.len() + self.yet_to_vote(index, votes) >= self.votes.replication().quorum as usize;
         let first = retry.first().filter(|_| is_of_use && self.tries.leaves_a_try(index));
         first.map(|vote| vote.executor.peer)
     }

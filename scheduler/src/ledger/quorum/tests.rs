@@ -9,6 +9,7 @@ use super::super::avoided::FAILED_IN_ROW;
 use super::super::failures::CRASHED_ON_MAX;
 use super::super::outputs::UNFETCHED_MAX;
 use super::super::tests::{TASKS, assert_accounted, contact, io, ledger, result, said};
+use super::votes::VOTES_MAX;
 use super::*;
 use idlewood_overlay::WallTime;
 

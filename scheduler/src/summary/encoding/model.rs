@@ -4,11 +4,12 @@
 
 use super::super::coder::{Chance, Coder, Number};
 use super::super::grid::{HORIZON_COUNT, STRETCH_COUNT, TASK_SIZE_COUNT};
-use super::super::{CELL_MAX, scale};
-use super::{Codes, Line, NOTHING, Scaled, ScaledRow, changed_lines, is_same};
+use super::super::limits::CELL_MAX;
+use super::super::scale;
+use super::super::scaled::{Codes, Line, NOTHING, Scaled, ScaledRow, changed_lines, is_same};
 
 /// The predictions, the same for writer and reader.
-pub(in crate::summary) struct Model<'a> {
+pub(crate) struct Model<'a> {
     bits: u32,
     is_loose: bool,
     /// The rows of the base from the one that holds at the last stretch on, and their scale.
@@ -115,12 +116,7 @@ impl<'a> Model<'a> {
 
     /// Writes or reads the row behind the one at `last`, if there is one: the index of its stretch. `self.codes` is the
     /// row then.
-    pub(in crate::summary) fn row(
-        &mut self,
-        coder: &mut impl Coder,
-        last: Option<u8>,
-        row: Option<&ScaledRow>,
-    ) -> Option<u8> {
+    pub(crate) fn row(&mut self, coder: &mut impl Coder, last: Option<u8>, row: Option<&ScaledRow>) -> Option<u8> {
         let from = last.map_or(0, |last| last + 1);
         if usize::from(from) >= STRETCH_COUNT {
             return None;
