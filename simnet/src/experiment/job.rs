@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use idlewood_overlay::Time;
 
-use super::JobProgress;
 use super::case::Case;
+use super::progress::JobProgress;
 use super::published::{UPDATE_SHARES, quantile_name};
+use super::table::Values;
 use super::updates::Updates;
 use crate::baseline::{Instance, Measure, Policy, offline_bound, schedule};
 use crate::scenario::HORIZON_MAX;
@@ -17,9 +18,6 @@ use crate::workload;
 const PROGRESS_STEPS: u64 = 1 << 14;
 /// As many frozen tasks per slot as peers have by default.
 const FROZEN_MAX: usize = 2;
-
-/// Quantities by name, in the order of columns.
-pub(crate) type Values = Vec<(String, f64)>;
 
 /// Runs a case with a seed, on so many threads; returns the simulation's trace hash and its values.
 ///
