@@ -17,6 +17,7 @@
 mod bag;
 mod bench;
 mod config;
+mod context;
 mod demo;
 mod doctor;
 mod follow;
@@ -34,27 +35,23 @@ mod which;
 use std::env;
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
-use idlewood_api::client::{Client, ClientError};
 use idlewood_units::Span;
 
 use crate::output::{self, Format};
 use crate::submit::SubmitError;
 
+use context::{BadUsage, Context, FAILURE};
 use interrupt::Interrupted;
 
 pub use bench::BenchArgs;
 pub use demo::DemoArgs;
 pub use run::RunArgs;
 
-/// Exit code of failed operations.
-const FAILURE: u8 = 1;
 /// Exit code of bad usage; also clap's.
 const BAD_USAGE: u8 = 2;
 /// Exit code when the reader of the output has gone.
@@ -140,26 +137,6 @@ Reasons for which tasks do not run as they could; the first that holds is told:
 Tasks that stand still keep their memory and go on where they stopped; unstarted ones, and those that
 have a checkpoint, go back to their submitters after owner.vacate.";
 
-/// The context of every command.
-#[derive(Clone, Debug)]
-struct Context {
-    state_dir: PathBuf,
-    config: PathBuf,
-    format: Format,
-}
-
-impl Context {
-    /// The client of the state directory's agent; waits for one that is starting.
-    fn client(&self) -> Result<Client, ClientError> {
-        Client::wait_for(&self.state_dir)
-    }
-}
-
-/// An error in the user's input.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct BadUsage(String);
-
 /// Runs the program that the command line asks for.
 pub fn main() -> ExitCode {
     let arguments: Vec<OsString> = env::args_os().collect();
@@ -242,27 +219,6 @@ fn state_dir(given: Option<PathBuf>) -> Result<PathBuf, BadUsage> {
 fn config_path(given: Option<PathBuf>) -> Result<PathBuf, BadUsage> {
     let none = || BadUsage("no home directory: name the file of settings with --config".to_owned());
     given.or_else(crate::settings::default_path).ok_or_else(none)
-}
-
-/// As root, in the state directory of another user, as when administering a service: continues as that user, since the
-/// agent must be able to read the files that the command writes. Only while the program has one thread.
-///
-/// # Errors
-/// When the system refuses.
-fn act_as_owner(state_dir: &Path) -> anyhow::Result<()> {
-    use rustix::process::{Gid, Uid, geteuid};
-    let Ok(metadata) = std::fs::metadata(state_dir) else { return Ok(()) };
-    if !geteuid().is_root() || metadata.uid() == 0 {
-        return Ok(());
-    }
-    let (user, group) = (Uid::from_raw(metadata.uid()), Gid::from_raw(metadata.gid()));
-    let act = || {
-        rustix::thread::set_thread_groups(&[])?;
-        rustix::thread::set_thread_res_gid(group, group, group)?;
-        rustix::thread::set_thread_res_uid(user, user, user)
-    };
-    let whose = || format!("cannot go on as the user that {} belongs to; run this as that user", state_dir.display());
-    act().with_context(whose)
 }
 
 /// The format that the arguments ask for, when clap could not parse them.

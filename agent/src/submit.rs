@@ -9,6 +9,7 @@
 //!
 //! Left out: directories as inputs (pack them), and uploads that are resumed.
 
+mod error;
 pub mod options;
 
 use std::collections::BTreeMap;
@@ -20,11 +21,13 @@ use blake3::Hash;
 use idlewood_scheduler::{BlobId, REPLICAS_MAX, Replication};
 use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, INPUT_BYTES_MAX, Input, is_file_name};
 use idlewood_units::{Span, TASKS_MAX};
-use idlewood_worker::{ProgramError, check_program};
+use idlewood_worker::check_program;
 
 use idlewood_api::SubmitRequest;
 
 use options::Options;
+
+pub use error::SubmitError;
 
 /// Default memory of a task. Our choice: what a machine of 4 GiB can spare in most hours.
 pub const MEMORY_BYTES_DEFAULT: u64 = 512 << 20;
@@ -34,58 +37,6 @@ pub const TIME_LIMIT_S_DEFAULT: u64 = 86_400;
 pub const RETRIES_DEFAULT: u32 = 2;
 /// Most retries that can be asked for.
 pub const RETRIES_MAX: u32 = 100;
-
-/// Why a submission cannot be sent. Nothing was uploaded.
-#[derive(Debug, thiserror::Error)]
-pub enum SubmitError {
-    /// The spec file has a mistake.
-    #[error("{}, line {line}: {reason}", path.display())]
-    Spec {
-        /// The file.
-        path: PathBuf,
-        /// From 1.
-        line: usize,
-        /// The mistake.
-        reason: String,
-    },
-    /// A file that is needed cannot be read.
-    #[error("cannot read the {what} {}: {source}", path.display())]
-    File {
-        /// The file's role.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// No program was named.
-    #[error("no program: name one with --program FILE.wasm or in a spec file")]
-    NoProgram,
-    /// No machine can run the program.
-    #[error("{} cannot be run: {source}", path.display())]
-    Program {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        source: ProgramError,
-    },
-    /// The bag would have no task.
-    #[error("no task: {0}")]
-    NoTask(String),
-    /// Two files would be one under `inputs/`.
-    #[error("two inputs would be named {name} ({} and {}): rename one", first.display(), second.display())]
-    SameName {
-        /// The name.
-        name: String,
-        /// A file.
-        first: PathBuf,
-        /// Another file.
-        second: PathBuf,
-    },
-    /// Any other mistake in a value.
-    #[error("{0}")]
-    Value(String),
-}
 
 /// A submission that is ready to be sent.
 #[derive(Clone, Debug)]

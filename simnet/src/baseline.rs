@@ -20,20 +20,17 @@
 //! that run several times, and tasks that have to be measured.
 
 mod central;
+mod instance;
 mod offline;
 mod plan;
 mod split;
 
-pub use central::schedule;
+pub use central::{Policy, schedule};
+pub use instance::{Instance, Machine, Measure, Session};
 pub use offline::offline_bound;
 pub use split::speed_split;
 
-use idlewood_overlay::Time;
-
-use crate::churn::Churn;
-use crate::network::Network;
-use crate::scenario::{Scenario, Workload};
-use crate::workload::{self, Bag, speed_mops};
+use crate::scenario::Scenario;
 
 /// Refuses a scenario with a feature that affects the comparison and that the rivals do not model.
 ///
@@ -56,147 +53,4 @@ pub fn check(scenario: &Scenario) -> Result<(), String> {
         return Ok(());
     };
     Err(sentence.to_owned())
-}
-
-/// A time during which a machine is up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Session {
-    /// When it comes up.
-    pub from: Time,
-    /// When it goes down.
-    pub to: Time,
-}
-
-/// A machine as a centralised scheduler sees it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Machine {
-    /// Speed of each slot, in Mop/s.
-    pub speed_mops: f64,
-    /// Tasks that it runs at the same time.
-    pub slots: u32,
-    /// When it is up, in order and without overlap.
-    pub sessions: Vec<Session>,
-}
-
-/// A scheduling problem.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Instance {
-    /// All machines.
-    pub machines: Vec<Machine>,
-    /// All bags, in the order of their arrival.
-    pub bags: Vec<Bag>,
-    /// True work of each bag's tasks, in Mop, unknown to schedulers; empty if all are as declared.
-    pub true_mops: Vec<Vec<f64>>,
-    /// Time between two checkpoints of a task, in µs, which survive a failure of its machine; none if they do not.
-    pub checkpoint_us: Option<i64>,
-    /// Whose bag each is, for schedulers that take a user's bags as one application as ours do (`per_submitter = "line"`); empty
-    /// for those that take each for another user's.
-    pub submitters: Vec<u32>,
-    /// How many tasks the effective size of each bag counts with; empty where that is max(n, machines that are up).
-    pub widths: Vec<u64>,
-    /// Later events do not count.
-    pub horizon: Time,
-}
-
-impl Instance {
-    /// The machines and bags of a scenario, up to its horizon, from the same random streams as the simulation.
-    pub fn of(scenario: &Scenario) -> Self {
-        let horizon = Time::ZERO + scenario.horizon;
-        let downtime_min = Network::of(scenario).latency_min();
-        let machine = |(host, mut from)| {
-            let mut churn = Churn::new(scenario, host);
-            let mut sessions = Vec::new();
-            while from < horizon {
-                let Some(session) = churn.session() else {
-                    sessions.push(Session { from, to: horizon });
-                    break;
-                };
-                let to = from + session;
-                sessions.push(Session { from, to });
-                // The simulation draws a farewell between the two.
-                churn.leaves();
-                from = to + churn.downtime().max(downtime_min);
-            }
-            Machine { speed_mops: speed_mops(scenario, host), slots: workload::slots(scenario, host), sessions }
-        };
-        let mut bags = workload::bags(scenario);
-        bags.truncate(bags.partition_point(|bag| bag.arrival < horizon));
-        let true_mops = |(number, bag): (usize, &Bag)| -> Vec<f64> {
-            (0..bag.tasks).map(|index| workload::work_mops(scenario, number, bag, index)).collect()
-        };
-        let is_recorded = matches!(scenario.workload, Workload::Log | Workload::Workflows);
-        let is_varied = scenario.task_cv > 0.0 || is_recorded;
-        let true_mops = if is_varied { bags.iter().enumerate().map(true_mops).collect() } else { Vec::new() };
-        let checkpoint_us = scenario.checkpoint_interval.filter(|_| !scenario.queue_lost);
-        let checkpoint_us = checkpoint_us.map(|interval| interval.as_micros() as i64);
-        let machines = workload::starts(scenario).map(machine).collect();
-        Self { machines, bags, true_mops, checkpoint_us, horizon, ..Self::default() }
-    }
-
-    /// True work of a task, in Mop.
-    fn task_mops(&self, bag: usize, index: u64) -> f64 {
-        self.true_mops.get(bag).map_or(self.bags[bag].task_mops, |tasks| tasks[index as usize])
-    }
-
-    /// True work of a bag, and of its longest task, in Mop.
-    fn work_mops(&self, bag: usize) -> (f64, f64) {
-        let declared = &self.bags[bag];
-        let declared = (declared.application_size_mops(), declared.task_mops);
-        self.true_mops
-            .get(bag)
-            .map_or(declared, |tasks| (tasks.iter().sum(), tasks.iter().copied().fold(0.0, f64::max)))
-    }
-
-    /// Speed of all slots of all machines, up or down, in Mop/s.
-    pub fn speed_mops(&self) -> f64 {
-        self.machines.iter().map(|machine| machine.speed_mops * f64::from(machine.slots)).sum()
-    }
-
-    /// The size by which each bag's time from release to completion is divided.
-    pub fn sizes(&self, measure: Measure) -> Vec<f64> {
-        let mut speeds: Vec<f64> = self.machines.iter().map(|machine| machine.speed_mops).collect();
-        speeds.sort_by(f64::total_cmp);
-        let median = speeds.get(speeds.len() / 2).copied().unwrap_or(1.0);
-        let (all, machines) = (self.speed_mops(), self.machines.len() as u64);
-        let size = |bag: &Bag| match measure {
-            Measure::Application => bag.application_size_mops(),
-            Measure::Effective => bag.tasks.max(machines) as f64 * bag.task_mops,
-            Measure::Dedicated => (bag.application_size_mops() / all).max(bag.task_mops / median),
-        };
-        self.bags.iter().map(size).collect()
-    }
-
-    /// The stretch of each bag by a measure; a bag that is not complete counts with the time up to the horizon.
-    pub fn stretches(&self, completed: &[Option<Time>], measure: Measure) -> Vec<f64> {
-        let sizes = self.sizes(measure);
-        let ends = completed.iter().map(|completed| completed.unwrap_or(self.horizon));
-        let times = self.bags.iter().zip(ends).map(|(bag, end)| end.since(bag.arrival).as_secs_f64());
-        times.zip(sizes).map(|(time_s, size)| time_s / size).collect()
-    }
-}
-
-/// The size that a stretch relates a bag's time to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Measure {
-    /// The paper's w = n·a, in Mop; stretches are in s/Mop.
-    Application,
-    /// w' = a·max(n, machines), in Mop; stretches are in s/Mop.
-    Effective,
-    /// The time that the bag would take alone, max(w/s, a/median speed), in seconds; stretches are plain numbers.
-    Dedicated,
-}
-
-/// How a centralised scheduler decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// The smallest maximum stretch by the paper's size, without preemption.
-    MinCent,
-    /// First come, first served, without preemption.
-    Fcfs,
-    /// The smallest maximum stretch by the effective size; a bag that comes ahead in the order freezes running tasks,
-    /// at most so many per slot, which continue later where they stopped.
-    MinCentPlus {
-        /// Most frozen tasks of a slot.
-        frozen_max: usize,
-    },
 }

@@ -12,257 +12,38 @@
 
 mod case;
 mod job;
+mod plan;
+mod program;
+mod progress;
 mod published;
+mod refresh;
 mod statistic;
 mod summary;
 mod table;
 mod updates;
+mod which;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use idlewood_overlay::Time;
 use serde_json::Value;
 
+pub(crate) use program::build;
 pub(crate) use published::figures;
+pub(crate) use refresh::Refresh;
 pub(crate) use table::{Line, Samples, Table, lock, replace, unwritable};
 
 pub use job::compare;
+pub use plan::Plan;
+pub use progress::{JobProgress, PlanProgress};
+pub use table::LABELS;
+pub use which::Experiment;
 
-use crate::scenario::HORIZON_MAX;
 use crate::seeds::{self, JobEvent};
 use case::Case;
-
-/// The experiments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Experiment {
-    /// Maximum stretch relative to the centralised schedulers (Celaya and Marchal 2010, Fig. 4a).
-    Fairness,
-    /// Time for a leaf's change to reach the root (Fig. 4b).
-    Updates,
-    /// Update time and use of the links by update limit (Table 1).
-    Table1,
-    /// When a router keeps a request: where requests are decided, and at what cost (§6).
-    Bound,
-    /// The largest grids.
-    Scale,
-    /// Bags as in production grids, and the benefit of each of our additions there.
-    Desktops,
-    /// What a user gains by cheating, and what rules against that cost an honest user with many bags (ADR 17).
-    Submitters,
-}
-
-impl Experiment {
-    /// All experiments.
-    pub const ALL: [Self; 7] =
-        [Self::Fairness, Self::Updates, Self::Table1, Self::Bound, Self::Scale, Self::Desktops, Self::Submitters];
-
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fairness => "fairness",
-            Self::Updates => "updates",
-            Self::Table1 => "table1",
-            Self::Bound => "bound",
-            Self::Scale => "scale",
-            Self::Desktops => "desktops",
-            Self::Submitters => "submitters",
-        }
-    }
-
-    /// Sizes of grids by default.
-    pub fn default_nodes(self) -> &'static [u32] {
-        match self {
-            Self::Fairness | Self::Updates => &[50, 100, 200, 500, 1000],
-            Self::Table1 => &[1000],
-            Self::Bound => &[200],
-            Self::Scale => &[1_000, 10_000, 100_000],
-            Self::Desktops => &[100, 300],
-            Self::Submitters => &[50, 100],
-        }
-    }
-
-    /// Seeds by default.
-    pub fn default_seeds(self) -> u64 {
-        match self {
-            Self::Fairness | Self::Submitters => 10,
-            Self::Updates => 3,
-            Self::Table1 | Self::Scale => 1,
-            Self::Bound => 5,
-            Self::Desktops => 20,
-        }
-    }
-}
-
-/// Labels that tell cases apart; each experiment uses some of them. Rows begin with these, followed by `seeds`.
-pub const LABELS: [&str; 12] = [
-    "nodes",
-    "failures",
-    "bag_interval_s",
-    "update_limit_bytes_s",
-    "rule",
-    "bound",
-    "machines",
-    "sizes",
-    "load",
-    "user_percent",
-    "user",
-    "variant",
-];
-
-/// What to run.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Which experiment.
-    pub experiment: Experiment,
-    /// Sizes of grids, 2 to 1,000,000 machines each.
-    pub nodes: Vec<u32>,
-    /// First seed.
-    pub seed: u64,
-    /// Number of seeds, 1 to 1,000,000.
-    pub seeds: u64,
-    /// Bags of each run, at least 1; none: as many as the experiment has.
-    pub bags: Option<u32>,
-    /// Labels that a case must have, those of one kind being alternatives; empty: all cases.
-    pub only: Vec<String>,
-    /// Directory of the output files; created if missing.
-    pub out: PathBuf,
-    /// Jobs at a time; none: one per core.
-    pub threads: Option<usize>,
-}
-
-/// Progress of a job.
-#[derive(Clone, Copy, Debug)]
-pub struct JobProgress {
-    /// Simulated time.
-    pub now: Time,
-    /// Events so far.
-    pub events: u64,
-    /// Share of the job that is done.
-    pub share: f64,
-    /// Time taken so far.
-    pub took: Duration,
-}
-
-/// Progress of the whole plan.
-#[derive(Clone, Debug)]
-pub struct PlanProgress {
-    /// Running jobs: case and seed, and their progress.
-    pub running: BTreeMap<String, JobProgress>,
-    /// A job that has just been done, and how long it took.
-    pub done: Option<(String, Duration)>,
-    /// Jobs done, those of an earlier run included.
-    pub jobs_done: usize,
-    /// All jobs.
-    pub jobs: usize,
-    /// Jobs done by an earlier run.
-    pub found: usize,
-    /// Remaining time, estimated from the work done.
-    pub left: Option<Duration>,
-}
-
-/// A case with a seed.
-#[derive(Clone, Debug)]
-struct Job {
-    case: usize,
-    seed: u64,
-    /// Identifies build, settings and seed.
-    key: String,
-    name: String,
-}
+use plan::Job;
 
 impl Plan {
-    /// Checks that the plan can be run.
-    ///
-    /// # Errors
-    /// A sentence that says what to write instead.
-    pub fn validate(&self) -> Result<(), String> {
-        let check = |valid: bool, sentence: &str| if valid { Ok(()) } else { Err(sentence.to_owned()) };
-        check(!self.nodes.is_empty(), "nodes must name at least one size")?;
-        check(
-            self.nodes.iter().all(|nodes| (2..=1_000_000).contains(nodes)),
-            "nodes must be between 2 and 1000000 each, such as --nodes 50,100,200",
-        )?;
-        check((1..=1_000_000).contains(&self.seeds), "seeds must be between 1 and 1000000")?;
-        check(
-            self.seed.checked_add(self.seeds - 1).is_some(),
-            "the last seed, seed + seeds - 1, must be below 2^64; give a smaller --seed",
-        )?;
-        check(self.bags != Some(0), "bags must be at least 1")?;
-        check(self.threads != Some(0), "threads must be at least 1")?;
-        let cases = self.all_cases();
-        let words: BTreeSet<String> = cases.iter().flat_map(Case::words).map(|(_, word)| word).collect();
-        let listed = || words.iter().cloned().collect::<Vec<_>>().join(", ");
-        if let Some(unknown) = self.only.iter().find(|only| !words.iter().any(|word| is_meant(only, word))) {
-            return Err(format!("no case has {unknown}; --only takes {}", listed()));
-        }
-        if self.cases().is_empty() {
-            return Err(format!("no case has all of {} together", self.only.join(", ")));
-        }
-        self.cases().iter().try_for_each(|case| {
-            check_horizon(case, case.scenario.horizon)?;
-            // Only a valid scenario has bags.
-            case.scenario.validate()?;
-            check_horizon(case, job::horizon(case, self.seed))
-        })
-    }
-
-    /// The commit that the program was built from.
-    pub fn commit() -> &'static str {
-        env!("IDLEWOOD_COMMIT")
-    }
-
-    /// The command line of this plan, without directory and threads, which change no result.
-    pub fn command(&self) -> String {
-        let nodes: Vec<String> = self.nodes.iter().map(u32::to_string).collect();
-        let name = self.experiment.name();
-        let mut command =
-            format!("simnet reproduce {name} --nodes {} --seed {} --seeds {}", nodes.join(","), self.seed, self.seeds);
-        if let Some(bags) = self.bags {
-            command += &format!(" --bags {bags}");
-        }
-        if !self.only.is_empty() {
-            command += &format!(" --only {}", self.only.join(","));
-        }
-        command
-    }
-
-    fn is_only(&self, word: &str) -> bool {
-        self.only.iter().any(|only| is_meant(only, word))
-    }
-
-    fn all_cases(&self) -> Vec<Case> {
-        let nodes: BTreeSet<u32> = self.nodes.iter().copied().collect();
-        nodes.into_iter().flat_map(|nodes| case::of(self.experiment, nodes, self.bags)).collect()
-    }
-
-    /// The cases selected by the words of `only`: those of one kind are alternatives.
-    fn cases(&self) -> Vec<Case> {
-        let mut cases = self.all_cases();
-        let words: BTreeSet<_> = cases.iter().flat_map(Case::words).filter(|(_, word)| self.is_only(word)).collect();
-        let labels: BTreeSet<&str> = words.iter().map(|(label, _)| *label).collect();
-        cases.retain(|case| !case.on_demand || labels.contains("variant"));
-        cases.retain(|case| {
-            labels.iter().all(|label| case.words().any(|word| word.0 == *label && words.contains(&word)))
-        });
-        cases
-    }
-
-    fn jobs(&self, cases: &[Case], build: &str) -> Vec<Job> {
-        let numbered = cases.iter().enumerate();
-        let seeds = self.seed..=self.seed + (self.seeds - 1);
-        let of_case = |(case, of): (usize, &Case)| {
-            let (settings, words) = (format!("{build} {:?} {of:?}", self.experiment), of.name());
-            seeds.clone().map(move |seed| {
-                let key = hex::encode(&blake3::hash(format!("{settings} {seed}").as_bytes()).as_bytes()[..8]);
-                let name = format!("{words} seed {seed} ({} of {})", seed - self.seed + 1, self.seeds);
-                Job { case, seed, key, name }
-            })
-        };
-        numbered.flat_map(of_case).collect()
-    }
-
     /// Runs the missing jobs; calls `progress` about five times a second. Returns the summary, which is also in the
     /// directory.
     ///
@@ -359,57 +140,4 @@ impl Plan {
         }
         Ok(())
     }
-}
-
-/// Limits how often all jobs are summarised: every second, and at most a tenth of the time.
-pub(crate) struct Refresh {
-    ended: Instant,
-    took: Duration,
-    /// Something has changed since the last time.
-    pub(crate) is_due: bool,
-}
-
-impl Refresh {
-    /// As if the last time was now.
-    pub(crate) fn new() -> Self {
-        Self { ended: Instant::now(), took: Duration::ZERO, is_due: false }
-    }
-
-    /// Calls `write`, or leaves it for a later call.
-    pub(crate) fn now_and_then(&mut self, write: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
-        if !self.is_due || self.ended.elapsed() < Duration::from_secs(1).max(self.took * 10) {
-            return Ok(());
-        }
-        let begun = Instant::now();
-        write()?;
-        *self = Self { ended: Instant::now(), took: begun.elapsed(), is_due: false };
-        Ok(())
-    }
-}
-
-/// Whether a word of `only` selects this word of a case, regardless of blanks and of how a number is written.
-fn is_meant(only: &str, word: &str) -> bool {
-    let only = only.trim();
-    let is_same_number = || {
-        let ((name, number), (known_name, known)) = (only.split_once('=')?, word.split_once('=')?);
-        Some(name == known_name && number.parse::<f64>().ok()? == known.parse::<f64>().ok()?)
-    };
-    only == word || is_same_number().unwrap_or(false)
-}
-
-/// Refuses a case that takes longer than a scenario may.
-fn check_horizon(case: &Case, horizon: Duration) -> Result<(), String> {
-    if horizon <= HORIZON_MAX {
-        return Ok(());
-    }
-    let days = |time: Duration| time.as_secs().div_ceil(24 * 3600);
-    let (name, bags, most) = (case.name(), case.scenario.bags, days(HORIZON_MAX));
-    Err(format!("{name} would take {} days with {bags} bags, more than {most}; give fewer with --bags", days(horizon)))
-}
-
-/// Identifies this build: the hash of the program itself.
-pub(crate) fn build() -> Result<String, String> {
-    let program = std::env::current_exe().and_then(std::fs::read);
-    let program = program.map_err(|error| format!("the program itself cannot be read: {error}"))?;
-    Ok(blake3::hash(&program).to_hex().to_string())
 }

@@ -12,7 +12,7 @@ use idlewood_simnet::experiment::{Experiment, LABELS, Plan, PlanProgress};
 use idlewood_simnet::page;
 use serde_json::Value;
 
-use crate::Output;
+use crate::output::Output;
 
 /// Exit code of a process ended by SIGINT, as shells report it.
 pub(crate) const INTERRUPTED: u8 = 130;

@@ -6,10 +6,7 @@
 //! come within a stated bound once faults have stopped: I3, I6 and I8. All are judged by the simulator's own
 //! observations; it computes keys and prefixes by itself.
 
-use std::collections::BTreeMap;
-use std::fmt;
-
-use idlewood_overlay::{Config, GridId, Overlay, PeerId, PositionKey, Time};
+use idlewood_overlay::{Config, GridId, PeerId};
 
 use crate::event_queue::HostIndex;
 use crate::overlay::{Step, World};
@@ -22,70 +19,16 @@ pub mod i5_degree;
 pub mod i6_tree;
 pub mod i7_once;
 pub mod i8_summary;
+mod keys;
+mod rule;
 
-/// One invariant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Invariant {
-    /// Its number in the design.
-    pub name: &'static str,
-    /// What must hold.
-    pub rule: &'static str,
-}
-
-/// A broken invariant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    /// The invariant.
-    pub invariant: Invariant,
-    /// When it was noticed.
-    pub at: Time,
-    /// The machine; none if it concerns the whole grid.
-    pub host: Option<HostIndex>,
-    /// The observation.
-    pub what: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { invariant: Invariant { name, rule }, at, host, what } = self;
-        let place = host.map_or(String::new(), |host| format!(" on machine {host}"));
-        write!(formatter, "{name} ({rule}) is broken at {at:?}{place}: {what}")
-    }
-}
+pub use keys::Keys;
+pub use rule::{Invariant, Violation};
 
 /// Messages of a correct peer are never refused as malformed, oversized or forged: no invariant of the design, but
 /// breaking it breaks the protocol.
 pub const UNDERSTOOD: Invariant =
     Invariant { name: "messages", rule: "what a correct peer sends is never refused as malformed" };
-
-/// Places on the line, each computed once from an identity.
-#[derive(Debug)]
-pub struct Keys {
-    grid: GridId,
-    known: BTreeMap<PeerId, PositionKey>,
-}
-
-impl Keys {
-    /// Keys of a grid.
-    pub fn new(grid: GridId) -> Self {
-        Self { grid, known: BTreeMap::new() }
-    }
-
-    /// The place of a peer.
-    pub fn of(&mut self, peer: PeerId) -> PositionKey {
-        *self.known.entry(peer).or_insert_with(|| PositionKey::new(self.grid, peer))
-    }
-
-    /// Length in bits of the common prefix of two peers' keys.
-    fn prefix_bits(&mut self, one: PeerId, other: PeerId) -> u32 {
-        prefix_bits(&self.of(one), &self.of(other))
-    }
-
-    /// Length of the prefix at the gap of this machine's router.
-    fn gap_bits(&mut self, overlay: &Overlay) -> Option<u32> {
-        Some(self.prefix_bits(overlay.me().peer, overlay.gap()?.peer))
-    }
-}
 
 /// Checks a world of overlays: every safety invariant, and I3.
 #[derive(Debug)]
@@ -167,32 +110,5 @@ impl Safety {
             outcome.map_err(|what| Violation { invariant, at: world.now(), host: Some(host), what })?;
         }
         Ok(())
-    }
-}
-
-/// Length in bits of the common prefix of two keys.
-fn prefix_bits(one: &PositionKey, other: &PositionKey) -> u32 {
-    let differing = one.0.iter().zip(&other.0).enumerate().find(|(_, (one, other))| one != other);
-    differing.map_or(256, |(byte, (one, other))| byte as u32 * 8 + (one ^ other).leading_zeros())
-}
-
-/// A peer and its incarnation, for messages about a violation.
-fn life(peer: PeerId, incarnation: u64) -> String {
-    format!("{peer:?} in life {incarnation}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prefixes_end_at_the_first_bit_that_differs() {
-        let key = PositionKey([0xa5; 32]);
-        for bit in [0, 7, 8, 100, 255] {
-            let mut other = key;
-            other.0[bit / 8] ^= 0x80 >> (bit % 8);
-            assert_eq!(prefix_bits(&key, &other), bit as u32);
-        }
-        assert_eq!(prefix_bits(&key, &key), 256);
     }
 }

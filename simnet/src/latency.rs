@@ -5,18 +5,17 @@
 //! latencies below [`PAIR_MIN`] are raised to it, since machines are simulated independently for windows of the
 //! shortest latency.
 
-use std::path::Path;
+pub(crate) mod matrix;
+
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::event_queue::HostIndex;
-use crate::input::{self, Malformed, malformed};
 use crate::random::quantile;
 use crate::scenario::{Latencies, Scenario};
 use crate::size::mix;
 
-/// Shortest latency of a pair, one way: our choice.
-pub const PAIR_MIN: Duration = Duration::from_millis(4);
+pub use self::matrix::{Matrix, PAIR_MIN};
+
 /// Quantiles of round trips over the Internet, in milliseconds, and our ends of the distribution.
 const INTERNET_MS: [(f64, f64); 8] =
     [(0.0, 8.0), (0.05, 19.0), (0.25, 59.0), (0.5, 135.0), (0.75, 205.0), (0.95, 331.0), (0.99, 425.0), (1.0, 600.0)];
@@ -25,72 +24,6 @@ const HOMES_MS: [(f64, f64); 6] =
     [(0.0, 20.0), (0.25, 110.0), (0.5, 220.0), (0.75, 440.0), (0.95, 920.0), (1.0, 2_000.0)];
 /// Steps in which a distribution is tabulated.
 const STEPS_BITS: u32 = 10;
-
-/// Measured round trips between places.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Matrix {
-    side: usize,
-    /// One way, in microseconds, row by row.
-    one_way_us: Vec<u32>,
-}
-
-impl Matrix {
-    /// Reads a matrix of round trips in milliseconds, plain or compressed by gzip.
-    ///
-    /// # Errors
-    /// A sentence with the file, the line where there is one, and what is expected there.
-    pub fn read(path: &Path) -> Result<Self, String> {
-        input::read(path, "give a matrix of round trips in milliseconds", Self::parse)
-    }
-
-    /// Parses a matrix: a line for each row.
-    ///
-    /// # Errors
-    /// The flaw, and its line.
-    pub fn parse(text: &str) -> Result<Self, Malformed> {
-        let mut one_way_us = Vec::new();
-        // By the first row, since others may be missing.
-        let (mut side, mut rows) = (0, 0);
-        for (number, line) in input::lines(text) {
-            let before = one_way_us.len();
-            for field in line.split_whitespace() {
-                match field.parse::<f64>() {
-                    Ok(round_trip_ms) if (0.0..1e6).contains(&round_trip_ms) => {
-                        one_way_us.push((round_trip_ms * 500.0) as u32);
-                    }
-                    _ => return malformed(number, format!("{field} is not a time in milliseconds")),
-                }
-            }
-            let found = one_way_us.len() - before;
-            rows += 1;
-            if rows == 1 {
-                side = found;
-            }
-            if found != side {
-                return malformed(number, format!("{found} values where the first row has {side}"));
-            }
-            if rows > side {
-                return malformed(number, format!("row {rows} of a matrix whose rows have {side} values"));
-            }
-        }
-        if side < 2 {
-            return Err(Malformed::whole("a matrix has at least two rows"));
-        }
-        if rows < side {
-            let sentence = format!("it ends after {rows} rows where {side} are expected, as many as each has values");
-            return Err(Malformed::whole(sentence));
-        }
-        // Such a matrix would make all pairs equal.
-        if one_way_us.iter().all(|&us| Duration::from_micros(us.into()) < PAIR_MIN) {
-            let shortest_ms = 2 * PAIR_MIN.as_millis();
-            let sentence = format!(
-                "no round trip reaches {shortest_ms} ms, the shortest that is simulated: are these seconds? Write milliseconds"
-            );
-            return Err(Malformed::whole(sentence));
-        }
-        Ok(Self { side, one_way_us })
-    }
-}
 
 /// Latencies of all pairs.
 #[derive(Clone, Debug)]

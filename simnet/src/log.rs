@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::input::{self, Malformed, malformed};
-use crate::workload::ObservedBag;
+use crate::observed_bag::ObservedBag;
 
 /// Longest time between two jobs of a user in one bag.
 const GAP: u64 = 120;

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod experiment_command;
+mod output;
 mod run_command;
 
 use std::io::{IsTerminal, Read, Write};
@@ -14,13 +15,14 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use experiment_command::{ExperimentArguments, ReportArguments};
 use idlewood_simnet::availability::Availability;
 use idlewood_simnet::experiment::Experiment as PaperExperiment;
 use idlewood_simnet::overlay::experiment::{Experiment, Replay};
 use idlewood_simnet::reproduce::{ProgressEvent, Reproduction, Summary};
-use idlewood_simnet::{Progress, eval, swarm};
+use idlewood_simnet::{eval, swarm};
+use output::{Output, ProgressLine};
 
 /// The system's allocator took a tenth of a simulation.
 #[global_allocator]
@@ -140,12 +142,6 @@ struct OverlayArguments {
     /// How the result is printed; json: one object on the last line.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     output: Output,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Output {
-    Text,
-    Json,
 }
 
 fn experiment(name: &str) -> Result<Experiment, String> {
@@ -414,48 +410,5 @@ fn evaluate() -> ExitCode {
             eprintln!("error: the answer cannot be printed: {error}");
             ExitCode::FAILURE
         }
-    }
-}
-
-/// Progress of a long run: one line on a terminal, else a line every ten seconds.
-struct ProgressLine {
-    started: Instant,
-    /// When it was last printed.
-    shown: Option<Instant>,
-    is_terminal: bool,
-}
-
-impl ProgressLine {
-    fn new() -> Self {
-        Self { started: Instant::now(), shown: None, is_terminal: std::io::stderr().is_terminal() }
-    }
-
-    fn show(&mut self, progress: Progress) {
-        let Progress { now, bags_closed, bags, events } = progress;
-        self.say(format_args!("{bags_closed}/{bags} bags, {:.0} s simulated, {events} events ", now.as_secs_f64()));
-    }
-
-    fn say(&mut self, text: std::fmt::Arguments<'_>) {
-        if self.started.elapsed() < Duration::from_secs(1) {
-            return;
-        }
-        let pause = if self.is_terminal { Duration::from_millis(200) } else { Duration::from_secs(10) };
-        if self.shown.is_some_and(|shown| shown.elapsed() < pause) {
-            return;
-        }
-        self.shown = Some(Instant::now());
-        if self.is_terminal {
-            eprint!("\r{text}");
-        } else {
-            eprintln!("{text}");
-        }
-    }
-
-    /// Clears the line; returns wall-clock seconds since the start.
-    fn finish(&self) -> f64 {
-        if self.is_terminal && self.shown.is_some() {
-            eprint!("\r{:70}\r", "");
-        }
-        self.started.elapsed().as_secs_f64()
     }
 }

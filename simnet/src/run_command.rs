@@ -16,7 +16,7 @@ use idlewood_simnet::scenario::{DEFAULTS, papers_scheme, parse_duration};
 use idlewood_simnet::{Cost, Execution, Meter, Report, Scenario, Simulation, baseline};
 
 use crate::experiment_command::{INTERRUPTED, interruption};
-use crate::{Output, ProgressLine};
+use crate::output::{Output, ProgressLine};
 
 /// While centralised schedulers are computed, their end and Ctrl-C are checked for so often.
 const COMPARED_EVERY: Duration = Duration::from_millis(20);

@@ -3,6 +3,7 @@
 //! A scenario can be read from a TOML file ([`Scenario::read`]); settings missing there have their defaults.
 //! `scenarios/default.toml` has all settings, with what they mean.
 
+mod choices;
 mod duration;
 mod inputs;
 mod policy;
@@ -10,6 +11,7 @@ mod unread;
 mod valid;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_machine::policy::OwnerSettings;
@@ -17,15 +19,23 @@ use idlewood_overlay::Time;
 use idlewood_scheduler::Replication;
 use serde::{Deserialize, Serialize};
 
+pub use self::choices::{BadRouting, Equipment, Latencies, Owners, Sessions, Speeds, Workload};
 pub use self::duration::parse_duration;
 use self::duration::{from_text, optional_from_text, optional_seconds, seconds};
 pub use self::inputs::Inputs;
 pub(crate) use self::inputs::loaded;
 pub use self::policy::papers_scheme;
 pub(crate) use self::valid::{HORIZON_MAX, TASKS_MAX};
+use crate::availability::Availability;
+use crate::distribution::Distribution;
 use crate::input::shortened;
-use crate::network::Quality;
+use crate::latency::matrix::Matrix;
+use crate::log;
+use crate::processor_load::ProcessorLoad;
+use crate::quality::Quality;
 use crate::random::ln;
+use crate::survey::{Bandwidths, Cores};
+use crate::workflow;
 
 /// The file that has every default and its source: what `simnet run --print-scenario` prints.
 pub const DEFAULTS: &str = include_str!("../scenarios/default.toml");
@@ -34,101 +44,6 @@ pub const DEFAULTS: &str = include_str!("../scenarios/default.toml");
 const START_INTERVAL: Duration = Duration::from_millis(100);
 /// Later the grid doubles in this time: our choice, a few times the duration of a join.
 const START_DOUBLING: Duration = Duration::from_secs(16);
-
-/// How long machines are up and down.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Sessions {
-    /// Exponential with means `churn` and `downtime`.
-    #[default]
-    Exponential,
-    /// As personal devices.
-    Desktops,
-    /// As cluster nodes.
-    Servers,
-    /// As in `sessions_file`.
-    Trace,
-}
-
-/// When owners are at their machines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Owners {
-    /// Exponential with means `owner_session` and `owner_away`.
-    #[default]
-    Exponential,
-    /// While the processors of the machines in `owner_file` were busy.
-    Load,
-}
-
-/// What machines and links are like.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Equipment {
-    /// As in the paper, by the scenario's numbers.
-    #[default]
-    Paper,
-    /// As in homes.
-    Desktops,
-    /// As in a file that a survey gave.
-    Survey,
-}
-
-/// How fast machines are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Speeds {
-    /// As in the paper, by the scenario's numbers.
-    #[default]
-    Paper,
-    /// As in homes.
-    Desktops,
-}
-
-/// How far machines are from each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Latencies {
-    /// `latency_ms` for all.
-    #[default]
-    Constant,
-    /// By quantiles of round trips over the Internet, one for each pair.
-    Internet,
-    /// The same between homes.
-    Homes,
-    /// By the measured round trips in `latency_file`.
-    Matrix,
-}
-
-/// Where bags come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Workload {
-    /// The paper's generator.
-    #[default]
-    Paper,
-    /// Sizes and run times as in a production grid's log.
-    Desktops,
-    /// Sizes, tasks and times between bags as in `tasks_file`, `lengths_file` and `intervals_file`.
-    Distributions,
-    /// The bags of `log_file`.
-    Log,
-    /// Each the bag of one of `workflow_files`.
-    Workflows,
-}
-
-/// What a bad router does with the requests and questions for work that others send through it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BadRouting {
-    /// It drops them.
-    #[default]
-    Drop,
-    /// It passes them on after a minute.
-    Delay,
-    /// It sends each whole request to the same child.
-    OneChild,
-}
 
 /// Parameters of one simulation, with their defaults and where those come from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -442,6 +357,41 @@ impl Scenario {
         }
         scenario.load()?;
         Ok(scenario)
+    }
+
+    /// Reads the files that it names, unless it did before.
+    ///
+    /// # Errors
+    /// A sentence with the file, the line where there is one, and what is expected there.
+    pub fn load(&mut self) -> Result<(), String> {
+        fn fill<T>(
+            input: &mut Option<Arc<T>>,
+            is_used: bool,
+            file: Option<&PathBuf>,
+            read: fn(&Path) -> Result<T, String>,
+        ) -> Result<(), String> {
+            if let (true, Some(path), None) = (is_used, file, &input) {
+                *input = Some(Arc::new(read(path)?));
+            }
+            Ok(())
+        }
+        let inputs = &mut self.inputs;
+        fill(&mut inputs.sessions, self.sessions == Sessions::Trace, self.sessions_file.as_ref(), Availability::read)?;
+        fill(&mut inputs.owners, self.owners == Owners::Load, self.owner_file.as_ref(), ProcessorLoad::read)?;
+        fill(&mut inputs.latencies, self.latencies == Latencies::Matrix, self.latency_file.as_ref(), Matrix::read)?;
+        let is_surveyed = self.bandwidths == Equipment::Survey;
+        fill(&mut inputs.bandwidths, is_surveyed, self.bandwidths_file.as_ref(), Bandwidths::read)?;
+        fill(&mut inputs.cores, self.cores == Equipment::Survey, self.cores_file.as_ref(), Cores::read)?;
+        fill(&mut inputs.bags, self.workload == Workload::Log, self.log_file.as_ref(), log::read)?;
+        if self.workload == Workload::Workflows && inputs.bags.is_none() {
+            let bags = self.workflow_files.iter().map(|path| workflow::read(path)).collect::<Result<_, _>>()?;
+            inputs.bags = Some(Arc::new(bags));
+        }
+        let is_distributed = self.workload == Workload::Distributions;
+        fill(&mut inputs.tasks, is_distributed, self.tasks_file.as_ref(), Distribution::read)?;
+        fill(&mut inputs.lengths, is_distributed, self.lengths_file.as_ref(), Distribution::read)?;
+        fill(&mut inputs.intervals, is_distributed, self.intervals_file.as_ref(), Distribution::read)?;
+        Ok(())
     }
 
     /// Parses a scenario; the files that it names are not read.

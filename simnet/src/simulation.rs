@@ -6,11 +6,15 @@
 //! values. If the shortest latency is almost nothing, windows are too short to pay for threads: then one thread runs
 //! all shards.
 
+mod deed;
 mod history;
+mod kinds;
 mod messages;
+mod observed;
 mod peers;
 mod pool;
 mod shard;
+mod surroundings;
 mod trace;
 mod work;
 mod world;
@@ -21,13 +25,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{GridId, Node, Time};
-use idlewood_scheduler::{BagId, Submission, TaskId};
+use idlewood_scheduler::Submission;
 
+pub use self::deed::Deed;
 use self::history::History;
-use self::messages::KINDS;
-pub use self::peers::Deed;
+use self::kinds::KINDS;
 use self::pool::Pool;
 use self::shard::{Counts, Shard};
+use self::surroundings::Surroundings;
 use self::world::{Act, World};
 use crate::condition::Pause;
 use crate::event_queue::HostIndex;
@@ -38,7 +43,7 @@ use crate::random::{SmallStream, digest};
 use crate::record::{BagRecord, Record};
 use crate::report::{LinkUse, MessageCount, Report};
 use crate::scenario::Scenario;
-use crate::workload::{self, Bag, USER};
+use crate::workload::{self, USER};
 
 /// Contacts of a machine that starts, as an agent has some from its user and its last run.
 const CONTACTS: usize = 3;
@@ -78,41 +83,6 @@ pub struct Progress {
     pub bags: usize,
     /// Events given to peers.
     pub events: u64,
-}
-
-/// What machines share and only read.
-#[derive(Clone)]
-struct Surroundings {
-    scenario: Scenario,
-    network: Network,
-    wire: Wire,
-    /// With their numbers in order of arrival.
-    bags: BTreeMap<BagId, (usize, Bag)>,
-}
-
-impl Surroundings {
-    /// Nothing goes from one machine to another in less time.
-    fn lookahead(&self) -> Duration {
-        self.network.latency_min()
-    }
-
-    /// True work of a task, in Mop.
-    ///
-    /// # Panics
-    /// When there is no such bag: peers invented one.
-    fn work_mops(&self, task: TaskId) -> f64 {
-        let (number, bag) = self.bags.get(&task.bag).expect("a bag of this run");
-        workload::work_mops(&self.scenario, *number, bag, task.index)
-    }
-
-    /// Output size of a task.
-    ///
-    /// # Panics
-    /// As above.
-    fn output_bytes(&self, task: TaskId) -> u64 {
-        let (_, bag) = self.bags.get(&task.bag).expect("a bag of this run");
-        workload::output_bytes(&self.scenario, bag, task.index)
-    }
 }
 
 /// A simulation: machines, links, and the record of what happened.

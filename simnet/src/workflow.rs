@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::input::{self, Malformed};
-use crate::workload::ObservedBag;
+use crate::observed_bag::ObservedBag;
 
 #[derive(Deserialize)]
 struct Instance {

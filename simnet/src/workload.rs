@@ -21,6 +21,8 @@ use crate::random::{
 };
 use crate::scenario::{Equipment, Scenario, Speeds, TASKS_MAX, Workload, loaded};
 
+pub use crate::observed_bag::ObservedBag;
+
 /// Speed of the machine that the run times of a log were measured on, in Mop/s: the paper's mean speed, our choice.
 pub const REFERENCE_MOPS: f64 = 2_000.0;
 /// Tasks per bag of a production grid, capped at the largest count.
@@ -68,24 +70,6 @@ impl Bag {
     /// The paper's application size w = n·a, in Mop.
     pub fn application_size_mops(&self) -> f64 {
         self.tasks as f64 * self.task_mops
-    }
-}
-
-/// A bag as it was run on a real grid: of a log, or of a workflow's run.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ObservedBag {
-    /// When its first job was submitted, counted from the log's first bag; 0 for a workflow.
-    pub arrival: Duration,
-    /// Run time of each of its tasks, in seconds.
-    pub tasks_s: Vec<f32>,
-    /// Output size of each task; empty if unknown.
-    pub outputs_bytes: Vec<u64>,
-}
-
-impl ObservedBag {
-    /// Mean run time of its tasks, in seconds.
-    pub fn mean_s(&self) -> f64 {
-        self.tasks_s.iter().map(|run_s| f64::from(*run_s)).sum::<f64>() / self.tasks_s.len() as f64
     }
 }
 

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use super::{BlobError, failed};
+use super::error::{BlobError, failed};
 
 /// Groups of so many files sync the whole file system. Our choice: syncing it also waits for unrelated writes.
 const MANY: usize = 8;

@@ -3,14 +3,14 @@
 //! Each is an open file and lives in memory, so a restart forgets it. Their bytes count as used but not as needed: they
 //! are evicted before all else.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
+use blake3::Hash;
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::BagId;
 use tempfile::NamedTempFile;
 use tokio::time::Instant;
-
-use super::{BlobError, BlobWriter, Blobs, Hash, Index};
 
 /// Most partial blobs kept, each with an open file. Our choice: several times the parallel downloads.
 const PARTIALS_MAX: usize = 64;
@@ -21,153 +21,70 @@ const PARTIAL_LIFE: Duration = Duration::from_secs(600);
 /// The beginning of a blob.
 #[derive(Debug)]
 pub(super) struct Partial {
-    file: NamedTempFile,
-    hasher: blake3::Hasher,
-    written: u64,
-    from: Vec<PeerId>,
-    of: BagId,
-    since: Instant,
+    pub(super) file: NamedTempFile,
+    pub(super) hasher: blake3::Hasher,
+    pub(super) written: u64,
+    pub(super) from: Vec<PeerId>,
+    pub(super) of: BagId,
+    pub(super) since: Instant,
 }
 
-/// A blob that is being downloaded. Dropping it unfinished keeps its beginning.
-#[derive(Debug)]
-pub struct Incoming {
-    /// `None` once finished or dropped.
-    writer: Option<BlobWriter>,
-    hash: Hash,
-    /// The machines that sent parts, in order.
-    from: Vec<PeerId>,
-    /// The bag that needs it.
-    of: BagId,
+/// The beginnings that are kept.
+#[derive(Debug, Default)]
+pub(super) struct Partials {
+    kept: HashMap<Hash, Partial>,
+    /// Bytes of all of them.
+    bytes: u64,
 }
 
-impl Incoming {
-    /// Bytes received so far.
-    pub fn written(&self) -> u64 {
-        self.writer.as_ref().map_or(0, BlobWriter::written)
+impl Partials {
+    pub(super) fn len(&self) -> usize {
+        self.kept.len()
     }
 
-    /// Whether a machine other than `source` sent a part of it.
-    pub fn is_mixed(&self, source: PeerId) -> bool {
-        self.from.iter().any(|peer| *peer != source)
+    /// Bytes of all of them.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
-    /// The machines that sent parts.
-    pub fn from(&self) -> &[PeerId] {
-        &self.from
-    }
-
-    /// Appends bytes received from `source`.
-    ///
-    /// # Errors
-    /// As [`BlobWriter::write`]; the beginning is then dropped.
-    pub fn write(&mut self, source: PeerId, bytes: &[u8]) -> Result<(), BlobError> {
-        if !bytes.is_empty() && !self.from.contains(&source) {
-            self.from.push(source);
-        }
-        let Some(writer) = &mut self.writer else { return Ok(()) };
-        let written = writer.write(bytes);
-        if written.is_err() {
-            self.writer = None;
-        }
-        written
-    }
-
-    /// As [`BlobWriter::finish`].
-    ///
-    /// # Errors
-    /// As there; the beginning is then dropped.
-    pub fn finish(mut self) -> Result<Hash, BlobError> {
-        let hash = self.hash;
-        self.writer.take().map_or(Err(BlobError::Missing { hash }), BlobWriter::finish)
-    }
-
-    /// Drops it without keeping the beginning.
-    pub fn discard(mut self) {
-        self.writer = None;
-    }
-}
-
-impl Drop for Incoming {
-    fn drop(&mut self) {
-        let Some(mut writer) = self.writer.take().filter(|writer| writer.written > 0) else { return };
-        let Some(file) = writer.file.take() else { return };
-        let (hasher, written, blobs) = (writer.hasher.clone(), writer.written, writer.blobs.clone());
-        // Ends the reservation of its bytes.
-        drop(writer);
-        let (from, of) = (std::mem::take(&mut self.from), self.of);
-        let partial = Partial { file, hasher, written, from, of, since: Instant::now() };
-        blobs.index().set_aside(self.hash, partial);
-    }
-}
-
-impl Index {
-    fn set_aside(&mut self, hash: Hash, partial: Partial) {
-        if self.blobs.contains_key(&hash) {
-            return;
-        }
-        self.forget_partial(hash);
-        while self.partials.len() >= PARTIALS_MAX && self.evict_partial() {}
-        self.partial_bytes += partial.written;
-        self.partials.insert(hash, partial);
+    /// Keeps one more, for which the oldest goes where there are too many.
+    pub(super) fn insert(&mut self, hash: Hash, partial: Partial) {
+        self.take(hash);
+        while self.kept.len() >= PARTIALS_MAX && self.evict() {}
+        self.bytes += partial.written;
+        self.kept.insert(hash, partial);
     }
 
     /// Drops the oldest one. False if there is none.
-    pub(super) fn evict_partial(&mut self) -> bool {
-        let oldest = self.partials.iter().min_by_key(|(hash, partial)| (partial.since, *hash.as_bytes()));
+    pub(super) fn evict(&mut self) -> bool {
+        let oldest = self.kept.iter().min_by_key(|(hash, partial)| (partial.since, *hash.as_bytes()));
         let Some(hash) = oldest.map(|(hash, _)| *hash) else { return false };
-        self.forget_partial(hash);
+        self.take(hash);
         true
     }
 
-    fn forget_partial(&mut self, hash: Hash) -> Option<Partial> {
-        let partial = self.partials.remove(&hash)?;
-        self.partial_bytes -= partial.written;
+    /// Takes the beginning of a blob out.
+    pub(super) fn take(&mut self, hash: Hash) -> Option<Partial> {
+        let partial = self.kept.remove(&hash)?;
+        self.bytes -= partial.written;
         Some(partial)
     }
-}
 
-impl Blobs {
-    /// Continues an interrupted download of a blob for a bag, or begins one; of at most `size_max` bytes.
-    ///
-    /// # Errors
-    /// When the disk refuses.
-    pub fn resume(&self, hash: Hash, size_max: u64, of: BagId) -> Result<Incoming, BlobError> {
-        {
-            let mut index = self.index();
-            if let Some(partial) = index.forget_partial(hash).filter(|partial| partial.written <= size_max) {
-                let Partial { file, hasher, written, from, .. } = partial;
-                index.reserved_bytes += written;
-                let (file, expected, blobs) = (Some(file), Some(hash), self.clone());
-                let writer = BlobWriter { blobs, file, hasher, written, expected, size_max };
-                return Ok(Incoming { writer: Some(writer), hash, from, of });
-            }
-        }
-        Ok(Incoming { writer: Some(self.receive(hash, size_max)?), hash, from: Vec::new(), of })
-    }
-
-    /// Drops partial blobs that were not resumed for a while, or whose bags are not wanted any more.
-    pub fn tidy_partials(&self, now: Instant, is_wanted: impl Fn(BagId) -> bool) {
-        let mut index = self.index();
-        let gone =
+    /// Drops those that were not resumed for a while, or whose bags are not wanted any more.
+    pub(super) fn tidy(&mut self, now: Instant, is_wanted: impl Fn(BagId) -> bool) {
+        let is_gone =
             |partial: &Partial| now.saturating_duration_since(partial.since) >= PARTIAL_LIFE || !is_wanted(partial.of);
-        let gone: Vec<Hash> =
-            index.partials.iter().filter(|(_, partial)| gone(partial)).map(|(hash, _)| *hash).collect();
+        let gone: Vec<Hash> = self.kept.iter().filter(|(_, partial)| is_gone(partial)).map(|(hash, _)| *hash).collect();
         for hash in gone {
-            index.forget_partial(hash);
+            self.take(hash);
         }
-    }
-
-    /// How many partial blobs are kept, and their bytes.
-    pub fn partials(&self) -> (usize, u64) {
-        let index = self.index();
-        (index.partials.len(), index.partial_bytes)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Blobs;
 
     const PEER: PeerId = PeerId([1; 32]);
     const BAG: BagId = BagId([2; 32]);

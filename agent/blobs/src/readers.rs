@@ -44,7 +44,7 @@ impl From<To> for Group {
     }
 }
 
-/// One loan of a blob; [`Blobs::take_back`](super::Blobs::take_back) ends it.
+/// One loan of a blob; [`Blobs::take_back`](crate::Blobs::take_back) ends it.
 #[derive(Debug)]
 pub struct Loan {
     bag: BagId,
@@ -85,7 +85,7 @@ impl Readers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lend(&self, bag: BagId, hash: Hash, to: To) {
+    pub(super) fn lend(&self, bag: BagId, hash: Hash, to: To) -> Loan {
         let mut bags = self.bags();
         let of_bag = bags.entry(bag).or_default();
         let times = of_bag.blobs.entry(hash).or_default();
@@ -100,9 +100,10 @@ impl Readers {
                 of_bag.submitter = Some(submitter);
             }
         }
+        Loan { bag, group: to.into() }
     }
 
-    fn take_back(&self, hash: Hash, Loan { bag, group }: &Loan) {
+    pub(super) fn take_back(&self, hash: Hash, Loan { bag, group }: &Loan) {
         let mut bags = self.bags();
         let Entry::Occupied(mut of_bag) = bags.entry(*bag) else { return };
         if let Entry::Occupied(mut times) = of_bag.get_mut().blobs.entry(hash) {
@@ -121,7 +122,7 @@ impl Readers {
         }
     }
 
-    fn may_read(&self, me: PeerId, reader: PeerId, hash: Hash, claim: Claim) -> bool {
+    pub(super) fn may_read(&self, me: PeerId, reader: PeerId, hash: Hash, claim: Claim) -> bool {
         let bags = self.bags();
         let Some(of_bag) = bags.get(&claim.bag) else { return false };
         let Some(times) = of_bag.blobs.get(&hash) else { return false };
@@ -134,29 +135,10 @@ impl Readers {
     }
 }
 
-impl super::Blobs {
-    /// Lets other machines read a blob for a bag, now or once it is stored, until
-    /// [`Blobs::take_back`](super::Blobs::take_back).
-    pub fn lend(&self, bag: BagId, hash: Hash, to: To) -> Loan {
-        self.0.readers.lend(bag, hash, to);
-        Loan { bag, group: to.into() }
-    }
-
-    /// Ends one loan of the blob.
-    pub fn take_back(&self, hash: Hash, loan: &Loan) {
-        self.0.readers.take_back(hash, loan);
-    }
-
-    /// Whether `reader` may read this blob of this machine, `me`.
-    pub fn may_read(&self, me: PeerId, reader: PeerId, hash: Hash, claim: Claim) -> bool {
-        self.0.readers.may_read(me, reader, hash, claim)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::Blobs;
     use super::*;
+    use crate::Blobs;
 
     const BAG: BagId = BagId([1; 32]);
     const ME: PeerId = PeerId([2; 32]);
@@ -191,7 +173,7 @@ mod tests {
         assert!(may(HOLDER, program, BAG, good), "it is lent once more, and the key is known");
         blobs.take_back(program, &twice);
         assert!(!may(HOLDER, program, BAG, good));
-        assert!(blobs.0.readers.bags().is_empty(), "nothing is left of it");
+        assert!(blobs.readers.bags().is_empty(), "nothing is left of it");
     }
 
     #[test]

@@ -1,5 +1,8 @@
+use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
+use super::error::DISK_FREE_MIN;
 use super::*;
 
 fn open(dir: &Path, quota_bytes: u64) -> Blobs {

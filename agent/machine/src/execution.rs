@@ -14,9 +14,10 @@
 
 mod ahead;
 mod invariants;
+mod kit;
 mod memory;
-mod order;
 mod run;
+mod started;
 #[cfg(test)]
 mod tests;
 
@@ -27,39 +28,13 @@ use idlewood_overlay::Time;
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagHeader, BagId, Checkpoint, Config, TaskId, TaskOutcome};
 
-use self::ahead::{Early, Kit};
+use self::kit::{Early, Kit};
 use self::run::{Job, Recall, Run};
-use crate::machine::Effect;
+use self::started::{Stage, Started};
+use crate::effect::Effect;
+use crate::work::{JobId, WorkEvent, WorkOrder};
 
-pub use self::ahead::JOBS_MAX;
-pub use self::order::{JobId, WorkEvent, WorkOrder};
-
-/// What becomes of a task that the peer has started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// The driver fetches its program and data.
-    Preparing,
-    /// It is prepared, but frozen before it began.
-    Ready,
-    /// It is in a worker's run.
-    Given,
-    /// It has ended, and the driver keeps its output.
-    Keeping,
-}
-
-/// A task that the peer has started.
-#[derive(Clone, Debug)]
-struct Started {
-    job: JobId,
-    task: TaskId,
-    attempt: u32,
-    memory_bytes: u64,
-    stage: Stage,
-    /// The peer has frozen it for others.
-    frozen: bool,
-    /// The peer has told it to stop.
-    stopping: bool,
-}
+pub use self::kit::JOBS_MAX;
 
 /// A task that the peer has started and that is over.
 #[derive(Debug)]
@@ -180,7 +155,7 @@ impl Execution {
         }
         let job = self.next_job();
         self.places[place] = Some(Started::new(job, task, attempt, Stage::Preparing));
-        order(effects, WorkOrder::Prepare { job, task, attempt, bag, checkpoint });
+        effects.push(WorkOrder::Prepare { job, task, attempt, bag, checkpoint }.into());
     }
 
     /// Claims the job or the early result of a task that the peer starts. False: there is none of this attempt.
@@ -302,7 +277,7 @@ impl Execution {
         started.stage = Stage::Ready;
         let (task, attempt, frozen) = (started.task, started.attempt, started.frozen);
         if is_example && self.learn(task, attempt, memory_bytes) {
-            order(effects, WorkOrder::KeepExample { bag: task.bag, job });
+            effects.push(WorkOrder::KeepExample { bag: task.bag, job }.into());
         }
         if !frozen {
             self.assign(place);
@@ -336,7 +311,7 @@ impl Execution {
         let run = &mut self.runs[slot];
         if run.frozen == Some(job.id) {
             run.frozen = None;
-            order(effects, WorkOrder::Thaw { slot });
+            effects.push(WorkOrder::Thaw { slot }.into());
         }
         if let Some(wall) = wall {
             run.refill = Some(job.task.bag);
@@ -374,7 +349,7 @@ impl Execution {
                 Some(place) => self.give_anew(place),
                 None => {
                     self.not_ahead(job.task);
-                    order(effects, WorkOrder::Forget { job: job.id });
+                    effects.push(WorkOrder::Forget { job: job.id }.into());
                 }
             }
         }
@@ -403,22 +378,22 @@ impl Execution {
         let started = last.place.and_then(|place| self.places[place].as_ref());
         let stops = last.condemned || recall.ends_all || started.is_some_and(|started| started.stopping);
         if stops {
-            order(effects, WorkOrder::Stop { slot });
+            effects.push(WorkOrder::Stop { slot }.into());
         } else if started.is_some_and(|started| started.frozen) && run.frozen.is_none() {
             run.frozen = Some(last.id);
-            order(effects, WorkOrder::Freeze { slot });
+            effects.push(WorkOrder::Freeze { slot }.into());
         }
     }
 
     pub(crate) fn allow(&mut self, now: Time, stands_still: bool, takes_work: bool, effects: &mut Vec<Effect>) {
         if stands_still && self.frozen_since.is_none() {
             self.frozen_since = Some(now);
-            order(effects, WorkOrder::FreezeAll);
+            effects.push(WorkOrder::FreezeAll.into());
         }
         if let Some(since) = self.frozen_since.take_if(|_| !stands_still) {
             // Meanwhile no task has been slow.
             self.runs.iter_mut().for_each(|run| run.moved += now.since(since.max(run.moved)));
-            order(effects, WorkOrder::ThawAll);
+            effects.push(WorkOrder::ThawAll.into());
         }
         self.takes_work = takes_work;
         if !takes_work && !stands_still {
@@ -443,7 +418,7 @@ impl Execution {
         for (slot, run) in self.runs.iter_mut().enumerate() {
             if let Some(recall) = run.recall.as_mut().filter(|recall| !recall.asked) {
                 recall.asked = true;
-                order(effects, WorkOrder::TakeBack { slot });
+                effects.push(WorkOrder::TakeBack { slot }.into());
             }
         }
         for slot in 0..self.runs.len() {
@@ -464,7 +439,7 @@ impl Execution {
             let run = &mut self.runs[slot];
             run.frozen = None;
             run.moved = now;
-            order(effects, WorkOrder::Thaw { slot });
+            effects.push(WorkOrder::Thaw { slot }.into());
         }
     }
 
@@ -505,7 +480,7 @@ impl Execution {
         run.refill = Some(job.task.bag);
         let Job { id, task, attempt, .. } = job;
         run.jobs.push_back(job);
-        order(effects, WorkOrder::Give { slot, job: id, task, attempt });
+        effects.push(WorkOrder::Give { slot, job: id, task, attempt }.into());
     }
 
     /// Workers that run.
@@ -527,14 +502,4 @@ impl Execution {
             self.runs.iter_mut().filter(has_none).for_each(|run| run.recall(Recall::UNCLAIMED));
         }
     }
-}
-
-impl Started {
-    fn new(job: JobId, task: TaskId, attempt: u32, stage: Stage) -> Self {
-        Self { job, task, attempt, memory_bytes: 0, stage, frozen: false, stopping: false }
-    }
-}
-
-fn order(effects: &mut Vec<Effect>, order: WorkOrder) {
-    effects.push(Effect::Work(order));
 }

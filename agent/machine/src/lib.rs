@@ -12,6 +12,8 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod effect;
+mod event;
 mod execution;
 mod finishing;
 mod machine;
@@ -20,11 +22,14 @@ mod outputs;
 mod owner;
 pub mod policy;
 mod results;
+mod work;
 mod writes;
 
-pub use execution::{JOBS_MAX, JobId, WorkEvent, WorkOrder};
-pub use machine::{Effect, Event, Machine};
-pub use measuring::FirstTask;
-pub use outputs::{FETCHES_MAX, FetchEnd, FetchId, Wanted};
+pub use effect::{Effect, FetchId, Wanted, WriteId};
+pub use event::{Event, FetchEnd, FirstTask, WriteEnd};
+pub use execution::JOBS_MAX;
+pub use machine::Machine;
+pub use outputs::FETCHES_MAX;
 pub use owner::Owner;
-pub use writes::{RECORD_BYTES_MAX, WriteEnd, WriteId};
+pub use work::{JobId, WorkEvent, WorkOrder};
+pub use writes::RECORD_BYTES_MAX;

@@ -2,150 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use idlewood_overlay::{Member, Time};
-use idlewood_scheduler::{
-    BagId, Change, Config, Message, Notice, Peer, Record, RecordKey, Speaker, TaskId, TaskResult, Ticket,
-};
+use idlewood_overlay::Time;
+use idlewood_scheduler::{BagId, Change, Config, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket};
 
-use crate::execution::{Ended as JobEnded, Execution, WorkEvent, WorkOrder};
+use crate::effect::{Effect, Wanted, WriteId};
+use crate::event::{Event, FetchEnd, WriteEnd};
+use crate::execution::{Ended as JobEnded, Execution};
 use crate::finishing::Finishing;
-use crate::measuring::{FirstTask, Measured, Measuring};
-use crate::outputs::{FetchEnd, FetchId, Outputs, Wanted};
+use crate::measuring::{Measured, Measuring};
+use crate::outputs::Outputs;
 use crate::owner::Owner;
-use crate::policy::{Facts, Judgement, Orders, OwnerSettings, Pause};
+use crate::policy::OwnerSettings;
 use crate::results::Results;
-use crate::writes::{Ended, WriteEnd, WriteId, Writes};
-
-/// A fact that reached this machine.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// What its peer alone has to do with, but for what the events below say in its place: never
-    /// [`idlewood_scheduler::Event::Fetched`], `Measured`, `TaskEnded`, `Persisted`, `DiskFull`, `OwnerReturned`, `OwnerLeft`, `Vacate` or
-    /// `VacatesAfter`.
-    Peer(idlewood_scheduler::Event),
-    /// The owner's input and all else that the policy judges by was looked at: to be said at input, and every second where the owner
-    /// has set hours or limits of others' processor use.
-    Sensed(Facts),
-    /// The owner ordered this; what was ordered before does not count any more.
-    Ordered(Orders),
-    /// The owner has changed the settings.
-    OwnerSet(OwnerSettings),
-    /// Whether the driver does anything that must end before a machine that finishes may: a worker that is not free, a submission on
-    /// its way in, checkpoints that are being packed.
-    Busy(bool),
-    /// The answer to [`Effect::Write`].
-    Written {
-        /// Which write.
-        write: WriteId,
-        /// How it ended.
-        end: WriteEnd,
-    },
-    /// The driver is about to close the disk, which writes what it has been given until then.
-    Closing,
-    /// The answer to [`Effect::Fetch`].
-    FetchEnded {
-        /// Which fetch.
-        fetch: FetchId,
-        /// How it ended.
-        end: FetchEnd,
-    },
-    /// The answer to [`Effect::RunFirstTask`].
-    FirstTaskEnded {
-        /// Of which bag.
-        bag: BagId,
-        /// What it showed.
-        first: FirstTask,
-    },
-    /// What happens to workers and what they run.
-    Work(WorkEvent),
-}
-
-impl From<WorkEvent> for Event {
-    fn from(event: WorkEvent) -> Self {
-        Self::Work(event)
-    }
-}
-
-impl From<idlewood_scheduler::Event> for Event {
-    fn from(event: idlewood_scheduler::Event) -> Self {
-        Self::Peer(event)
-    }
-}
-
-/// An order to the driver.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
-    /// Of the peer, but for what the orders below say in its place: never [`idlewood_scheduler::Effect::Send`] of results,
-    /// `FetchOutput`, `MeasureTask`, `Persist`, nor to start, stop, freeze, thaw, suspend or resume tasks.
-    Peer(idlewood_scheduler::Effect),
-    /// The machine's records become these. They are not on the disk yet, but what the driver keeps beside them follows now.
-    Changed(Vec<Arc<Change>>),
-    /// Make these changes durable, all or none of them, after those of earlier writes; [`Event::Written`] follows. At most 1,024 are
-    /// with the driver.
-    Write {
-        /// Names the write.
-        write: WriteId,
-        /// At most one of each record.
-        changes: Vec<Arc<Change>>,
-        /// It may wait some milliseconds for others to go to the disk with.
-        is_patient: bool,
-        /// It takes on nothing new, and may use what is set aside for a full disk.
-        from_reserve: bool,
-    },
-    /// Sign these results, of tasks that ran here, and send them.
-    SendResults {
-        /// Whom.
-        to: Member,
-        /// Of which bag.
-        bag: BagId,
-        /// This machine, as it speaks of itself.
-        executor: Speaker,
-        /// As many as one message takes, at most.
-        results: Vec<TaskResult>,
-    },
-    /// The records of these bags could not be written: whoever waits for that hears so. Submissions among them are given up; ends of
-    /// bags are tried again.
-    Unwritten(Vec<BagId>),
-    /// Freeze a first task that is measured, and those that come.
-    FreezeMeasurer,
-    /// Undo that.
-    ThawMeasurer,
-    /// Whether tasks may run, and how, or whether the owner is there, has changed: this holds now. Limits of memory and of the line
-    /// follow it.
-    Judged(Judgement),
-    /// Keep the owner's pause, or that there is none, so that it outlives the driver.
-    KeepPause(Option<Pause>),
-    /// The machine has finished as it was told: end in good order.
-    End,
-    /// Get the output of a task and keep it durably; [`Event::FetchEnded`] follows.
-    Fetch {
-        /// Names the fetch.
-        fetch: FetchId,
-        /// What is to be fetched.
-        wanted: Wanted,
-    },
-    /// Nobody waits for this fetch any more: end it. No event follows.
-    AbandonFetch {
-        /// Which fetch.
-        fetch: FetchId,
-    },
-    /// Run the first task of a bag of this machine, beside all others, to see how long it takes; [`Event::FirstTaskEnded`] follows.
-    RunFirstTask {
-        /// Which bag.
-        bag: BagId,
-        /// It is ended after that.
-        time_limit: Duration,
-    },
-    /// End the first task of a bag; [`Event::FirstTaskEnded`] follows as of one that was not stopped.
-    StopFirstTask {
-        /// Which bag.
-        bag: BagId,
-    },
-    /// About workers and what they run.
-    Work(WorkOrder),
-}
+use crate::work::WorkOrder;
+use crate::writes::{Ended, Writes};
 
 /// One whole machine.
 pub struct Machine {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use idlewood_overlay::Time;
 use idlewood_scheduler::{BagId, TaskResult};
 
-use crate::machine::Effect;
+use crate::effect::Effect;
+use crate::event::FirstTask;
 
 /// How long the first task of a bag may run to show how long a task takes. Our choice.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -18,22 +19,6 @@ const CPU_LEAST: Duration = Duration::from_millis(1);
 /// How often a first task that cannot start is tried, and the pause between two tries. Our choice.
 const TRIES_MAX: u32 = 4;
 const PAUSE: Duration = Duration::from_secs(2);
-
-/// What the first task of a bag showed.
-#[derive(Clone, Debug, PartialEq)]
-pub enum FirstTask {
-    /// It ran, to its end or to its limit.
-    Ran {
-        /// Processor time that it took.
-        cpu: Duration,
-        /// What came of it.
-        result: TaskResult,
-    },
-    /// It could not start yet.
-    NotStarted,
-    /// It will not run here: it was stopped, or cannot run on any machine.
-    Nothing,
-}
 
 /// What a bag's measurement tells the peer.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,10 +7,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, PeerId, Time};
-use idlewood_scheduler::{BagId, BlobId, Checkpoint, TaskId};
+use idlewood_overlay::{PeerId, Time};
+use idlewood_scheduler::{BagId, TaskId};
 
-use crate::machine::Effect;
+use crate::effect::{Effect, FetchId, Wanted};
+use crate::event::FetchEnd;
 
 /// Outputs that are fetched at the same time: altogether, from one machine, of one bag. Our choice. The agent's fetcher downloads
 /// fewer; the others wait for their source.
@@ -23,44 +24,9 @@ const WAITING_MAX: usize = 4096;
 /// Time between a try to keep an output for which there is no room here and the next one.
 const ROOM_PAUSE: Duration = Duration::from_secs(5);
 
-/// One fetch of an output; the number is never used again in one life of the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FetchId(pub u64);
-
-/// An output that is to be fetched.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
-    /// Whose output.
-    pub task: TaskId,
-    /// Its content address.
-    pub output: BlobId,
-    /// Its size.
-    pub output_bytes: u64,
-    /// Whether it is the checkpoint of a task that came back before its end.
-    pub unfinished: bool,
-    /// Who has it.
-    pub from: Contact,
-}
-
-impl Wanted {
-    /// How much room it takes: a checkpoint is kept once more, with a signature.
-    fn room_bytes(&self) -> u64 {
-        self.output_bytes.saturating_mul(if self.unfinished { 2 } else { 1 })
-    }
-}
-
-/// How a fetch ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FetchEnd {
-    /// The output is here, durable.
-    Here {
-        /// Of a task that came back before its end: what requests name for the next machine to go on from.
-        checkpoint: Option<Checkpoint>,
-    },
-    /// It could not be had. Its executor offers it again.
-    NotHad,
-    /// This machine has no room for it.
-    NoRoom,
+/// How much room an output takes: a checkpoint is kept once more, with a signature.
+fn room_bytes(wanted: &Wanted) -> u64 {
+    wanted.output_bytes.saturating_mul(if wanted.unfinished { 2 } else { 1 })
 }
 
 /// What is wanted and what is on its way.
@@ -133,7 +99,7 @@ impl Outputs {
         if self.retried.is_none() && self.retry_at.is_some_and(|at| at <= now) {
             self.without_room.retain(&is_wanted);
             // If the smallest has no room, none has.
-            let smallest = (0..self.without_room.len()).min_by_key(|&at| self.without_room[at].room_bytes());
+            let smallest = (0..self.without_room.len()).min_by_key(|&at| room_bytes(&self.without_room[at]));
             self.retry_at = smallest.and(self.retry_at);
             if let Some(smallest) = smallest {
                 let wanted = self.without_room.swap_remove(smallest);
@@ -245,6 +211,9 @@ impl Outputs {
 
 #[cfg(test)]
 mod tests {
+    use idlewood_overlay::Contact;
+    use idlewood_scheduler::BlobId;
+
     use super::*;
 
     /// The most of one machine.

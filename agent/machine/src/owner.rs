@@ -9,7 +9,7 @@ use std::time::Duration;
 use idlewood_overlay::Time;
 use idlewood_scheduler::Event as PeerEvent;
 
-use crate::machine::Effect;
+use crate::effect::Effect;
 use crate::policy::hours::LocalTime;
 use crate::policy::{Facts, Input, Judgement, Orders, OwnerSettings, Policy, Reason};
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use idlewood_overlay::{Member, PeerId};
 use idlewood_scheduler::{BagId, Speaker, TaskResult, results_within};
 
-use crate::machine::Effect;
+use crate::effect::Effect;
 
 #[derive(Debug)]
 struct Batch {

@@ -11,7 +11,8 @@ use std::time::Duration;
 use idlewood_overlay::Time;
 use idlewood_scheduler::{Change, Closing, Record, RecordKey, Ticket};
 
-use crate::machine::Effect;
+use crate::effect::{Effect, WriteId};
+use crate::event::WriteEnd;
 
 /// How long to wait before a failed write is tried again. Our choice.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -30,23 +31,6 @@ const TOGETHER_MAX: usize = 1024;
 const SMALL_PARTS: usize = 1000;
 /// Most bytes of an encoded record that a driver's store takes.
 pub const RECORD_BYTES_MAX: usize = 1 << 20;
-
-/// Names a write to the disk; never used again in one life of the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct WriteId(pub u64);
-
-/// How a write to the disk ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WriteEnd {
-    /// All of it is durable.
-    Durable,
-    /// The disk has no room for it; it is as it was.
-    NoRoom,
-    /// A record of it never fits the store.
-    Unfit,
-    /// The disk failed.
-    Failed,
-}
 
 /// Changes that become durable together. Where several change a record, the last counts.
 #[derive(Debug)]

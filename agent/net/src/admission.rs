@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use idlewood_overlay::GridId;
 use idlewood_trust::message::{self, Answer, FRAME_BYTES_MAX, First, Hello, Welcome};
-use idlewood_trust::{Gate, Invitation, Outcome, Refused, address};
+use idlewood_trust::{Gate, Invitation, Outcome, Refused, address, identity};
 use libp2p::core::Endpoint;
 use libp2p::core::transport::{DialOpts, PortUse, Transport as _};
 use libp2p::core::upgrade::{
@@ -34,7 +34,7 @@ use tracing::debug;
 
 use super::bounds::CONNECT_TIMEOUT;
 use super::causes::{find, innermost};
-use super::{identity, reach};
+use super::reach;
 
 /// Why a connection was not established.
 #[derive(Debug, thiserror::Error)]

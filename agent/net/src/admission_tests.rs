@@ -1,14 +1,17 @@
 //! Which machines get a connection, over real sockets on loopback.
 
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
 
-use idlewood_trust::{Admissions, Offer, Role, Terms, now_s};
+use idlewood_trust::{Admissions, Gate, Offer, Refused, Role, Terms, identity, now_s};
 use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::upgrade::Version;
 use libp2p::futures::StreamExt as _;
+use libp2p::identity::Keypair;
 use libp2p::swarm::SwarmEvent;
-use libp2p::{Swarm, Transport as _, noise, ping, tcp, yamux};
+use libp2p::{Multiaddr, Swarm, Transport as _, noise, ping, tcp, yamux};
 
 use super::swarm::Limits;
 use super::tests::{GRID, Node, WAIT, gate, grid_key, terms, until};

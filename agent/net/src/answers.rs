@@ -7,14 +7,15 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use idlewood_overlay::PeerId;
-use libp2p::request_response::{InboundRequestId, ResponseChannel};
+use libp2p::request_response::{self, InboundRequestId, ResponseChannel};
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::event_loop::EventLoop;
-use super::room::Share;
-use super::wire::Reply;
-use super::{Counters, Outbound};
+use crate::command::Outbound;
+use crate::counters::Counters;
+use crate::room::Share;
+use crate::waiting::Waiting;
+use crate::wire::{Codec, Reply};
 
 /// How long an answer waits. Our choice: an agent reacts to a message within a millisecond or two, and a sender of many
 /// messages in a row must not wait for long.
@@ -50,6 +51,11 @@ pub(super) struct Answers {
 }
 
 impl Answers {
+    /// Whether each answer is to be sent at once.
+    pub(super) fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
     /// When the next answer is to be sent without a message.
     pub(super) fn due(&self) -> Option<Instant> {
         self.owed.front().map(|owed| owed.due)
@@ -80,72 +86,67 @@ impl Answers {
             None
         }
     }
-}
 
-impl EventLoop {
-    /// Owes this peer an answer, which is sent with the next message to it, or in a moment.
-    pub(super) fn owe(&mut self, to: PeerId, id: InboundRequestId, channel: ResponseChannel<Reply>) {
-        if self.answers.is_draining {
-            return self.respond(channel, Reply::Ack);
-        }
+    /// Owes this peer an answer. The answer that is to be sent at once, without a message, since too many wait.
+    pub(super) fn owe(
+        &mut self,
+        to: PeerId,
+        id: InboundRequestId,
+        channel: ResponseChannel<Reply>,
+    ) -> Option<ResponseChannel<Reply>> {
         let due = Instant::now() + PATIENCE;
-        if let Some(oldest) = self.answers.push(Owed { to, due, id, channel }) {
-            self.respond(oldest.channel, Reply::Ack);
-        }
-        self.pump(to);
+        self.push(Owed { to, due, id, channel }).map(|oldest| oldest.channel)
     }
 
-    /// Sends the answers that have waited long enough.
-    pub(super) fn answer_due(&mut self, now: Instant) {
-        while self.answers.due().is_some_and(|due| due <= now)
-            && let Some(owed) = self.answers.owed.pop_front()
-        {
-            self.respond(owed.channel, Reply::Ack);
-        }
+    /// The next answer that has waited long enough.
+    pub(super) fn take_due(&mut self, now: Instant) -> Option<ResponseChannel<Reply>> {
+        let owed = self.owed.pop_front_if(|owed| owed.due <= now)?;
+        Some(owed.channel)
     }
 
-    /// Sends all answers, and from now on each at once.
-    pub(super) fn answer_all(&mut self) {
-        self.answers.is_draining = true;
-        for owed in std::mem::take(&mut self.answers.owed) {
-            self.respond(owed.channel, Reply::Ack);
-        }
+    /// All answers; from now on each is to be sent at once.
+    pub(super) fn drain(&mut self) -> Vec<ResponseChannel<Reply>> {
+        self.is_draining = true;
+        self.owed.drain(..).map(|owed| owed.channel).collect()
     }
 
     /// Sends the tree's messages that wait for `to` with the answers owed to it.
-    pub(super) fn answer_with_messages(&mut self, to: PeerId) {
-        let Some(link) = self.links.get_mut(&to) else { return };
-        while link.waiting.has_of_tree()
-            && let Some(owed) = self.answers.take(to)
-            && let Some(Outbound { bytes, share }) = link.waiting.next_of_tree()
+    pub(super) fn carry(
+        &mut self,
+        to: PeerId,
+        waiting: &mut Waiting,
+        requests: &mut request_response::Behaviour<Codec>,
+        counters: &Counters,
+    ) {
+        while waiting.has_of_tree()
+            && let Some(owed) = self.take(to)
+            && let Some(Outbound { bytes, share }) = waiting.next_of_tree()
         {
-            match self.swarm.behaviour_mut().requests.send_response(owed.channel, Reply::Message(bytes)) {
+            match requests.send_response(owed.channel, Reply::Message(bytes)) {
                 Ok(()) => {
-                    self.answers.leaving.insert(owed.id, share);
+                    self.leaving.insert(owed.id, share);
                 }
                 // The peer no longer waits for the answer.
-                Err(Reply::Message(bytes)) => link.waiting.put_back(Outbound { bytes, share }),
+                Err(Reply::Message(bytes)) => waiting.put_back(Outbound { bytes, share }),
                 Err(_) => {
                     debug!("an answer comes back as another");
-                    Counters::add(&self.counters.dropped);
+                    Counters::add(&counters.dropped);
                 }
             }
         }
     }
 
-    /// An answer was written.
-    pub(super) fn answered(&mut self, id: InboundRequestId) {
-        if self.answers.leaving.remove(&id).is_some() {
-            self.answers.left = Some(Instant::now());
-            Counters::add(&self.counters.sent);
+    /// An answer was written. Whether it carried a message.
+    pub(super) fn written(&mut self, id: InboundRequestId) -> bool {
+        let carried = self.leaving.remove(&id).is_some();
+        if carried {
+            self.left = Some(Instant::now());
         }
+        carried
     }
 
-    /// An answer was lost, with the message that it carried.
-    pub(super) fn not_answered(&mut self, to: PeerId, id: InboundRequestId) {
-        if self.answers.leaving.remove(&id).is_some() {
-            Counters::add(&self.counters.dropped);
-            self.lost(to);
-        }
+    /// An answer was lost. Whether a message was lost with it.
+    pub(super) fn lost(&mut self, id: InboundRequestId) -> bool {
+        self.leaving.remove(&id).is_some()
     }
 }

@@ -29,7 +29,8 @@ use tracing::{debug, warn};
 use self::places::{Place, Places};
 pub(crate) use self::sources::Patience;
 use self::sources::Sources;
-use crate::{ChunkReply, NetHandle};
+use crate::chunk::{self, ChunkReply};
+use crate::handle::NetHandle;
 
 /// First pause while all sources are busy. It doubles each time no piece comes.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
@@ -339,7 +340,7 @@ impl Inner {
             let left = left.as_secs();
             return Err(SourceError::Source(format!("{peer:?} answers too slowly, and is left alone for {left} s")));
         }
-        let reply = self.net.chunk(source, crate::Wanted { hash, offset, bag: of, key }).await;
+        let reply = self.net.chunk(source, chunk::Wanted { hash, offset, bag: of, key }).await;
         let bytes = if let Ok(ChunkReply::Chunk { bytes, .. }) = &reply { bytes.len() } else { 0 };
         if let Some(alone) = self.sources.answered(Instant::now(), peer, asked.elapsed(), bytes) {
             warn!(source = ?peer, alone_s = alone.as_secs(), "a source answers too slowly, or not at all, and is left alone");

@@ -1,38 +1,38 @@
-//! Outgoing requests: queues by peer, dials, requests under way, and their outcomes.
+//! What goes out: requests with their queues by peer, dials, requests under way and their outcomes; answers to others.
 //!
 //! The agent dials itself instead of leaving that to the request-response behaviour, for three reasons: items waiting
 //! for a dial are bounded here and unbounded there; the address to dial is known: the contact's, and if that does not
 //! answer, those that the peer announced last (`addresses`); and each dial uses a fresh local port, as re-using the
 //! listening one makes quick redials on one machine collide.
 
-use std::collections::HashMap;
-use std::time::Duration;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 use idlewood_overlay::PeerId;
-use libp2p::request_response::{OutboundFailure, OutboundRequestId};
+use idlewood_trust::{Gate, identity};
+use libp2p::request_response::{InboundRequestId, OutboundFailure, OutboundRequestId, ResponseChannel};
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, DialError as SwarmDialError};
-use libp2p::{Multiaddr, TransportError};
+use libp2p::{Multiaddr, Swarm, TransportError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tracing::debug;
+use tracing::{debug, warn};
 
-use super::admission::AdmissionError;
-use super::causes::{find, innermost};
-use super::event_loop::{EventLoop, answer};
-use super::rate::Allowance;
-use super::reach::Reach;
-use super::room::{Kind, Share};
-use super::waiting::{Queue, Waiting};
-use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
-use super::{ChunkError, ChunkReply, Counters, DialError, Item, Outbound, Wanted, identity, reach};
-
-/// After a failed dial the same address is not dialled again for this long, and a peer is not reported lost twice
-/// within it.
-pub(super) const QUIET: Duration = Duration::from_millis(500);
-
-/// The same for a peer that turned out to be of another grid, or does not let this machine in.
-pub(super) const QUIET_OTHER_GRID: Duration = Duration::from_secs(30);
+use crate::addresses::Addresses;
+use crate::answers::Answers;
+use crate::chunk::{ChunkError, ChunkReply, Wanted};
+use crate::command::{Item, Outbound, answer};
+use crate::counters::Counters;
+use crate::dial_error::{DialError, dial_error, turns_us_away};
+use crate::event::NetEvent;
+use crate::found::Found;
+use crate::link::{Bootstrap, InFlight, Link, QUIET, QUIET_OTHER_GRID, Route};
+use crate::pending::Pending;
+use crate::reach::{self, Reach};
+use crate::room::Kind;
+use crate::swarm::Behaviour;
+use crate::waiting::Queue;
+use crate::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
 
 /// Gossip that one peer did not accept and that is sent again, and how many times in a row: for five minutes. After
 /// that, at its next connection.
@@ -42,82 +42,86 @@ const RESENDS_MAX: u32 = 30;
 /// Machines found on the local network that an unconnected agent dials at once.
 const FOUND_DIALS_MAX: usize = 8;
 
-/// The state of one peer, kept while there is any.
-#[derive(Default)]
-pub(super) struct Link {
-    pub(super) waiting: Waiting,
-    /// The last address a contact gave.
-    pub(super) address: Box<str>,
-    pub(super) dialling: Option<(ConnectionId, Route)>,
-    /// Open connections, with the address for those that we dialled.
-    pub(super) connections: HashMap<ConnectionId, Option<Multiaddr>>,
-    /// Whether [`NetEvent::Connected`] went out.
-    pub(super) announced: bool,
-    /// Until when this address is not dialled again.
-    pub(super) quiet: Option<(Instant, Box<str>)>,
-    /// When it was last reported lost.
-    pub(super) reported: Option<Instant>,
-    /// Its connection is being closed because it is of another grid: do not report that loss.
-    pub(super) turned_away: bool,
-    /// Requests that it may still send.
-    pub(super) allowance: Option<Allowance>,
-    /// Gossip that it did not accept, and how often that was sent again since it accepted some.
-    pub(super) undelivered: Vec<Vec<u8>>,
-    pub(super) resends: u32,
-    /// It was found on the local network; the agent has not been told yet.
-    pub(super) found: bool,
+/// Who is connected, what waits for whom, and the swarm that it goes out through.
+pub(super) struct Outgoing {
+    pub(super) swarm: Swarm<Behaviour>,
+    pub(super) reach: Reach,
+    pub(super) gate: Arc<Gate>,
+    pub(super) counters: Arc<Counters>,
+    /// Events for the agent.
+    pub(super) pending: Pending,
+    pub(super) links: HashMap<PeerId, Link>,
+    pub(super) addresses: Addresses,
+    /// Machines announced on the local network.
+    found: Found,
+    pub(super) in_flight: HashMap<OutboundRequestId, InFlight>,
+    /// Peers that had no room, and when to try them again.
+    pub(super) resting: BTreeSet<(Instant, PeerId)>,
+    pub(super) bootstraps: HashMap<ConnectionId, Bootstrap>,
+    pub(super) answers: Answers,
+    /// Peers whose malformed or foreign answers were logged.
+    complained: HashSet<PeerId>,
 }
 
-impl Link {
-    pub(super) fn is_forgettable(&self, now: Instant) -> bool {
-        self.waiting.is_empty()
-            && self.waiting.is_quiet()
-            && self.dialling.is_none()
-            && self.connections.is_empty()
-            && self.quiet.as_ref().is_none_or(|(until, _)| *until <= now)
-            && self.reported.is_none_or(|when| when + QUIET <= now)
-    }
-}
-
-/// The address by which a peer is dialled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
-    /// The last contact's.
-    Contact,
-    /// One that the peer announced, after the contact's did not answer.
-    Identified,
-}
-
-/// A request under way.
-pub(super) enum InFlight {
-    /// Releases its room with the answer. Keeps the bytes of a message about a bag, since the peer may have no room.
-    Message {
-        share: Share,
-        bytes: Vec<u8>,
-    },
-    Chunk {
-        offset: u64,
-        reply: oneshot::Sender<Result<ChunkReply, ChunkError>>,
-    },
-    Grid(Vec<u8>),
-}
-
-impl InFlight {
-    fn queue(&self) -> Queue {
-        match self {
-            Self::Message { share, .. } => Queue::of_message(share.kind),
-            Self::Chunk { .. } => Queue::Pieces,
-            Self::Grid(_) => Queue::Grid,
+impl Outgoing {
+    pub(super) fn new(swarm: Swarm<Behaviour>, reach: Reach, gate: Arc<Gate>, counters: Arc<Counters>) -> Self {
+        Self {
+            swarm,
+            reach,
+            gate,
+            counters,
+            pending: Pending::default(),
+            links: HashMap::new(),
+            addresses: Addresses::new(reach),
+            found: Found::default(),
+            in_flight: HashMap::new(),
+            resting: BTreeSet::new(),
+            bootstraps: HashMap::new(),
+            answers: Answers::default(),
+            complained: HashSet::new(),
         }
     }
-}
 
-pub(super) struct Bootstrap {
-    pub(super) address: Multiaddr,
-    pub(super) reply: oneshot::Sender<Result<PeerId, DialError>>,
-}
+    /// Peers with an open connection.
+    pub(super) fn connected(&self) -> Vec<PeerId> {
+        self.links.iter().filter(|(_, link)| !link.connections.is_empty()).map(|(peer, _)| *peer).collect()
+    }
 
-impl EventLoop {
+    /// Reports a peer as lost, once for simultaneous failures.
+    pub(super) fn lost(&mut self, peer: PeerId) {
+        let now = Instant::now();
+        let link = self.links.entry(peer).or_default();
+        if link.reported.is_some_and(|when| now < when + QUIET) {
+            return;
+        }
+        link.reported = Some(now);
+        self.pending.push(NetEvent::Unreachable(peer));
+    }
+
+    pub(super) fn complain(&mut self, peer: PeerId, what: &str) {
+        Counters::add(&self.counters.errors);
+        // Bounded: new identities must not cost us memory.
+        if self.complained.len() < 1024 && self.complained.insert(peer) {
+            warn!(?peer, "{what} (logged once per peer)");
+        }
+    }
+
+    /// Closes the connections of a peer of another grid, and leaves it alone for a while.
+    pub(super) fn turn_away(&mut self, peer: PeerId, peer_id: libp2p::PeerId) {
+        debug!(?peer, "is of another grid; closed");
+        if let Some(link) = self.links.get_mut(&peer) {
+            link.quiet = Some((Instant::now() + QUIET_OTHER_GRID, link.address.clone()));
+            link.turned_away = true;
+            if !link.waiting.is_empty() {
+                self.lost(peer);
+            }
+        }
+        self.give_up(peer);
+        if self.swarm.disconnect_peer_id(peer_id).is_err() {
+            debug!(?peer, "was gone already");
+        }
+    }
+
     pub(super) fn enqueue(&mut self, to: PeerId, address: Box<str>, item: Item) {
         if identity::to_libp2p(to) == *self.swarm.local_peer_id() {
             debug!("a message to oneself is not for the network; dropped");
@@ -141,9 +145,9 @@ impl EventLoop {
 
     /// Processes the items that wait for `to`: sends them, dials first, or gives them up.
     pub(super) fn pump(&mut self, to: PeerId) {
-        self.answer_with_messages(to);
         let now = Instant::now();
         let Some(link) = self.links.get_mut(&to) else { return };
+        self.answers.carry(to, &mut link.waiting, &mut self.swarm.behaviour_mut().requests, &self.counters);
         let peer = identity::to_libp2p(to);
         if self.swarm.behaviour().requests.is_connected(&peer) {
             while let Some(item) = link.waiting.next(now) {
@@ -450,6 +454,67 @@ impl EventLoop {
         self.pump(to);
     }
 
+    /// Accepts a message if there is room for it.
+    pub(super) fn take_message(&mut self, from: PeerId, bytes: Vec<u8>) -> bool {
+        let has_room = self.pending.has_room_for(from, bytes.len());
+        if has_room {
+            Counters::add(&self.counters.received);
+            self.pending.push(NetEvent::Received { from, bytes });
+        } else {
+            Counters::add(&self.counters.refused);
+        }
+        has_room
+    }
+
+    // ---- answers to others ----
+
+    /// Answers a request of another agent.
+    pub(super) fn respond(&mut self, channel: ResponseChannel<Reply>, reply: Reply) {
+        if self.swarm.behaviour_mut().requests.send_response(channel, reply).is_err() {
+            debug!("whoever asked is gone");
+        }
+    }
+
+    /// Owes this peer an answer, which is sent with the next message to it, or in a moment.
+    pub(super) fn owe(&mut self, to: PeerId, id: InboundRequestId, channel: ResponseChannel<Reply>) {
+        if self.answers.is_draining() {
+            return self.respond(channel, Reply::Ack);
+        }
+        if let Some(oldest) = self.answers.owe(to, id, channel) {
+            self.respond(oldest, Reply::Ack);
+        }
+        self.pump(to);
+    }
+
+    /// Sends the answers that have waited long enough.
+    pub(super) fn answer_due(&mut self, now: Instant) {
+        while let Some(channel) = self.answers.take_due(now) {
+            self.respond(channel, Reply::Ack);
+        }
+    }
+
+    /// Sends all answers, and from now on each at once.
+    pub(super) fn answer_all(&mut self) {
+        for channel in self.answers.drain() {
+            self.respond(channel, Reply::Ack);
+        }
+    }
+
+    /// An answer was written.
+    pub(super) fn answered(&mut self, id: InboundRequestId) {
+        if self.answers.written(id) {
+            Counters::add(&self.counters.sent);
+        }
+    }
+
+    /// An answer was lost, perhaps with the message that it carried.
+    pub(super) fn not_answered(&mut self, to: PeerId, id: InboundRequestId) {
+        if self.answers.lost(id) {
+            Counters::add(&self.counters.dropped);
+            self.lost(to);
+        }
+    }
+
     fn landed(&mut self, peer: PeerId, id: OutboundRequestId) -> Option<InFlight> {
         let in_flight = self.in_flight.remove(&id)?;
         if let Some(link) = self.links.get_mut(&peer) {
@@ -469,33 +534,6 @@ fn dialable(reach: Reach, address: &str) -> Result<Multiaddr, String> {
     let address: Multiaddr = address.parse().map_err(|_| format!("{address:?} is not a multiaddress"))?;
     let (socket, _) = reach.check(&address).map_err(|error| error.to_string())?;
     Ok(reach::multiaddr(socket))
-}
-
-pub(super) fn dial_error(address: Multiaddr, error: &SwarmDialError) -> DialError {
-    let reason = match error {
-        SwarmDialError::LocalPeerId { .. } => return DialError::Oneself(address),
-        SwarmDialError::WrongPeerId { obtained, .. } => format!("another agent lives there ({obtained})"),
-        SwarmDialError::Denied { .. } => "too many connections are open".to_owned(),
-        SwarmDialError::Transport(errors) => match errors.first() {
-            Some((_, TransportError::Other(error))) => match find(error) {
-                Some(AdmissionError::WrongGrid) => return DialError::OtherGrid(address),
-                Some(AdmissionError::RefusedByOther(refused)) => return DialError::Refused(address, *refused),
-                Some(AdmissionError::Refused(refused)) => format!("an agent answers, but {refused}"),
-                Some(_) | None => innermost(error),
-            },
-            Some((_, TransportError::MultiaddrNotSupported(_))) | None => "the address is not supported".to_owned(),
-        },
-        SwarmDialError::NoAddresses | SwarmDialError::DialPeerConditionFalse(_) | SwarmDialError::Aborted => {
-            error.to_string()
-        }
-    };
-    DialError::Failed { address, reason }
-}
-
-/// Whether the agent at that address will keep refusing this machine: it is of another grid, or knows it as revoked.
-fn turns_us_away(error: &std::io::Error) -> bool {
-    use AdmissionError::{Refused, RefusedByOther, WrongGrid};
-    matches!(find(error), Some(WrongGrid | RefusedByOther(_) | Refused(_)))
 }
 
 #[cfg(test)]

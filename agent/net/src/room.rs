@@ -10,6 +10,7 @@ use idlewood_overlay::PeerId;
 use tokio::sync::Notify;
 
 use super::shares::Occupancy;
+use super::wire::MESSAGE_BYTES_MAX;
 
 /// Outgoing messages of each kind, over all peers, and their bytes. Our choice: one peer alone may have 2,048 messages
 /// about bags, or 12 MiB, some two hundred of the longest usual ones.
@@ -110,7 +111,7 @@ impl Drop for Share {
         let mut state = self.room.state();
         state.of(self.kind).remove(self.peer, self.bytes);
         let State { bags, refused, freed, .. } = &mut *state;
-        let is_free = |peer: &PeerId| !bags.has(*peer) && bags.has_room_for(*peer, super::MESSAGE_BYTES_MAX);
+        let is_free = |peer: &PeerId| !bags.has(*peer) && bags.has_room_for(*peer, MESSAGE_BYTES_MAX);
         let before = freed.len();
         freed.extend(refused.extract_if(.., |peer| is_free(peer)));
         if freed.len() > before {

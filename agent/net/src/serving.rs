@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idlewood_blobs::{Claim, Hash};
+use idlewood_blobs::{Blobs, Claim, Hash};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::BagId;
 use libp2p::request_response::{InboundRequestId, ResponseChannel};
@@ -12,12 +12,12 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::bounds::IN_FLIGHT_MAX;
-use super::event_loop::EventLoop;
-use super::rate::Allowance;
-use super::shares::Turns;
-use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
-use super::{Counters, NetEvent, Rates};
+use crate::bounds::IN_FLIGHT_MAX;
+use crate::counters::Counters;
+use crate::outbound::Outgoing;
+use crate::rate::{Allowance, Rates};
+use crate::shares::Turns;
+use crate::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
 
 /// Chunks read from disk at one time.
 const READING_MAX: usize = 4;
@@ -46,73 +46,62 @@ pub(super) struct Serving {
     pub(super) reading: JoinSet<(ResponseChannel<Reply>, Reply)>,
     waiting: Turns<Wanted>,
     rates: Arc<Rates>,
+    blobs: Arc<Blobs>,
 }
 
 impl Serving {
-    pub(super) fn new(rates: Arc<Rates>) -> Self {
-        Self { reading: JoinSet::new(), waiting: Turns::new(WAITING_PER_PEER_MAX, WAITING_PEERS_MAX), rates }
+    pub(super) fn new(rates: Arc<Rates>, blobs: Arc<Blobs>) -> Self {
+        Self { reading: JoinSet::new(), waiting: Turns::new(WAITING_PER_PEER_MAX, WAITING_PEERS_MAX), rates, blobs }
     }
-}
 
-impl EventLoop {
+    /// Another agent asks for something, or says something.
     pub(super) fn on_request(
         &mut self,
+        outgoing: &mut Outgoing,
         from: PeerId,
         id: InboundRequestId,
         request: Request,
         channel: ResponseChannel<Reply>,
     ) {
         let now = Instant::now();
-        let link = self.links.entry(from).or_default();
+        let link = outgoing.links.entry(from).or_default();
         if !link.allowance.get_or_insert_with(|| Allowance::new(now)).take(now) {
-            Counters::add(&self.counters.refused);
-            return self.respond(channel, Reply::Busy);
+            Counters::add(&outgoing.counters.refused);
+            return outgoing.respond(channel, Reply::Busy);
         }
         match request {
             Request::Message(bytes) if bytes.len() <= MESSAGE_BYTES_MAX => {
-                if self.take_message(from, bytes) {
-                    self.owe(from, id, channel);
+                if outgoing.take_message(from, bytes) {
+                    outgoing.owe(from, id, channel);
                 } else {
-                    self.respond(channel, Reply::Busy);
+                    outgoing.respond(channel, Reply::Busy);
                 }
             }
             Request::Message(_) => {
-                self.complain(from, "sent a message that is too long");
-                self.respond(channel, Reply::Busy);
+                outgoing.complain(from, "sent a message that is too long");
+                outgoing.respond(channel, Reply::Busy);
             }
-            Request::Grid(bytes) => self.hear(from, bytes, channel),
+            Request::Grid(bytes) => self.hear(outgoing, from, bytes, channel),
             Request::Chunk { hash, offset, bag, proof } => {
                 let (hash, claim) = (hash.into(), Claim { bag: BagId(bag), proof });
-                match self.serving.waiting.push(from, Wanted { from, hash, offset, claim, came: now, channel }) {
-                    Ok(()) => self.serve(),
+                match self.waiting.push(from, Wanted { from, hash, offset, claim, came: now, channel }) {
+                    Ok(()) => self.serve(outgoing),
                     Err(Wanted { channel, .. }) => {
-                        Counters::add(&self.counters.refused);
-                        self.respond(channel, Reply::Busy);
+                        Counters::add(&outgoing.counters.refused);
+                        outgoing.respond(channel, Reply::Busy);
                     }
                 }
             }
         }
     }
 
-    /// Accepts a message if there is room for it.
-    pub(super) fn take_message(&mut self, from: PeerId, bytes: Vec<u8>) -> bool {
-        let has_room = self.has_room_for(from, bytes.len());
-        if has_room {
-            Counters::add(&self.counters.received);
-            self.emit(NetEvent::Received { from, bytes });
-        } else {
-            Counters::add(&self.counters.refused);
-        }
-        has_room
-    }
-
     /// Gossip may have to be written down before it is answered.
-    fn hear(&mut self, from: PeerId, bytes: Vec<u8>, channel: ResponseChannel<Reply>) {
-        if self.serving.reading.len() >= 2 * READING_MAX {
-            return self.respond(channel, Reply::Busy);
+    fn hear(&mut self, outgoing: &mut Outgoing, from: PeerId, bytes: Vec<u8>, channel: ResponseChannel<Reply>) {
+        if self.reading.len() >= 2 * READING_MAX {
+            return outgoing.respond(channel, Reply::Busy);
         }
-        let (gate, counters) = (self.gate.clone(), self.counters.clone());
-        self.serving.reading.spawn(async move {
+        let (gate, counters) = (outgoing.gate.clone(), outgoing.counters.clone());
+        self.reading.spawn(async move {
             let heard = tokio::task::spawn_blocking(move || gate.hear(from, &bytes)).await;
             let reply = match heard {
                 Ok(Ok(answer)) => Reply::Grid(answer),
@@ -130,24 +119,24 @@ impl EventLoop {
         });
     }
 
-    fn serve(&mut self) {
-        while self.serving.reading.len() < READING_MAX
-            && let Some(Wanted { from, hash, offset, claim, came, channel }) = self.serving.waiting.pop()
+    fn serve(&mut self, outgoing: &mut Outgoing) {
+        while self.reading.len() < READING_MAX
+            && let Some(Wanted { from, hash, offset, claim, came, channel }) = self.waiting.pop()
         {
             if !channel.is_open() {
                 continue;
             }
             if came.elapsed() >= TURN_MAX {
-                Counters::add(&self.counters.refused);
-                self.respond(channel, Reply::Busy);
+                Counters::add(&outgoing.counters.refused);
+                outgoing.respond(channel, Reply::Busy);
                 continue;
             }
-            if !self.blobs.may_read(self.gate.me(), from, hash, claim) {
+            if !self.blobs.may_read(outgoing.gate.me(), from, hash, claim) {
                 debug!(?from, %hash, bag = %claim.bag, "a blob that is not for whoever asks");
-                self.respond(channel, Reply::Missing);
+                outgoing.respond(channel, Reply::Missing);
                 continue;
             }
-            let (blobs, rates) = (self.blobs.clone(), self.serving.rates.clone());
+            let (blobs, rates) = (self.blobs.clone(), self.rates.clone());
             let read = move || match blobs.read_chunk(hash, offset, CHUNK_BYTES_MAX) {
                 Ok(Some(chunk)) => Reply::Chunk { total: chunk.total, bytes: chunk.bytes },
                 Ok(None) => Reply::Missing,
@@ -157,7 +146,7 @@ impl EventLoop {
                     Reply::Busy
                 }
             };
-            self.serving.reading.spawn(async move {
+            self.reading.spawn(async move {
                 let reply = tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| {
                     warn!(%error, "serving a blob failed");
                     Reply::Missing
@@ -167,18 +156,17 @@ impl EventLoop {
         }
     }
 
-    pub(super) fn on_served(&mut self, served: Result<(ResponseChannel<Reply>, Reply), JoinError>) {
+    /// What was read, or heard, is answered, and more is read.
+    pub(super) fn on_served(
+        &mut self,
+        outgoing: &mut Outgoing,
+        served: Result<(ResponseChannel<Reply>, Reply), JoinError>,
+    ) {
         match served {
-            Ok((channel, reply)) => self.respond(channel, reply),
+            Ok((channel, reply)) => outgoing.respond(channel, reply),
             Err(error) => warn!(%error, "serving a blob failed"),
         }
-        self.serve();
-    }
-
-    pub(super) fn respond(&mut self, channel: ResponseChannel<Reply>, reply: Reply) {
-        if self.swarm.behaviour_mut().requests.send_response(channel, reply).is_err() {
-            debug!("whoever asked is gone");
-        }
+        self.serve(outgoing);
     }
 }
 

@@ -20,10 +20,10 @@ use tracing::warn;
 
 use super::admission::Admission;
 use super::bounds::{CONNECT_TIMEOUT, IN_FLIGHT_MAX};
+use super::config::{NetConfig, NetError};
 use super::reach::{AddressError, Reach, Within};
 use super::throttle;
 use super::wire::{Codec, Traffic};
-use super::{NetConfig, NetError};
 
 /// An idle connection is kept this long. libp2p's 10 s would close the links of a quiet tree between two reports.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);

@@ -5,25 +5,31 @@ mod fetching;
 mod floods;
 mod measurements;
 
+use std::io;
 use std::path::Path;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use idlewood_blobs::To;
+use idlewood_blobs::{Blobs, To};
+use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::{BagId, BagKey};
-use idlewood_trust::{Role, Terms, grid_id, now_s};
+use idlewood_trust::{Gate, Role, Terms, grid_id, identity, now_s};
 use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::upgrade::Version;
 use libp2p::futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, StreamExt as _};
-use libp2p::identity::ed25519;
+use libp2p::identity::{Keypair, ed25519};
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::SwarmEvent;
-use libp2p::{StreamProtocol, Swarm, Transport as _, request_response, tcp, yamux};
+use libp2p::{Multiaddr, StreamProtocol, Swarm, Transport as _, request_response, tcp, yamux};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt as _;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::*;
 use crate::fetch::{FetchError, Fetcher, Origin};
+use crate::handle::start_within;
+use crate::swarm::Limits;
 
 /// Number of the grid, which determines its key.
 pub(super) const GRID: u8 = 7;
@@ -97,7 +103,7 @@ impl Node {
         let blobs = Arc::new(Blobs::open(&dir.path().join("blobs"), 64 << 20).unwrap());
         let peer = identity::peer_id(&keypair).unwrap();
         let config = NetConfig { keypair, gate: gate.clone(), listen: vec![listen.parse().unwrap()] };
-        let (net, mut events) = super::start_within(limits, config, blobs.clone()).unwrap();
+        let (net, mut events) = start_within(limits, config, blobs.clone()).unwrap();
         let Some(NetEvent::Listening(address)) = events.recv().await else { panic!("not listening") };
         assert!(idlewood_trust::address::parse(&address).unwrap().0.port() != 0);
         let contact = Contact { peer, incarnation: 1, address: address.to_string().into(), nonce: None };

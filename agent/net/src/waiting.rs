@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::bounds::IN_FLIGHT_MAX;
-use super::room::Kind;
-use super::{Item, Outbound};
+use crate::bounds::IN_FLIGHT_MAX;
+use crate::command::{Item, Outbound};
+use crate::room::Kind;
 
 /// Gossip, and requests for pieces, that wait for one peer. Messages have their bound in [`super::room`].
 const GRID_MAX: usize = 256;
@@ -178,9 +178,9 @@ mod tests {
     use idlewood_scheduler::BagId;
     use tokio::sync::oneshot;
 
-    use super::super::Wanted;
-    use super::super::room::Room;
     use super::*;
+    use crate::chunk::Wanted;
+    use crate::room::Room;
 
     fn message(kind: Kind) -> Item {
         let share = Room::new().take(PeerId([1; 32]), kind, 1).expect("it is empty");

@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::Unavailable;
+use super::sensed::Unavailable;
 
 /// The share is an average over this time. Our choice: loading a page is not work.
 const WINDOW: Duration = Duration::from_secs(10);

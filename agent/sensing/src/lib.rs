@@ -21,6 +21,7 @@ pub mod memory;
 mod mutter;
 pub mod power;
 pub mod programs;
+mod sensed;
 pub mod suspend;
 mod terminals;
 mod wayland;
@@ -33,6 +34,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+pub use sensed::{Sensed, Unavailable};
+
 /// How often a source is polled while tasks run: leaves most of the second within which the machine must be the
 /// owner's.
 const PERIOD_FAST: Duration = Duration::from_millis(100);
@@ -42,31 +45,6 @@ const PERIOD_SLOW: Duration = Duration::from_secs(2);
 const RETRY_AFTER: Duration = Duration::from_secs(15);
 /// Readings that differ by less are of the same input.
 const SAME_INPUT: Duration = Duration::from_millis(60);
-
-/// Why a source gives no reading.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{why}")]
-pub struct Unavailable {
-    /// The reason.
-    pub why: String,
-    /// What the owner can do about it; empty if nothing is wrong.
-    pub remedy: String,
-}
-
-impl Unavailable {
-    /// Not a fault: this machine has no such source.
-    pub fn absent(why: impl Into<String>) -> Self {
-        Self { why: why.into(), remedy: String::new() }
-    }
-
-    /// A fault, or something missing.
-    pub fn new(why: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { why: why.into(), remedy: remedy.into() }
-    }
-}
-
-/// Time since the last input, or why it is unknown.
-pub type Sensed = Result<Duration, Unavailable>;
 
 /// A source of input. Polling it may block.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use zbus::proxy::CacheProperties;
 use zbus::{Connection, OwnedObjectPath, Proxy};
 
-use super::{Sensed, Unavailable};
+use super::sensed::{Sensed, Unavailable};
 
 const SERVICE: &str = "org.freedesktop.login1";
 /// How long logind may take to answer.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use zbus::{Connection, Proxy};
 
-use super::{Sensed, Unavailable};
+use super::sensed::{Sensed, Unavailable};
 
 /// How long the shell may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);

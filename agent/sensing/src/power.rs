@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::Unavailable;
+use super::sensed::Unavailable;
 
 /// The kernel's directory of supplies.
 pub const POWER_SUPPLY: &str = "/sys/class/power_supply";

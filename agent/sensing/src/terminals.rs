@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use super::{Sensed, Unavailable};
+use super::sensed::{Sensed, Unavailable};
 
 /// The terminals below a directory, `/dev`.
 #[derive(Debug)]

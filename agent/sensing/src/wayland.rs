@@ -13,7 +13,7 @@ use wayland_client::{Connection, Dispatch, EventQueue, Proxy as _, QueueHandle, 
 use wayland_protocols::ext::idle_notify::v1::client::ext_idle_notification_v1::{self, ExtIdleNotificationV1};
 use wayland_protocols::ext::idle_notify::v1::client::ext_idle_notifier_v1::ExtIdleNotifierV1;
 
-use super::{Sensed, Unavailable};
+use super::sensed::{Sensed, Unavailable};
 
 /// Silence after which the compositor calls a seat idle.
 const IDLE_AFTER: Duration = Duration::from_secs(1);

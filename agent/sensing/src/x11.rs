@@ -12,7 +12,7 @@ use x11rb::connection::{Connection as _, RequestConnection as _};
 use x11rb::protocol::screensaver::{self, ConnectionExt as _};
 use x11rb::rust_connection::RustConnection;
 
-use super::{Sensed, Unavailable};
+use super::sensed::{Sensed, Unavailable};
 
 /// Sockets of local X servers.
 const SOCKETS: &str = "/tmp/.X11-unix";

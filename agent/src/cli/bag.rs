@@ -9,9 +9,10 @@ use idlewood_scheduler::Replication;
 use idlewood_trust::manifest::TaskOutput;
 use idlewood_units::Numbers;
 
+use super::context::Context;
 use super::follow::{self, View};
 use super::which::{BagName, WhichBag};
-use super::{Context, receipts, results, ticket};
+use super::{receipts, results, ticket};
 use crate::output::{self, Colour, Column, Format, Table};
 
 /// Failed tasks whose reasons are shown.

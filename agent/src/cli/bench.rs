@@ -3,7 +3,7 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use super::Context;
+use super::context::Context;
 use crate::bench::{self, BenchOptions, Report, TaskKind};
 use crate::output::{self, Format};
 

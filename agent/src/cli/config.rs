@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::Context;
+use super::context::{BadUsage, Context};
 use crate::output::{self, Format};
 use crate::settings::{self, Settings, SettingsError};
 
@@ -35,7 +35,7 @@ pub(super) fn run(context: &Context, command: ConfigCommand) -> anyhow::Result<E
         ConfigCommand::Show => print(context.format, &settings::load(path)?, None)?,
         ConfigCommand::Set { key, value } => {
             let settings = settings::set(path, &key, &value).map_err(|error| match error {
-                SettingsError::Setting { .. } => super::BadUsage(error.to_string()).into(),
+                SettingsError::Setting { .. } => BadUsage(error.to_string()).into(),
                 error => anyhow::Error::from(error),
             })?;
             let at_start = AT_START.contains(&key.as_str());

@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::Context;
+use super::context::{Context, FAILURE};
 use crate::demo::{self, DemoOptions, Summary};
 use crate::output::{self, Format};
 
@@ -41,7 +41,7 @@ pub(super) fn run(context: &Context, args: DemoArgs) -> anyhow::Result<ExitCode>
     } else {
         print(&summary)?;
     }
-    Ok(if summary.is_success() { ExitCode::SUCCESS } else { ExitCode::from(super::FAILURE) })
+    Ok(if summary.is_success() { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) })
 }
 
 fn print(summary: &Summary) -> io::Result<()> {

@@ -15,7 +15,7 @@ use idlewood_api::{Disk, Status};
 use idlewood_sensing::{Source, SourceName, Unavailable, cpu, power, programs};
 use serde::Serialize;
 
-use super::Context;
+use super::context::Context;
 use crate::output::{self, Column, Format, Table};
 use crate::settings;
 

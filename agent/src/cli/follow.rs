@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use idlewood_api::client::{Client, ClientError};
 use idlewood_api::{Bag, BagState};
 
-use super::Context;
+use super::context::{Context, FAILURE};
 use super::interrupt::on_interrupt;
 use crate::output::{self, Format};
 
@@ -155,7 +155,7 @@ fn code(state: BagState) -> u8 {
         BagState::Failed => 3,
         BagState::Cancelled => 4,
         // Not reached: these are not closed.
-        BagState::Measuring | BagState::Running => super::FAILURE,
+        BagState::Measuring | BagState::Running => FAILURE,
     }
 }
 

@@ -16,7 +16,7 @@ use idlewood_units::Span;
 use idlewood_units::clock::iso_s;
 use serde::Serialize;
 
-use super::{BadUsage, Context};
+use super::context::{BadUsage, Context};
 use crate::output::{self, Column, Format, Table};
 
 /// Longest passphrase file.
@@ -174,7 +174,7 @@ impl GridJson {
 
 /// Locks the state directory, which fails while an agent runs; as root, on behalf of the directory's owner.
 fn lock(context: &Context) -> anyhow::Result<StateLock> {
-    super::act_as_owner(&context.state_dir)?;
+    context.act_as_owner()?;
     StateLock::acquire(&context.state_dir).map_err(|error| match error {
         StoreError::Locked { .. } => {
             anyhow::Error::new(error).context("stop the agent first, and start it again afterwards")

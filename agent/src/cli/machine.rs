@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use idlewood_api::{Disk, PeerView, Peers, Status};
 
-use super::Context;
+use super::context::Context;
 use crate::output::{self, Column, Format, Table};
 
 pub(super) fn status(context: &Context) -> anyhow::Result<ExitCode> {

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use idlewood_trust::{Ending, RECEIPT_BYTES_MAX, Receipt, identity};
 use serde::Serialize;
 
-use super::Context;
+use super::context::Context;
 use crate::output::{self, Format};
 
 /// Arguments of `bag receipts`.

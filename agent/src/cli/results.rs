@@ -34,9 +34,9 @@ use idlewood_trust::manifest::{TaskOutput, is_file_name};
 use idlewood_units::Numbers;
 use serde::Serialize;
 
+use super::context::{BadUsage, Context};
 use super::interrupt::Interrupt;
 use super::which::WhichBag;
-use super::{BadUsage, Context};
 use crate::output::{self, Format};
 
 /// Problems that are printed; JSON has all.

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use libp2p::Multiaddr;
 use tracing_subscriber::EnvFilter;
 
-use super::Context;
+use super::context::{BadUsage, Context};
 use crate::node::{self, RunOptions};
 use crate::output;
 
@@ -59,7 +59,7 @@ pub(super) fn run(context: &Context, args: RunArgs) -> anyhow::Result<ExitCode> 
         die_with_parent().context("cannot tie this agent to the process that started it")?;
     }
     log()?;
-    super::act_as_owner(&context.state_dir)?;
+    context.act_as_owner()?;
     let options = RunOptions {
         state_dir: context.state_dir.clone(),
         config: context.config.clone(),
@@ -84,7 +84,7 @@ pub(super) fn run(context: &Context, args: RunArgs) -> anyhow::Result<ExitCode> 
 fn log() -> anyhow::Result<()> {
     let filter = match std::env::var(LOG_VARIABLE) {
         Ok(text) if !text.is_empty() => EnvFilter::try_new(&text)
-            .map_err(|error| super::BadUsage(format!("{LOG_VARIABLE}={text} is no filter: {error}")))?,
+            .map_err(|error| BadUsage(format!("{LOG_VARIABLE}={text} is no filter: {error}")))?,
         _ => EnvFilter::new(LOG_DEFAULT),
     };
     let colours = output::shows_colours(io::stderr().is_terminal());

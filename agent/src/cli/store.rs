@@ -12,7 +12,7 @@ use idlewood_store::{Inspection, StateLock};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Context, FAILURE};
+use super::context::{Context, FAILURE};
 use crate::output::{self, Format};
 
 /// The verbs under `store`.
@@ -62,7 +62,7 @@ pub(super) fn run(context: &Context, command: &StoreCommand) -> anyhow::Result<E
     if !context.state_dir.exists() {
         anyhow::bail!("there is no state directory {}: name another with --state-dir", context.state_dir.display());
     }
-    super::act_as_owner(&context.state_dir)?;
+    context.act_as_owner()?;
     let lock = StateLock::acquire(&context.state_dir)?;
     let inspection = idlewood_store::inspect(&lock)?;
     match command {

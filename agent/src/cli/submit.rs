@@ -11,8 +11,8 @@ use idlewood_api::client::Client;
 use idlewood_scheduler::Replication;
 use idlewood_trust::manifest::Input;
 
+use super::context::{BadUsage, Context};
 use super::follow::{self, View};
-use super::{BadUsage, Context};
 use crate::output::{self, Format};
 use crate::submit::options::Options;
 use crate::submit::{self, Plan};

@@ -13,7 +13,7 @@ use idlewood_trust::ticket::{TICKET_BYTES_MAX, Ticket, TicketError};
 use serde_bytes::ByteBuf;
 use serde_json::json;
 
-use super::Context;
+use super::context::Context;
 use super::which::BagName;
 use crate::adopting;
 use crate::output::{self, Format};

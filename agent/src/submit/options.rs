@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use idlewood_units::{ByteSize, Numbers, Span, Variable};
 use serde::{Deserialize, Deserializer};
 
-use super::SubmitError;
+use super::error::SubmitError;
 
 /// The fields of a submission, as given.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]

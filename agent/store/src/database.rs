@@ -16,12 +16,15 @@ use rustix::fs::FlockOperation;
 use tracing::warn;
 
 use super::disk::sync_all;
-use super::frame::{decode, encode};
+use super::frame::{decode, encode, live_bytes};
 use super::journal::{Changes, SnapshotWriter, Totals};
+use super::layout::SLED_FILE;
 use super::lock::{LOCK_TIMEOUT, lock_within};
 use super::order::Order;
 use super::reading::Reader;
-use super::{COUNT_KEY, SLED_FILE, live_bytes};
+
+/// The record with sled's count of commits. No other key may begin with this byte.
+pub(super) const COUNT_KEY: &[u8] = &[0xff];
 
 /// sled's cache; all state is in the scheduler's memory anyway.
 const CACHE_BYTES: u64 = 8 * 1024 * 1024;

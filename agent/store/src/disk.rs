@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use tracing::warn;
 
+use super::error::StoreError;
 use super::frame::{CHECKSUM_BYTES, checksum};
-use super::{SLED_FILE, StoreError};
+use super::layout::SLED_FILE;
 
 /// File with the number of acknowledged commits.
 pub(super) const MARK_FILE: &str = "store.mark";

@@ -33,6 +33,11 @@ pub(super) fn decode<'a>(key: &[u8], record: &'a [u8]) -> Option<&'a [u8]> {
     (*version == FRAME_VERSION && *sum == checksum(key, value)).then_some(value)
 }
 
+/// Bytes of the records alone.
+pub(super) fn live_bytes(records: &[(Vec<u8>, Vec<u8>)]) -> u64 {
+    records.iter().map(|(key, value)| (key.len() + value.len() + HEADER_BYTES) as u64).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

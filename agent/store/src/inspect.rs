@@ -4,10 +4,13 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::disk::{MARK_FILE, failed};
+use super::error::StoreError;
+use super::frame::live_bytes;
 use super::journal::JOURNAL_DIR;
-use super::rebuild::RETIRED_DIR;
+use super::layout::STORE_DIR;
+use super::lock::StateLock;
+use super::rebuild::{RETIRED_DIR, damaged_files};
 use super::recovery::{KEPT_DIR, copy_dir, recover};
-use super::{STORE_DIR, StateLock, StoreError, damaged_files, live_bytes};
 
 /// The content of a store, sound or not.
 #[derive(Debug, Default)]

@@ -14,9 +14,9 @@ use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::block::{self, Found, Kind};
+use super::commit::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use super::disk::sync_dir;
 use super::frame::{CHECKSUM_BYTES, checksum, decode, encode};
-use super::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Name of the journal's directory in the state directory.
 pub(super) const JOURNAL_DIR: &str = "journal";

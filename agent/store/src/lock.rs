@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 
-use super::StoreError;
 use super::disk::failed;
+use super::error::StoreError;
 
 /// Name of the lock file in the state directory.
 const LOCK_FILE: &str = "lock";

@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 
 use super::database::{Contents, Database};
 use super::disk::{failed, sync_all, sync_dir};
+use super::error::StoreError;
+use super::findings::Findings;
 use super::journal::JOURNAL_DIR;
-use super::recovery::Findings;
-use super::{STORE_DIR, StoreError};
+use super::layout::STORE_DIR;
 
 /// Directory of the new store during a rebuild, and of the old one until it is deleted.
 pub(super) const REBUILT_DIR: &str = "store.rebuilt";
@@ -28,7 +29,7 @@ pub(super) const NOTE_FILE: &str = "why.txt";
 /// Number of damaged stores kept. Our choice.
 const ASIDE_MAX: usize = 4;
 
-/// A store is rebuilt if it is larger than [`super::Thresholds::rebuild_bytes_min`] and than this many times its live
+/// A store is rebuilt if it is larger than [`super::thresholds::Thresholds::rebuild_bytes_min`] and than this many times its live
 /// records.
 const GARBAGE_RATIO: u64 = 5;
 
@@ -118,4 +119,15 @@ pub(super) fn list_aside(dir: &Path) -> Result<Vec<(u64, PathBuf)>, StoreError> 
     }
     found.sort_unstable();
     Ok(found)
+}
+
+/// Damaged files of the store in a state directory, kept under another name.
+///
+/// # Errors
+/// When the directory cannot be listed.
+pub fn damaged_files(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    if !dir.exists() {
+        return Ok(Vec::new());
+    }
+    Ok(list_aside(dir)?.into_iter().map(|(_, path)| path).collect())
 }

@@ -15,12 +15,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::block::Kind;
-use super::database::{Contents, Database, Trouble};
+use super::database::{Contents, Database, Trouble, wait_for_lock};
 use super::disk::{Mark, failed, sync_all, sync_dir};
+use super::error::StoreError;
+use super::findings::Findings;
 use super::frame::{decode, encode};
 use super::journal::{self, Changes, Journal, Replay};
+use super::layout::STORE_DIR;
 use super::rebuild::{self, REBUILT_DIR};
-use super::{STORE_DIR, StoreError};
+use super::thresholds::THRESHOLDS;
 
 /// A copy of sled's directory from before it was opened.
 pub(super) const KEPT_DIR: &str = "store.opening";
@@ -32,19 +35,6 @@ const FILL_BYTES: usize = 4 << 20;
 
 /// All records, by key.
 type Records = Vec<(Vec<u8>, Vec<u8>)>;
-
-/// The damage, and its consequences.
-#[derive(Debug, Default)]
-pub(super) struct Findings {
-    /// Descriptions of the damage.
-    pub(super) flaws: Vec<String>,
-    /// Keys of records without a sound copy.
-    pub(super) damaged: Vec<Vec<u8>>,
-    /// Acknowledged commits without a copy.
-    pub(super) commits_lost: u64,
-    /// Where the damaged files are now.
-    pub(super) set_aside: Option<PathBuf>,
-}
 
 /// A store that can be written.
 #[derive(Debug)]
@@ -352,9 +342,9 @@ fn keep_copy(dir: &Path) -> io::Result<Kept> {
     if !path.exists() {
         return Ok(Kept::Nothing);
     }
-    super::database::wait_for_lock(&path)?;
+    wait_for_lock(&path)?;
     let disk = rustix::fs::statvfs(dir)?;
-    if disk.f_bavail * disk.f_frsize < copy_bytes(&path)? + super::THRESHOLDS.free_bytes_min {
+    if disk.f_bavail * disk.f_frsize < copy_bytes(&path)? + THRESHOLDS.free_bytes_min {
         return Ok(Kept::NoRoom);
     }
     copy_dir(&path, &copy)?;

@@ -2,15 +2,19 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 use tempfile::TempDir;
+use tokio::sync::mpsc;
 
-use super::database::wait_for_lock;
+use super::commit::COMMITS_MAX;
+use super::database::{COUNT_KEY, wait_for_lock};
+use super::layout::{SLED_FILE, STORE_DIR};
 use super::rebuild::{REBUILT_DIR, RETIRED_DIR};
+use super::thresholds::{THRESHOLDS, Thresholds};
 use super::*;
 
 mod damage;

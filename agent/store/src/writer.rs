@@ -12,14 +12,16 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tracing::{debug, error, info, warn};
 
-use super::database::Database;
+use super::commit::{Change, CommitError, CommitResult, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use super::database::{COUNT_KEY, Database};
 use super::disk::{self, Mark};
 use super::frame::{HEADER_BYTES, encode};
 use super::journal::{AppendError, Changes, Journal, push_entry};
 use super::reading::Reader;
+use super::rebuild;
 use super::recovery::Recovered;
 use super::reserve::Reserve;
-use super::{COUNT_KEY, Change, CommitError, CommitResult, KEY_BYTES_MAX, Thresholds, VALUE_BYTES_MAX, rebuild};
+use super::thresholds::Thresholds;
 
 /// How long a group that directly follows another waits for more commits: each group costs a flush, and more processor
 /// time than its writes. Our choice: less than a disk takes.

@@ -9,6 +9,7 @@
 //! A machine without a grid has a gate, too: of a grid that no other machine can join, whose key was never written
 //! down.
 
+mod allowance;
 mod bags;
 mod gossip;
 mod issuing;
@@ -16,7 +17,7 @@ mod issuing;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use idlewood_overlay::{Contact, GridId, Nonce, PeerId};
 use idlewood_scheduler::DeclineReason;
@@ -26,11 +27,13 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::certificate::{Certificate, Chain, Refused, Role, Terms};
+use super::key::GridKeyError;
 use super::membership::{Membership, MembershipError};
 use super::revocation::Revocation;
-use super::{GridKeyError, address, canonical, key, message};
+use super::unix_time::now_s;
+use super::{address, canonical, key, message};
 use crate::identity;
-use gossip::GOSSIP_BURST;
+use allowance::GossipAllowance;
 
 /// Longest time between a machine's admission and its connection being reported.
 const ON_ITS_WAY_S: u64 = 60;
@@ -175,8 +178,7 @@ struct Admitted {
     chain: Chain,
     digest: [u8; 16],
     since_s: u64,
-    gossip_allowance: f64,
-    gossip_at_s: u64,
+    gossip: GossipAllowance,
 }
 
 #[derive(Debug)]
@@ -374,8 +376,9 @@ impl Gate {
         let mut state = self.state();
         chain.verify(self.grid, peer, now_s, |peer, role| state.is_revoked(peer, role))?;
         let digest = hello.digest;
-        let gossip_allowance = state.admitted.get(&peer).map_or(GOSSIP_BURST, |before| before.gossip_allowance);
-        state.admitted.insert(peer, Admitted { chain, digest, since_s: now_s, gossip_allowance, gossip_at_s: now_s });
+        let before = state.admitted.get(&peer).map(|before| before.gossip);
+        let gossip = before.unwrap_or_default().regrowing_from(now_s);
+        state.admitted.insert(peer, Admitted { chain, digest, since_s: now_s, gossip });
         Ok(())
     }
 
@@ -495,11 +498,6 @@ impl State {
         let reachable = self.addresses.iter().filter(move |address| !some_are_far || is_far(address));
         reachable.map(ToString::to_string)
     }
-}
-
-/// Seconds of Unix time.
-pub fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 #[cfg(any(test, feature = "testing"))]

@@ -29,6 +29,7 @@ mod receipt;
 mod revocation;
 mod signed;
 pub mod ticket;
+mod unix_time;
 mod welcome;
 
 #[cfg(test)]
@@ -37,11 +38,12 @@ mod format_tests;
 pub use canonical::{Malformed, grid_id};
 pub use certificate::{CERTIFICATE_BYTES_MAX, CHAIN_BYTES_MAX, Certificate, Chain, Refused, Role, Terms};
 pub use checkpoint::{CHECKPOINT_ADDED_BYTES, open_checkpoint};
-pub use gate::{Admissions, Gate, GateError, Offer, Outcome, RenewFrom, Unauthorised, now_s};
+pub use gate::{Admissions, Gate, GateError, Offer, Outcome, RenewFrom, Unauthorised};
 pub use invitation::{ADDRESSES_MAX, Invitation, InvitationError};
 pub use key::{GRID_KEY_FILE, GridKeyError};
 pub use membership::{Membership, MembershipError, MembershipFiles, NAME_BYTES_MAX, USES_MAX};
 pub use receipt::{Batch, Ending, Proof, RECEIPT_BYTES_MAX, Receipt, Statement};
 pub use revocation::{REVOCATION_BYTES_MAX, REVOCATIONS_MAX, Revocation, Revocations};
 pub use signed::{SignedBag, SignedForm};
+pub use unix_time::now_s;
 pub use welcome::{WelcomeError, keep};

@@ -7,10 +7,11 @@ use libp2p::identity::Keypair;
 
 use super::canonical::Malformed;
 use super::certificate::{Certificate, Chain, Refused};
+use super::identity;
 use super::invitation::Invitation;
 use super::membership::{Admin, Membership, MembershipError};
 use super::message::Welcome;
-use super::{identity, now_s};
+use super::unix_time::now_s;
 
 /// Why an answer is not accepted. The machine then belongs to no grid.
 #[derive(Debug, thiserror::Error)]

@@ -13,9 +13,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rustix::fs::FlockOperation;
 use rustix::process::{Resource, Rlimit};
 use wasmtime::{Engine, InstancePre, Linker, Module, Store, Trap};
 use wasmtime_wasi::cli::InputFile;
@@ -23,20 +22,22 @@ use wasmtime_wasi::p1::{self, WasiP1Ctx};
 use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 use wasmtime_wasi::{FsPerms, I32Exit, WasiCtxBuilder};
 
-use super::compile_cache::{self, DISK_BYTES_MAX};
-use super::confine::confine;
-use super::disk::{self, Allowance};
-use super::fixed;
-use super::group::Member;
-use super::limits::{Limits, MemoryLimit, ProcessLimits, RANDOM_BYTES_MAX};
-use super::low;
-use super::native;
-use super::output::CappedFile;
-use super::program::{PREVIEW1_MODULE, check_shape, one_line};
-use super::protocol::{self, End, FromWorker, Hello, Report, Role};
-use super::removal;
-use super::shared_output::{SharedOutput, Stream};
-use super::{Job, Stdin};
+use crate::checkpoint::Checkpoint;
+use crate::compile_cache::{self, DISK_BYTES_MAX};
+use crate::confine::confine;
+use crate::disk::{self, Allowance};
+use crate::end::{End, unable};
+use crate::fixed;
+use crate::group::Member;
+use crate::job::{Job, Stdin};
+use crate::limits::{Limits, MemoryLimit, ProcessLimits, RANDOM_BYTES_MAX};
+use crate::low;
+use crate::native;
+use crate::output::CappedFile;
+use crate::processor_time::cpu_time;
+use crate::program::{PREVIEW1_MODULE, check_shape, one_line};
+use crate::protocol::{self, FromWorker, Hello, Report, Role};
+use crate::shared_output::{SharedOutput, Stream};
 
 /// Address-space limit of a compiling worker. Our choice: many times what the largest known programs take.
 const COMPILE_BYTES_MAX: u64 = 8 << 30;
@@ -300,10 +301,6 @@ fn limit_files(job: &Job, bytes_max: Option<u64>) -> Result<(), End> {
     disk::limit_files(bytes_max).map_err(|error| unable(&job.directory, "limit the size of files", &error))
 }
 
-pub(super) fn unable(path: &Path, what: &str, error: &io::Error) -> End {
-    End::CouldNotStart { message: format!("cannot {what} ({}): {error}", path.display()) }
-}
-
 /// Whether a program that imports this function can use a directory.
 fn names_files(import: &str) -> bool {
     import.starts_with("path_") || import.starts_with("fd_prestat_") || import == "fd_readdir"
@@ -347,45 +344,6 @@ fn present(job: &Job, uses_files: bool, stdout: &CappedFile, stderr: &CappedFile
     Ok(wasi.build_p1())
 }
 
-/// A task's checkpoint directory, locked against other workers until this is dropped, or this process dies.
-pub(super) struct Checkpoint<'a> {
-    path: &'a Path,
-    // Closing it releases the lock.
-    _directory: File,
-}
-
-impl<'a> Checkpoint<'a> {
-    /// Makes and locks the checkpoint directory, if the program can use one.
-    pub(super) fn of(job: &'a Job, uses_files: bool) -> Result<Option<Self>, End> {
-        let Some(path) = job.checkpoint.as_deref().filter(|_| uses_files) else { return Ok(None) };
-        let failed = |error: io::Error| unable(path, "keep the checkpoint", &error);
-        fs::create_dir_all(path).map_err(failed)?;
-        let directory = match File::open(path) {
-            // An earlier attempt at a native program has removed the rights to it.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                removal::open_up(path).and_then(|()| File::open(path))
-            }
-            opened => opened,
-        };
-        let directory = directory.map_err(failed)?;
-        rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|errno| failed(errno.into()))?;
-        Ok(Some(Self { path, _directory: directory }))
-    }
-}
-
-impl Drop for Checkpoint<'_> {
-    fn drop(&mut self) {
-        // Most tasks leave it empty.
-        match fs::remove_dir(self.path) {
-            Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => {
-                eprintln!("the checkpoint {} stays: {error}", self.path.display());
-            }
-            Ok(()) | Err(_) => {}
-        }
-    }
-}
-
 /// How a task ends after this error of its run.
 fn end_of(error: &wasmtime::Error) -> End {
     if let Some(I32Exit(code)) = error.downcast_ref() {
@@ -409,10 +367,4 @@ fn end_of(error: &wasmtime::Error) -> End {
         _ => one_line(&format!("{error:#}")),
     };
     End::Trapped { message }
-}
-
-/// Processor time of this process since its start.
-pub(super) fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -18,9 +18,10 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
 
-use super::Job;
-use super::open_files::{self, Holder};
-use super::protocol::End;
+use crate::end::End;
+use crate::job::Job;
+use crate::open_files::{self, Holder};
+use crate::stop::Stop;
 
 /// What a file or directory counts besides its content: so that many empty ones count, too.
 const ENTRY_BYTES: u64 = 4096;
@@ -43,31 +44,6 @@ pub(super) struct Allowance {
     work: PathBuf,
     checkpoint: Option<PathBuf>,
     limit_bytes: u64,
-}
-
-/// Why a look ends early.
-#[derive(Debug)]
-pub(super) enum Stop {
-    /// The task is to end in this way.
-    Verdict(End),
-    /// Unknown: this machine prevents measuring.
-    Hindered(io::Error),
-}
-
-impl Stop {
-    /// The task ends for exceeding a limit.
-    pub(super) fn broke(message: impl Into<String>) -> Self {
-        Self::Verdict(End::Trapped { message: message.into() })
-    }
-
-    fn by(errno: Errno) -> Self {
-        match errno {
-            Errno::ACCESS | Errno::PERM | Errno::NOTDIR | Errno::LOOP => Self::broke(
-                "has a directory that cannot be read, so that nobody knows what it takes of the disk: leave the rights to it",
-            ),
-            errno => Self::Hindered(errno.into()),
-        }
-    }
 }
 
 impl Allowance {

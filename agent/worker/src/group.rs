@@ -22,7 +22,7 @@ use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 
 use super::confine::Gap;
-use super::native::TASKS_SYSTEM_MAX;
+use super::processes::TASKS_SYSTEM_MAX;
 
 /// Prefix of the names of groups that an agent made.
 const PREFIX: &str = "idlewood-";

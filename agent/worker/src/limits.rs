@@ -16,6 +16,11 @@ use std::os::unix::fs::FileExt as _;
 use rustix::process::{Resource, Rlimit};
 use wasmtime::ResourceLimiter;
 
+use crate::processes::kib_of;
+
+/// Message of a task that was refused memory by the machine, not by its limit.
+pub const NO_MEMORY: &str = "the machine has no more memory to give";
+
 /// Bytes of a table entry: a pointer, in a vector that keeps room for as many again.
 const TABLE_ENTRY_BYTES: u64 = 16;
 /// Memory that the runtime may need for a task besides its memory and tables. Our choice: the 48 MiB above, and the
@@ -65,7 +70,7 @@ impl ResourceLimiter for Limits {
 
     fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
         // The machine, not the limit, refused: end the task rather than let it write through a null pointer.
-        Err(error.context(super::NO_MEMORY))
+        Err(error.context(NO_MEMORY))
     }
 
     fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
@@ -76,7 +81,7 @@ impl ResourceLimiter for Limits {
     }
 
     fn table_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
-        Err(error.context(super::NO_MEMORY))
+        Err(error.context(NO_MEMORY))
     }
 
     fn instances(&self) -> usize {
@@ -117,7 +122,7 @@ impl ProcessLimits {
         let mut text = [0; 4096];
         let length = self.status.read_at(&mut text, 0)?;
         let text = String::from_utf8_lossy(&text[..length]);
-        self.idle_bytes = super::native::kib_of(&text, "VmData:")
+        self.idle_bytes = kib_of(&text, "VmData:")
             .map(|kib| kib << 10)
             .ok_or_else(|| io::Error::other("/proc/self/status does not say what private memory there is"))?;
         Ok(())

@@ -35,7 +35,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{MemfdFlags, OFlags};
@@ -45,19 +45,20 @@ use rustix::process::{Pid, Signal, WaitOptions};
 
 pub use self::space::gap;
 pub(super) use self::space::{enter_namespaces, no_namespaces};
-pub(super) use self::usage::{TASKS_SYSTEM_MAX, kib_of, tree_of};
 
 use self::space::Paths;
 use self::usage::{CLOSE_LOOK_INTERVAL, Usage, too_little_memory};
-use super::child::{Checkpoint, cpu_time, unable};
-use super::confine::confine_native;
-use super::disk::Allowance;
-use super::group::Member;
-use super::low;
-use super::output::CappedFile;
-use super::protocol::{self, End, Report};
-use super::shared_output::Streams;
-use super::{Job, Stdin};
+use crate::checkpoint::Checkpoint;
+use crate::confine::confine_native;
+use crate::disk::Allowance;
+use crate::end::{End, unable};
+use crate::group::Member;
+use crate::job::{Job, Stdin};
+use crate::low;
+use crate::output::CappedFile;
+use crate::processor_time::{cpu_time, cpu_time_of_ended};
+use crate::protocol::{self, Report};
+use crate::shared_output::Streams;
 
 /// Largest report of the first process.
 const END_BYTES_MAX: usize = 4096;
@@ -174,22 +175,6 @@ fn open_stdin(job: &Job, paths: &Paths) -> Result<File, End> {
         }
     };
     opened.map_err(|error| unable(&paths.stdin, "open the standard input", &error))
-}
-
-/// Processor time of reaped children and their descendants.
-#[allow(unsafe_code)]
-fn cpu_time_of_ended() -> Duration {
-    // SAFETY: a struct of integers, for which zero is a value; the call writes to it alone.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    if unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) } != 0 {
-        return Duration::ZERO;
-    }
-    let time = |time: libc::timeval| {
-        let micros = u64::try_from(time.tv_usec).unwrap_or(0);
-        Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0)) + Duration::from_micros(micros)
-    };
-    time(usage.ru_utime) + time(usage.ru_stime)
 }
 
 /// A stream of the task, on its way to a file.

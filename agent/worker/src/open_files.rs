@@ -17,8 +17,8 @@ use rustix::fs::Stat;
 use rustix::io::Errno;
 
 use super::confine::SYSTEM;
-use super::disk::Stop;
-use super::native;
+use super::processes::tree_of;
+use super::stop::Stop;
 
 /// Most bytes read from lists of mappings at one look. Our choice: hundreds of thousands of mappings.
 const MAPPINGS_BYTES_MAX: u64 = 64 << 20;
@@ -37,7 +37,7 @@ pub(super) struct Holder {
 /// # Errors
 /// The error of `found`, or that an unmeasurable file is held.
 pub(super) fn each(holder: Holder, found: impl FnMut(&Stat) -> Result<(), Stop>) -> Result<(), Stop> {
-    let processes = if holder.native { native::tree_of(holder.pid) } else { vec![holder.pid] };
+    let processes = if holder.native { tree_of(holder.pid) } else { vec![holder.pid] };
     let mut look = Look { known: BTreeSet::new(), mappings_left: MAPPINGS_BYTES_MAX, found };
     // A newer version of the agent may have replaced it.
     look.known.extend(rustix::fs::stat("/proc/self/exe").map(|ours| ours.st_ino));

@@ -23,6 +23,8 @@
 //!
 //! A worker leads a session, hence a process group, of its own (the terminal's Ctrl-C does not reach it).
 
+pub(crate) mod event;
+mod shared;
 mod slot;
 mod threads;
 
@@ -31,19 +33,21 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tokio::sync::mpsc;
 
+use self::event::{WorkerEvent, never_ran};
+use self::shared::{Shared, State};
 use self::slot::{Serves, Slot, Waiting};
-use super::compile_cache::CompileCache;
-use super::disk::Allowance;
-use super::group;
-use super::native;
-use super::protocol;
-use super::shared_output::Streams;
-use super::{Job, JobError, Outcome};
+use crate::compile_cache::CompileCache;
+use crate::disk::Allowance;
+use crate::group;
+use crate::job::Job;
+use crate::outcome::Outcome;
+use crate::processes;
+use crate::protocol;
+use crate::start_error::StartError;
 
 /// Configuration of a pool.
 #[derive(Debug, Clone)]
@@ -58,31 +62,6 @@ pub struct PoolConfig {
     pub strict: bool,
     /// Receives the ends of tasks. Needs room for one event per job that is started and not ended.
     pub events: mpsc::Sender<WorkerEvent>,
-}
-
-/// An event of a pool.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WorkerEvent {
-    /// A task ended: exactly one event per job that was successfully started and not taken back, in the order of the
-    /// slot's run. With the event of the last job the slot is free again.
-    Ended {
-        /// The slot.
-        slot: usize,
-        /// How it ended.
-        outcome: Outcome,
-        /// How long it ran, not counting frozen time and the preparation of its program.
-        wall: Duration,
-        /// Processor time it took. Of a task that was killed, in steps of 10 ms, and including preparation.
-        cpu: Duration,
-        /// Processor time of loading or compiling the program; zero when the worker still had it.
-        compile: Duration,
-        /// It wrote more to stdout or stderr than [`Job::output_bytes`]: the rest is lost.
-        output_truncated: bool,
-        /// [`Job::directory`] is unchanged: the task did not use it.
-        untouched: bool,
-        /// Standard output and error, if they are in no file.
-        streams: Streams,
-    },
 }
 
 /// Why a pool could not be created. Nothing was started.
@@ -104,40 +83,6 @@ pub enum PoolError {
     Thread(#[source] io::Error),
 }
 
-/// Why a job was not started. Nothing changed.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// There is no such slot.
-    #[error("there is no slot {slot}: the pool has {slots}")]
-    NoSlot {
-        /// The slot asked for.
-        slot: usize,
-        /// How many there are.
-        slots: usize,
-    },
-    /// The slot has a job.
-    #[error("slot {slot} is busy: wait for the end of its task")]
-    Busy {
-        /// The slot.
-        slot: usize,
-    },
-    /// The job is invalid.
-    #[error(transparent)]
-    Job(#[from] JobError),
-    /// The job does not fit a packet.
-    #[error("the job's description is larger than {} KiB: pass its standard input as a file", protocol::JOB_BYTES_MAX >> 10)]
-    TooLarge,
-    /// There is no memory for a large description.
-    #[error("the job's description cannot be passed on: {0}")]
-    Write(#[source] io::Error),
-    /// There is no room for the event of its end.
-    #[error("the channel of worker events is full or closed: read the events before starting more")]
-    EventsNotRead,
-    /// The pool was shut down.
-    #[error("the pool is shut down")]
-    ShutDown,
-}
-
 /// The worker slots of a machine.
 ///
 /// All methods return at once (starting aside, which may take the time of starting one process) and may be called from
@@ -146,34 +91,6 @@ pub enum StartError {
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    command: Vec<OsString>,
-    strict: bool,
-    cache: CompileCache,
-    events: mpsc::Sender<WorkerEvent>,
-    state: Mutex<State>,
-    /// One for each slot's thread: a job came, the slot thawed, or the pool closes.
-    wake: Vec<Condvar>,
-    /// For the timer: a limit began, moved or ended, or the pool closes.
-    timer: Condvar,
-    /// For the disk watcher: something may run again, or the pool closes.
-    disk: Condvar,
-}
-
-#[derive(Debug)]
-struct State {
-    frozen: bool,
-    closing: bool,
-    slots: Vec<Slot>,
-    /// Number of the next job.
-    next_number: u64,
-    /// When the timer wakes next by itself.
-    timer_at: Option<Instant>,
-    /// The disk watcher is running, or was woken.
-    disk_is_watched: bool,
 }
 
 impl Pool {
@@ -236,7 +153,7 @@ impl Pool {
             Some((pid, slot.serves.as_ref().is_some_and(|serves| serves.native)))
         };
         let workers: Vec<(u32, bool)> = self.shared.lock().slots.iter().filter_map(pid).collect();
-        workers.into_iter().flat_map(|(pid, native)| if native { native::tree_of(pid) } else { vec![pid] }).collect()
+        workers.into_iter().flat_map(|(pid, native)| if native { processes::tree_of(pid) } else { vec![pid] }).collect()
     }
 
     /// Gives `job` to `slot`. It begins at once, or when the slot thaws; its end comes as [`WorkerEvent::Ended`].
@@ -366,19 +283,5 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-fn never_ran(slot: usize, outcome: Outcome) -> WorkerEvent {
-    let (wall, cpu, compile) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-    WorkerEvent::Ended {
-        slot,
-        outcome,
-        wall,
-        cpu,
-        compile,
-        output_truncated: false,
-        untouched: false,
-        streams: Streams::default(),
     }
 }

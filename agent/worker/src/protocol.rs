@@ -22,12 +22,12 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::group::Member;
-use super::shared_output::Streams;
-use super::{Job, StartError};
+use crate::end::End;
+use crate::group::Member;
+use crate::job::{Job, Stdin};
+use crate::shared_output::Streams;
+use crate::start_error::{JOB_BYTES_MAX, StartError};
 
-/// Largest job, including its stdin bytes.
-pub(super) const JOB_BYTES_MAX: usize = 1 << 20;
 /// Largest packet to a worker; a socket holds three of them. A larger job travels in memory beside its packet.
 pub(super) const PACKET_BYTES_MAX: usize = 64 << 10;
 /// Bytes before a job in its packet: its number, little-endian.
@@ -125,16 +125,6 @@ pub(super) struct Report {
     pub(super) streams: Streams,
 }
 
-/// The part of an [`super::Outcome`] that a worker can report.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(super) enum End {
-    Exited { code: u8 },
-    Trapped { message: String },
-    Invalid { message: String },
-    OverDisk { limit_bytes: u64 },
-    CouldNotStart { message: String },
-}
-
 /// A frame of at most `bytes_max`, header included in the result; `None` when the message is larger.
 pub(super) fn encode<T: Serialize>(message: &T, bytes_max: usize) -> Option<Vec<u8>> {
     let mut frame = vec![0; 4];
@@ -164,8 +154,8 @@ fn encode_packet<T: Serialize>(message: &T, room_bytes: usize) -> Option<Vec<u8>
 pub(super) fn encode_job(job: &Job) -> Result<JobPacket, StartError> {
     // Only jobs with long standard input do not fit; measuring others would cost a copy of it.
     let is_small = match &job.stdin {
-        super::Stdin::Bytes(bytes) => bytes.len() < PACKET_BYTES_MAX,
-        super::Stdin::Empty | super::Stdin::File(_) => true,
+        Stdin::Bytes(bytes) => bytes.len() < PACKET_BYTES_MAX,
+        Stdin::Empty | Stdin::File(_) => true,
     };
     if is_small && let Some(bytes) = encode_packet(&Packet::Job(Box::new(job.clone())), NUMBER_BYTES) {
         return Ok(JobPacket { bytes, beside: None });
@@ -291,7 +281,6 @@ pub(super) fn read<T: DeserializeOwned>(from: &mut impl Read, bytes_max: usize) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Stdin;
 
     fn report() -> FromWorker {
         let report = Report {
@@ -379,7 +368,7 @@ mod tests {
         mutations("greetings", vec![encode_hello(&hello, None).unwrap().bytes], |bytes| {
             decode_packet::<Hello>(bytes).is_ok()
         });
-        let job = super::super::tests::plain_job();
+        let job = crate::job::tests::plain_job();
         mutations("jobs", vec![encode_job(&job).unwrap().bytes], |bytes| decode_job(bytes, None).is_ok());
     }
 }

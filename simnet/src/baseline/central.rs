@@ -12,8 +12,23 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use idlewood_overlay::Time;
 
+use super::instance::Instance;
 use super::plan::{self, Job};
-use super::{Instance, Policy};
+
+/// How a centralised scheduler decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// The smallest maximum stretch by the paper's size, without preemption.
+    MinCent,
+    /// First come, first served, without preemption.
+    Fcfs,
+    /// The smallest maximum stretch by the effective size; a bag that comes ahead in the order freezes running tasks,
+    /// at most so many per slot, which continue later where they stopped.
+    MinCentPlus {
+        /// Most frozen tasks of a slot.
+        frozen_max: usize,
+    },
+}
 
 /// Schedules the bags; returns when each was complete, none if it was not by the horizon.
 pub fn schedule(instance: &Instance, policy: Policy) -> Vec<Option<Time>> {

@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::Instance;
+use super::instance::Instance;
 
 /// Relative error of the bound, downwards: it stays a bound.
 const ERROR: f64 = 1e-7;

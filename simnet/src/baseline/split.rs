@@ -12,7 +12,8 @@ use std::collections::BinaryHeap;
 
 use idlewood_overlay::Time;
 
-use super::{Instance, Policy, schedule};
+use super::central::{Policy, schedule};
+use super::instance::Instance;
 use crate::workload::Bag;
 
 /// Schedules the bags; returns when each was complete, none if it was not by the horizon.

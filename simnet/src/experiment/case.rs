@@ -6,8 +6,8 @@ use idlewood_overlay::Time;
 use idlewood_scheduler::{ClimbingRule, PerSubmitter};
 use serde_json::{Map, Value, json};
 
-use super::Experiment;
 use super::table::Labels;
+use super::which::Experiment;
 use crate::baseline::Measure;
 use crate::scenario::{Scenario, Sessions, Workload, papers_scheme};
 

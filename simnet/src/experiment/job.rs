@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use idlewood_overlay::Time;
 
-use super::JobProgress;
 use super::case::Case;
+use super::progress::JobProgress;
 use super::published::{UPDATE_SHARES, quantile_name};
+use super::table::Values;
 use super::updates::Updates;
 use crate::baseline::{Instance, Measure, Policy, offline_bound, schedule, speed_split};
 use crate::record::BagRecord;
@@ -21,9 +22,6 @@ const FROZEN_MAX: usize = 2;
 
 /// The rival that knows nothing.
 const SPEED_SPLIT: &str = "speed_split";
-
-/// Quantities by name, in the order of columns.
-pub(crate) type Values = Vec<(String, f64)>;
 
 /// Runs a case with a seed, on so many threads; returns the simulation's trace hash and its values.
 ///

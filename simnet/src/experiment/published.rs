@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::Experiment;
+use super::which::Experiment;
 use crate::figure::{Axis, Figure, Point, Scale, Series};
 
 /// The paper's stretch relative to MinCent at 1,000 machines: "still under 25 %".

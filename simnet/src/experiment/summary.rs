@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use super::case::Case;
+use super::plan::{Job, Plan};
+use super::program::commit;
 use super::statistic::{Combination, together};
 use super::table::Table;
-use super::{Experiment, Job, Plan};
+use super::which::Experiment;
 
 /// Values of runs that are done to their end; null in the rows of others.
 const OF_THE_END: [&str; 10] = [
@@ -64,7 +66,7 @@ pub(super) fn of(plan: &Plan, cases: &[Case], jobs: &[Job], table: &Table) -> Va
     json!({
         "experiment": plan.experiment.name(),
         "command": plan.command(),
-        "commit": Plan::commit(),
+        "commit": commit(),
         "nodes": nodes,
         "seed": plan.seed,
         "seeds": plan.seeds,

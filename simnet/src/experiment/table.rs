@@ -20,10 +20,27 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::job::Values;
+use super::program::commit;
 
+/// Labels that tell cases apart; each experiment uses some of them. Rows begin with these, followed by `seeds`.
+pub const LABELS: [&str; 12] = [
+    "nodes",
+    "failures",
+    "bag_interval_s",
+    "update_limit_bytes_s",
+    "rule",
+    "bound",
+    "machines",
+    "sizes",
+    "load",
+    "user_percent",
+    "user",
+    "variant",
+];
 /// Names and values of a case's labels.
 pub(crate) type Labels = Vec<(&'static str, Value)>;
+/// Quantities by name, in the order of columns.
+pub(crate) type Values = Vec<(String, f64)>;
 
 /// The column before the key.
 const CHECK: &str = "check";
@@ -118,7 +135,7 @@ fn row(heading: &str, line: &Line, names: &[String]) -> String {
         }
         cells.push(',');
     }
-    let (seed, commit, trace_hash) = (line.seed, super::Plan::commit(), &line.trace_hash);
+    let (seed, commit, trace_hash) = (line.seed, commit(), &line.trace_hash);
     write!(cells, "{seed},{commit},{trace_hash}").expect("text takes every write");
     for name in names {
         cells.push(',');

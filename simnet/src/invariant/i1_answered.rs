@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use idlewood_overlay::{Overlay, PeerId};
 
-use super::{Invariant, life};
+use super::rule::Invariant;
 use crate::event_queue::HostIndex;
 use crate::overlay::{Delivery, World};
 
@@ -63,4 +63,9 @@ impl Answered {
         }
         Ok(())
     }
+}
+
+/// A peer and its incarnation, for messages about a violation.
+fn life(peer: PeerId, incarnation: u64) -> String {
+    format!("{peer:?} in life {incarnation}")
 }

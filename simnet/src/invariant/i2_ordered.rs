@@ -5,7 +5,8 @@
 
 use idlewood_overlay::{Overlay, PositionKey};
 
-use super::{Invariant, Keys};
+use super::keys::Keys;
+use super::rule::Invariant;
 
 /// I2.
 pub const RULE: Invariant = Invariant { name: "I2", rule: "leaf sets are ordered, without self and duplicates" };

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use idlewood_overlay::{Config, Overlay, State, Time};
 
-use super::{Invariant, Keys};
+use super::keys::Keys;
+use super::rule::Invariant;
 use crate::event_queue::HostIndex;
 use crate::overlay::World;
 

@@ -12,7 +12,8 @@
 
 use idlewood_overlay::{Node, Overlay, Side};
 
-use super::{Invariant, Keys};
+use super::keys::Keys;
+use super::rule::Invariant;
 use crate::event_queue::HostIndex;
 use crate::overlay::World;
 

@@ -9,7 +9,8 @@
 
 use idlewood_overlay::{Node, Overlay, Side};
 
-use super::{Invariant, Keys};
+use super::keys::Keys;
+use super::rule::Invariant;
 
 /// I5.
 pub const RULE: Invariant = Invariant { name: "I5", rule: "at most two children and one router role" };

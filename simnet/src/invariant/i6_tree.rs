@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use idlewood_overlay::{Config, Node, Overlay, PositionKey, State};
 
-use super::Invariant;
+use super::rule::Invariant;
 use crate::event_queue::HostIndex;
 use crate::overlay::{Child, Tree};
 

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Invariant, Violation};
+use super::rule::{Invariant, Violation};
 use crate::Simulation;
 use crate::event_queue::HostIndex;
 use crate::simulation::Deed;

@@ -16,7 +16,8 @@ use std::time::Duration;
 use idlewood_overlay::{Node, Overlay, PositionKey, Time};
 use idlewood_scheduler::summary::{STRETCHES, Summary};
 
-use super::{Invariant, Violation, i6_tree};
+use super::i6_tree;
+use super::rule::{Invariant, Violation};
 use crate::Simulation;
 use crate::event_queue::HostIndex;
 use crate::overlay::Tree;

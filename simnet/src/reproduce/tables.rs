@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Done, Job, Reproduction};
+use super::job::{Done, Job};
+use super::reproduction::Reproduction;
 use crate::cost::peak_rss_bytes;
 use crate::experiment::{Line, Samples, Table};
 use crate::overlay::experiment::{Experiment, Rate, Sample};

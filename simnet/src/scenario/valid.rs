@@ -7,7 +7,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{Equipment, Latencies, Owners, Scenario, Sessions, Workload};
+use super::Scenario;
+use super::choices::{Equipment, Latencies, Owners, Sessions, Workload};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Longest duration of a simulation, and of anything in it.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use idlewood_overlay::Time;
 
-use super::world::{Observation, Observed};
+use super::observed::{Observation, Observed};
 use crate::event_queue::HostIndex;
 use crate::host::Ending;
 use crate::record::Record;

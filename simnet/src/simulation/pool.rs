@@ -6,8 +6,8 @@ use std::thread::Scope;
 
 use idlewood_overlay::Time;
 
-use super::Surroundings;
 use super::shard::Shard;
+use super::surroundings::Surroundings;
 
 /// A shard that a thread is to run up to a moment.
 struct Order {

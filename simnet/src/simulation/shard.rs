@@ -12,9 +12,10 @@ use idlewood_machine::{FetchId, WorkEvent};
 use idlewood_overlay::{Contact, PeerId, Time, WallTime};
 use idlewood_scheduler::{Approval, BagId, Event, Message, Submission, TaskId, manifest_age};
 
-use super::Surroundings;
-use super::peers::Deed;
-use super::world::{Observation, Observed};
+use super::deed::Deed;
+use super::kinds::KINDS;
+use super::observed::{Observation, Observed};
+use super::surroundings::Surroundings;
 use crate::churn;
 use crate::condition::Pause;
 use crate::event_queue::{EventQueue, HostIndex, Key};
@@ -25,8 +26,6 @@ use crate::slab::Slab;
 
 /// How long a task takes to stop on request, and an output to be found on the own disk: our guess.
 pub(super) const LOCAL_DELAY: Duration = Duration::from_millis(1);
-/// Number of kinds of messages.
-pub(super) const KINDS_MAX: usize = super::messages::KINDS.len();
 
 /// An event on a machine. `life`: void in any other life of it.
 #[derive(Debug)]
@@ -163,7 +162,7 @@ pub(super) struct Counts {
     pub(super) messages_lost: u64,
     pub(super) messages_in_vain: u64,
     /// Messages by kind.
-    pub(super) messages: [MessageCount; KINDS_MAX],
+    pub(super) messages: [MessageCount; KINDS.len()],
     pub(super) outputs: MessageCount,
     /// Requests by the depth of the router that split them first.
     pub(super) decided: BTreeMap<u32, u64>,

@@ -7,10 +7,10 @@ use idlewood_scheduler::{
     BagId, BlobId, Change, Finished, Record as StoreRecord, SmallOutput, TaskId, TaskOutcome, TaskResult,
 };
 
-use super::Surroundings;
-use super::peers::Deed;
+use super::deed::Deed;
+use super::observed::Observed;
 use super::shard::{Fetch, LOCAL_DELAY, Occurrence, Shard};
-use super::world::Observed;
+use super::surroundings::Surroundings;
 use crate::event_queue::HostIndex;
 use crate::host::{Ending, host_index};
 use crate::workers::Going;

@@ -8,8 +8,8 @@
 //! owner keeps the machine and they go elsewhere, they are dropped), they are taken back exactly where they have not begun, and
 //! stopped, or their results forgotten, where they have. So each counts once.
 //!
-//! A run is as long as a worker needs for [`AHEAD`] by what the bag's tasks took so far, and no longer: a task that takes longer than
-//! that gives back those behind it.
+//! A run is as long as a worker needs for [`AHEAD`](super::kit::AHEAD) by what the bag's tasks took so far, and no longer: a task
+//! that takes longer than that gives back those behind it.
 //!
 //! Left out: bags whose tasks have files of their own, which have to be fetched, and tasks that go on from a checkpoint.
 
@@ -19,47 +19,15 @@ use idlewood_overlay::Time;
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, Change, Record, RecordKey, TaskId, TaskOutcome};
 
+use super::Execution;
+use super::kit::{Early, Kit};
 use super::run::{Job, Recall, Run};
-use super::{Execution, JobId, Stage, WorkOrder, order};
-use crate::machine::Effect;
+use super::started::Stage;
+use crate::effect::Effect;
+use crate::work::{JobId, WorkOrder};
 
-/// Work that a worker is given ahead. Our choice: many times what the agent needs to come back to it.
-const AHEAD: Duration = Duration::from_millis(20);
-/// Most jobs of a run that are given ahead.
-pub const JOBS_MAX: usize = 128;
 /// A run without an end of a task for so long gives back what has not begun.
 const OVERDUE: Duration = Duration::from_millis(100);
-
-/// What is known of the tasks of a bag, of which the driver has an example.
-#[derive(Debug)]
-pub(super) struct Kit {
-    memory_bytes: u64,
-    attempt: u32,
-    /// How long they take, by the last ones; `None`: none has ended yet.
-    span: Option<Duration>,
-    /// Tasks that are not over here, as the peer's record says.
-    held: IntervalSet,
-    /// Where to look for the next one.
-    next: u64,
-}
-
-/// A task that has ended before the peer has started it.
-#[derive(Debug)]
-pub(super) struct Early {
-    pub(super) job: JobId,
-    pub(super) attempt: u32,
-    /// `None`: its output is being kept.
-    pub(super) outcome: Option<TaskOutcome>,
-}
-
-impl Early {
-    /// Forgets the job, since nobody wants its result. While its output is being kept, `kept_early` forgets it afterwards.
-    pub(super) fn forget(&self, effects: &mut Vec<Effect>) {
-        if self.outcome.is_some() {
-            order(effects, WorkOrder::Forget { job: self.job });
-        }
-    }
-}
 
 impl Run {
     /// When the jobs behind a task that runs for long are to be taken back.
@@ -107,7 +75,7 @@ impl Execution {
         kit.held.clone_from(after);
         if held.is_none() {
             self.kits.remove(&bag);
-            order(effects, WorkOrder::ForgetExample { bag });
+            effects.push(WorkOrder::ForgetExample { bag }.into());
         }
         if !gone.is_empty() {
             self.forget_early(bag, &gone, effects);
@@ -158,9 +126,7 @@ impl Execution {
 
     /// How many jobs a run of this bag has.
     fn length(&self, bag: BagId) -> usize {
-        let span = self.kits.get(&bag).and_then(|kit| kit.span);
-        let fits = |span: Duration| (AHEAD.as_nanos() / span.as_nanos().max(1)).clamp(1, JOBS_MAX as u128) as usize;
-        span.map_or(1, fits)
+        self.kits.get(&bag).map_or(1, Kit::run_length)
     }
 
     // ---- giving ahead ----
@@ -254,7 +220,7 @@ impl Execution {
                 self.early.remove(&task);
                 self.keep_early(job, task, attempt, outcome, effects);
             }
-            _ => order(effects, WorkOrder::Forget { job }),
+            _ => effects.push(WorkOrder::Forget { job }.into()),
         }
     }
 
@@ -265,7 +231,7 @@ impl Execution {
         if is_ahead && matches!(outcome, TaskOutcome::Finished(_)) {
             self.insert_early(task, Early { job, attempt, outcome: Some(outcome) }, effects);
         } else {
-            order(effects, WorkOrder::Forget { job });
+            effects.push(WorkOrder::Forget { job }.into());
         }
     }
 

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use super::Execution;
 use super::run::Job;
-use super::{Execution, Stage};
+use super::started::{Stage, Started};
 
 /// A check is followed by so many events without one as it goes through this many jobs.
 const JOBS_PER_EVENT: usize = 8;
@@ -27,7 +28,7 @@ impl Execution {
     pub(super) fn assert_consistent(&self) {
         for job in self.all_jobs() {
             let Some(place) = job.place else { continue };
-            let is_its_own = |own: &super::Started| (own.job, own.task, own.attempt) == (job.id, job.task, job.attempt);
+            let is_its_own = |own: &Started| (own.job, own.task, own.attempt) == (job.id, job.task, job.attempt);
             debug_assert!(self.places[place].as_ref().is_some_and(is_its_own), "{job:?} is claimed by another");
         }
         for (place, started) in self.places.iter().enumerate() {

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use idlewood_scheduler::TaskOutcome;
 
+use super::Execution;
 use super::run::{Job, Recall, Run};
-use super::{Execution, WorkOrder, order};
-use crate::machine::Effect;
+use crate::effect::Effect;
+use crate::work::WorkOrder;
 
 /// A task for which there is no memory is left alone for this long. Our choice, as for one whose program cannot be had.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -68,7 +69,7 @@ impl Execution {
         let Some(started) = &self.places[place] else { return };
         let (task, wanted_bytes) = (started.task, started.memory_bytes);
         let taken_bytes = self.memory_bytes_with(slot, 0);
-        order(effects, WorkOrder::TellNoMemory { task, wanted_bytes, taken_bytes });
+        effects.push(WorkOrder::TellNoMemory { task, wanted_bytes, taken_bytes }.into());
         self.end(place, TaskOutcome::NotStarted { retry_after: RETRY_AFTER });
     }
 

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use idlewood_overlay::Time;
 use idlewood_scheduler::{BagId, TaskId};
 
-use super::{JobId, Started};
+use super::started::Started;
+use crate::work::JobId;
 
 /// A task that a worker was given, or is to be given.
 #[derive(Clone, Debug)]

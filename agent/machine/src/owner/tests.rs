@@ -1,6 +1,6 @@
 use super::*;
-use crate::execution::WorkOrder;
 use crate::policy::Pause;
+use crate::work::WorkOrder;
 
 fn at(seconds: u64) -> Time {
     Time::ZERO + Duration::from_secs(seconds)

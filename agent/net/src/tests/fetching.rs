@@ -1,10 +1,12 @@
 //! Downloads from scripted sources.
 
 use std::collections::BTreeSet;
+use std::sync::Mutex;
 
 use tokio::sync::Semaphore;
 
 use super::*;
+use crate::command::{Command, Item};
 use crate::fetch::Patience;
 
 const PIECE: usize = CHUNK_BYTES_MAX;
@@ -21,7 +23,7 @@ fn scripted(mut script: impl FnMut(PeerId, [u8; 32], u64) -> Answer + Send + 'st
 fn scripted_when(
     mut script: impl FnMut(PeerId, [u8; 32], u64) -> (Option<Arc<Semaphore>>, Answer) + Send + 'static,
 ) -> NetHandle {
-    let (commands, mut asked) = mpsc::channel(COMMANDS_MAX);
+    let (handle, mut asked) = NetHandle::without_loop();
     tokio::spawn(async move {
         while let Some(command) = asked.recv().await {
             let Command::Send { to, item: Item::Chunk { wanted, reply }, .. } = command else { continue };
@@ -36,14 +38,7 @@ fn scripted_when(
             });
         }
     });
-    NetHandle {
-        commands,
-        room: Room::new(),
-        counters: Arc::default(),
-        rates: Arc::default(),
-        reach: Reach::Machine,
-        task: Arc::default(),
-    }
+    handle
 }
 
 fn peer(number: u8) -> PeerId {

@@ -1,6 +1,6 @@
 //! Floods of connections and streams.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 

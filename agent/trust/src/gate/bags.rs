@@ -8,7 +8,8 @@ use super::super::receipt::Batch;
 use super::super::signed::SignedBag;
 #[cfg(test)]
 use super::super::signed::SignedForm;
-use super::{Gate, State, Unauthorised, now_s};
+use super::super::unix_time::now_s;
+use super::{Gate, State, Unauthorised};
 
 /// Submitters remembered; beyond this, those whose chains are no longer valid are forgotten.
 const SUBMITTERS_MAX: usize = 4096;

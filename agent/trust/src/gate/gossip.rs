@@ -10,13 +10,9 @@ use super::super::certificate::{Certificate, Chain, Refused, Role};
 use super::super::membership::{ADMINS_MAX, Admin, MembershipError, fits_invitation};
 use super::super::message;
 use super::super::revocation::{Revocation, Revocations};
-use super::{Gate, GateError, Outcome, State, now_s};
+use super::super::unix_time::now_s;
+use super::{Gate, GateError, Outcome, State};
 use crate::identity;
-
-/// Messages about the grid that one peer may send at once, and per second in the long run: a whole set of revocations
-/// takes 32 pages.
-pub(super) const GOSSIP_BURST: f64 = 64.0;
-const GOSSIP_PER_S: f64 = 1.0;
 
 impl Gate {
     /// Revokes a machine for good. The passphrase opens the grid's key, needed to revoke administrators, until the agent
@@ -225,14 +221,6 @@ impl State {
 
     /// Whether one more message about the grid is accepted from `peer` now.
     pub(super) fn may_gossip(&mut self, peer: PeerId, now_s: u64) -> bool {
-        let Some(admitted) = self.admitted.get_mut(&peer) else { return false };
-        let passed_s = now_s.saturating_sub(admitted.gossip_at_s) as f64;
-        admitted.gossip_allowance = (admitted.gossip_allowance + passed_s * GOSSIP_PER_S).min(GOSSIP_BURST);
-        admitted.gossip_at_s = now_s;
-        if admitted.gossip_allowance < 1.0 {
-            return false;
-        }
-        admitted.gossip_allowance -= 1.0;
-        true
+        self.admitted.get_mut(&peer).is_some_and(|admitted| admitted.gossip.take(now_s))
     }
 }

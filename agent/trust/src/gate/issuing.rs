@@ -10,7 +10,8 @@ use super::super::certificate::{Certificate, Chain, Refused, Role, Terms};
 use super::super::invitation::{ADDRESSES_MAX, Invitation};
 use super::super::membership::{INVITATIONS_MAX, Invited, USES_MAX, fits_invitation};
 use super::super::message;
-use super::{Gate, GateError, Offer, RenewFrom, State, now_s};
+use super::super::unix_time::now_s;
+use super::{Gate, GateError, Offer, RenewFrom, State};
 use crate::identity;
 
 /// Longest lifetime of a certificate and of an invitation.

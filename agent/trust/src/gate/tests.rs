@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use super::super::membership::Admin;
 use super::super::message::{First, Gossip, Hello};
 use super::super::signed::SignedBag;
+use super::allowance::GOSSIP_BURST;
 use super::*;
 
 const NOW_S: u64 = 1_800_000_000;

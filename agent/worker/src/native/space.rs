@@ -21,7 +21,7 @@ use rustix::process::{Pid, WaitOptions};
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets};
 
 use crate::confine::{DEVICES, Gap, SYSTEM, ZERO};
-use crate::{Job, Stdin};
+use crate::job::{Job, Stdin};
 
 /// Directory of a task's files in its own root.
 const TASK: &str = "/task";

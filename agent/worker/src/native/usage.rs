@@ -16,13 +16,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit};
 
-use crate::Job;
-use crate::protocol::End;
+use crate::end::End;
+use crate::job::Job;
+use crate::processes::{TASKS_MAX, TASKS_SYSTEM_MAX, kib_of, number_of, tree_of};
 
-/// Most processes and threads of a task at the same time. Our choice: a build or a pipeline has tens.
-const TASKS_MAX: u64 = 256;
-/// The system's own limit: higher, so that too many are noticed rather than refused.
-pub(crate) const TASKS_SYSTEM_MAX: u64 = TASKS_MAX + 64;
 /// Most files that one process may have open, and all of a task together. Our choice: a build has hundreds.
 const OPEN_FILES_MAX: u64 = 256;
 const OPEN_FILES_SUM_MAX: u64 = 4096;
@@ -123,16 +120,6 @@ pub(super) fn too_little_memory(job: &Job) -> String {
 /// Fields of `/proc/PID/status` that count. Mapped files do not: the system can drop them.
 const MEMORY_FIELDS: [&str; 5] = ["RssAnon:", "RssShmem:", "HugetlbPages:", "VmSwap:", "VmPTE:"];
 
-/// A number of KiB in the text of a `/proc/PID/status`.
-pub(crate) fn kib_of(status: &str, name: &str) -> Option<u64> {
-    number_of(status, name)
-}
-
-fn number_of(status: &str, name: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
 fn holds_memory(status: &str) -> bool {
     kib_of(status, "RssAnon:").is_some()
 }
@@ -157,47 +144,6 @@ fn count_lines(mut file: File) -> io::Result<u64> {
             bytes => lines += piece[..bytes].iter().filter(|byte| **byte == b'\n').count() as u64,
         }
     }
-}
-
-/// The descendants of a process, itself first, as far as they are seen, since they run meanwhile. Not more than a few
-/// hundred.
-pub(crate) fn tree_of(root: u32) -> Vec<u32> {
-    if !Path::new("/proc/thread-self/children").exists() {
-        return tree_by_parents(root);
-    }
-    let mut tree = vec![root];
-    let mut next = 0;
-    while let Some(&pid) = tree.get(next).filter(|_| tree.len() as u64 <= TASKS_MAX) {
-        next += 1;
-        // It has just ended.
-        let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
-        for thread in threads.flatten().take(TASKS_MAX as usize) {
-            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-            tree.extend(children.split(' ').filter_map(|child| child.trim().parse::<u32>().ok()));
-        }
-    }
-    tree
-}
-
-/// The same from the parent of every process of the machine, for kernels that do not list children
-/// (`CONFIG_PROC_CHILDREN`).
-fn tree_by_parents(root: u32) -> Vec<u32> {
-    let parent_of = |pid: u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // After the name, which may contain anything, and the state.
-        let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<u32>().ok()?;
-        Some((pid, parent))
-    };
-    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let all = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(parent_of);
-    let all: Vec<(u32, u32)> = all.collect();
-    let mut tree = vec![root];
-    let mut next = 0;
-    while let Some(&pid) = tree.get(next).filter(|_| tree.len() as u64 <= TASKS_MAX) {
-        next += 1;
-        tree.extend(all.iter().filter(|(child, parent)| *parent == pid && *child != root).map(|(child, _)| child));
-    }
-    tree
 }
 
 /// Sets the limits of each process, and in namespaces that of their number.
@@ -226,6 +172,7 @@ mod tests {
     use rustix::process::Signal;
 
     use super::*;
+    use crate::processes::tree_by_parents;
 
     #[test]
     fn descendants_are_found_with_and_without_lists_of_children() {

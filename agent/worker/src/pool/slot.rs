@@ -12,10 +12,12 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal};
 use tokio::sync::mpsc;
 
-use super::super::disk::Allowance;
-use super::super::open_files::Holder;
-use super::super::{Outcome, Reach, protocol};
-use super::WorkerEvent;
+use super::event::WorkerEvent;
+use crate::disk::Allowance;
+use crate::job::Reach;
+use crate::open_files::Holder;
+use crate::outcome::Outcome;
+use crate::protocol;
 
 /// Longest time for a worker to get ready, and to compile a program. Our choice: a hundred times what a megabyte takes.
 pub(super) const PREPARE_LIMIT: Duration = Duration::from_secs(120);

@@ -10,14 +10,16 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
-use super::super::Outcome;
-use super::super::disk::Allowance;
-use super::super::group::{Group, groups};
-use super::super::open_files::Holder;
-use super::super::protocol::{self, End, FromWorker, Hello, Role};
-use super::super::shared_output::SharedOutputReader;
+use super::event::{WorkerEvent, never_ran};
+use super::shared::{Shared, State};
 use super::slot::{JobSocket, PREPARE_LIMIT, Running, Serves, Slot};
-use super::{Shared, State, WorkerEvent, never_ran};
+use crate::disk::Allowance;
+use crate::end::End;
+use crate::group::{Group, groups};
+use crate::open_files::Holder;
+use crate::outcome::Outcome;
+use crate::protocol::{self, FromWorker, Hello, Role};
+use crate::shared_output::SharedOutputReader;
 
 /// Longest run that a report may claim: a worker that ran foreign code may report anything, and others rely on it.
 const RUN_MAX: Duration = Duration::from_secs(90 * 86_400);

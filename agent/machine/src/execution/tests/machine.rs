@@ -8,11 +8,10 @@ use proptest::prelude::*;
 
 use super::workers::{BAGS, Workers};
 use super::*;
-use crate::machine::{Event, Machine};
-use crate::outputs::FetchEnd;
+use crate::event::{Event, FetchEnd, WriteEnd};
+use crate::machine::Machine;
 use crate::policy::hours::LocalTime;
 use crate::policy::{Facts, Input, OwnerSettings};
-use crate::writes::WriteEnd;
 
 const SLOTS: u32 = 2;
 const TASKS: u64 = 40;

@@ -1,0 +1,112 @@
+//! What the machine orders of its driver.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use idlewood_overlay::{Contact, Member};
+use idlewood_scheduler::{BagId, BlobId, Change, Speaker, TaskId, TaskResult};
+
+use crate::policy::{Judgement, Pause};
+use crate::work::WorkOrder;
+
+/// One fetch of an output; the number is never used again in one life of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FetchId(pub u64);
+
+/// An output that is to be fetched.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// Whose output.
+    pub task: TaskId,
+    /// Its content address.
+    pub output: BlobId,
+    /// Its size.
+    pub output_bytes: u64,
+    /// Whether it is the checkpoint of a task that came back before its end.
+    pub unfinished: bool,
+    /// Who has it.
+    pub from: Contact,
+}
+
+/// Names a write to the disk; never used again in one life of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WriteId(pub u64);
+
+/// An order to the driver.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Of the peer, but for what the orders below say in its place: never [`idlewood_scheduler::Effect::Send`] of results,
+    /// `FetchOutput`, `MeasureTask`, `Persist`, nor to start, stop, freeze, thaw, suspend or resume tasks.
+    Peer(idlewood_scheduler::Effect),
+    /// The machine's records become these. They are not on the disk yet, but what the driver keeps beside them follows now.
+    Changed(Vec<Arc<Change>>),
+    /// Make these changes durable, all or none of them, after those of earlier writes; [`Event::Written`](crate::Event::Written) follows. At most 1,024 are
+    /// with the driver.
+    Write {
+        /// Names the write.
+        write: WriteId,
+        /// At most one of each record.
+        changes: Vec<Arc<Change>>,
+        /// It may wait some milliseconds for others to go to the disk with.
+        is_patient: bool,
+        /// It takes on nothing new, and may use what is set aside for a full disk.
+        from_reserve: bool,
+    },
+    /// Sign these results, of tasks that ran here, and send them.
+    SendResults {
+        /// Whom.
+        to: Member,
+        /// Of which bag.
+        bag: BagId,
+        /// This machine, as it speaks of itself.
+        executor: Speaker,
+        /// As many as one message takes, at most.
+        results: Vec<TaskResult>,
+    },
+    /// The records of these bags could not be written: whoever waits for that hears so. Submissions among them are given up; ends of
+    /// bags are tried again.
+    Unwritten(Vec<BagId>),
+    /// Freeze a first task that is measured, and those that come.
+    FreezeMeasurer,
+    /// Undo that.
+    ThawMeasurer,
+    /// Whether tasks may run, and how, or whether the owner is there, has changed: this holds now. Limits of memory and of the line
+    /// follow it.
+    Judged(Judgement),
+    /// Keep the owner's pause, or that there is none, so that it outlives the driver.
+    KeepPause(Option<Pause>),
+    /// The machine has finished as it was told: end in good order.
+    End,
+    /// Get the output of a task and keep it durably; [`Event::FetchEnded`](crate::Event::FetchEnded) follows.
+    Fetch {
+        /// Names the fetch.
+        fetch: FetchId,
+        /// What is to be fetched.
+        wanted: Wanted,
+    },
+    /// Nobody waits for this fetch any more: end it. No event follows.
+    AbandonFetch {
+        /// Which fetch.
+        fetch: FetchId,
+    },
+    /// Run the first task of a bag of this machine, beside all others, to see how long it takes; [`Event::FirstTaskEnded`](crate::Event::FirstTaskEnded) follows.
+    RunFirstTask {
+        /// Which bag.
+        bag: BagId,
+        /// It is ended after that.
+        time_limit: Duration,
+    },
+    /// End the first task of a bag; [`Event::FirstTaskEnded`](crate::Event::FirstTaskEnded) follows as of one that was not stopped.
+    StopFirstTask {
+        /// Which bag.
+        bag: BagId,
+    },
+    /// About workers and what they run.
+    Work(WorkOrder),
+}
+
+impl From<WorkOrder> for Effect {
+    fn from(order: WorkOrder) -> Self {
+        Self::Work(order)
+    }
+}

@@ -1,0 +1,54 @@
+//! What every command is given, and the ways in which commands fail alike.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use idlewood_api::client::{Client, ClientError};
+
+use crate::output::Format;
+
+/// Exit code of failed operations.
+pub(super) const FAILURE: u8 = 1;
+
+/// The context of every command.
+#[derive(Clone, Debug)]
+pub(super) struct Context {
+    pub(super) state_dir: PathBuf,
+    pub(super) config: PathBuf,
+    pub(super) format: Format,
+}
+
+impl Context {
+    /// The client of the state directory's agent; waits for one that is starting.
+    pub(super) fn client(&self) -> Result<Client, ClientError> {
+        Client::wait_for(&self.state_dir)
+    }
+
+    /// As root, in the state directory of another user, as when administering a service: continues as that user, since the
+    /// agent must be able to read the files that the command writes. Only while the program has one thread.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(super) fn act_as_owner(&self) -> anyhow::Result<()> {
+        use rustix::process::{Gid, Uid, geteuid};
+        let Ok(metadata) = std::fs::metadata(&self.state_dir) else { return Ok(()) };
+        if !geteuid().is_root() || metadata.uid() == 0 {
+            return Ok(());
+        }
+        let (user, group) = (Uid::from_raw(metadata.uid()), Gid::from_raw(metadata.gid()));
+        let act = || {
+            rustix::thread::set_thread_groups(&[])?;
+            rustix::thread::set_thread_res_gid(group, group, group)?;
+            rustix::thread::set_thread_res_uid(user, user, user)
+        };
+        let whose =
+            || format!("cannot go on as the user that {} belongs to; run this as that user", self.state_dir.display());
+        act().with_context(whose)
+    }
+}
+
+/// An error in the user's input.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct BadUsage(pub(super) String);

@@ -1,0 +1,46 @@
+//! What the machines of a simulation share.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use idlewood_scheduler::{BagId, TaskId};
+
+use crate::network::Network;
+use crate::overlay::Wire;
+use crate::scenario::Scenario;
+use crate::workload::{self, Bag};
+
+/// What machines share and only read.
+#[derive(Clone)]
+pub(super) struct Surroundings {
+    pub(super) scenario: Scenario,
+    pub(super) network: Network,
+    pub(super) wire: Wire,
+    /// With their numbers in order of arrival.
+    pub(super) bags: BTreeMap<BagId, (usize, Bag)>,
+}
+
+impl Surroundings {
+    /// Nothing goes from one machine to another in less time.
+    pub(super) fn lookahead(&self) -> Duration {
+        self.network.latency_min()
+    }
+
+    /// True work of a task, in Mop.
+    ///
+    /// # Panics
+    /// When there is no such bag: peers invented one.
+    pub(super) fn work_mops(&self, task: TaskId) -> f64 {
+        let (number, bag) = self.bags.get(&task.bag).expect("a bag of this run");
+        workload::work_mops(&self.scenario, *number, bag, task.index)
+    }
+
+    /// Output size of a task.
+    ///
+    /// # Panics
+    /// As above.
+    pub(super) fn output_bytes(&self, task: TaskId) -> u64 {
+        let (_, bag) = self.bags.get(&task.bag).expect("a bag of this run");
+        workload::output_bytes(&self.scenario, bag, task.index)
+    }
+}
