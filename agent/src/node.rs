@@ -10,7 +10,6 @@ mod commits;
 mod driver;
 mod ending;
 mod execution;
-mod handle;
 mod homes;
 mod jobs;
 mod manifests;
@@ -50,9 +49,8 @@ use idlewood_worker::{Pool, PoolConfig, gaps, group_gap, native_gap, speed};
 use libp2p::Multiaddr;
 use tokio::sync::mpsc;
 
-pub use handle::{NodeHandle, Page, Refusal};
-
 use crate::control;
+use crate::handle::NodeHandle;
 use crate::settings::{Current, Network};
 
 /// Questions and events that may wait for the driver.

@@ -30,7 +30,6 @@ use super::absence::Absence;
 use super::checkpoints;
 use super::ending::Ending;
 use super::execution::Work;
-use super::handle::{Command, Reply};
 use super::jobs::Jobs;
 use super::manifests::Manifests;
 use super::measuring::Measuring;
@@ -42,6 +41,7 @@ use super::pins::Pins;
 use super::rerun::Needs;
 use super::submission::Accepted;
 use super::task::{Collected, Preparation, Supplies};
+use crate::handle::{Command, Refusal, Reply, answer};
 
 /// How often time alone is looked at: absences, and what of the owner's policy depends on it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -106,14 +106,14 @@ pub(super) enum Done {
         kept: Result<Fetched, FetchEnd>,
     },
     Accepted {
-        result: Result<Box<Accepted>, super::Refusal>,
+        result: Result<Box<Accepted>, Refusal>,
         reply: Reply<idlewood_api::Bag>,
     },
     AcceptLost,
     RerunReady {
         bag: BagId,
         tasks: Option<IntervalSet>,
-        needs: Result<Box<Needs>, super::Refusal>,
+        needs: Result<Box<Needs>, Refusal>,
         reply: Reply<idlewood_api::Bag>,
     },
     ManifestRead {
@@ -123,7 +123,7 @@ pub(super) enum Done {
     /// A manifest of a bag of this machine that could not be read.
     ManifestRetried {
         bag: BagId,
-        manifest: Result<Option<std::sync::Arc<Manifest>>, super::Refusal>,
+        manifest: Result<Option<std::sync::Arc<Manifest>>, Refusal>,
     },
     Bootstrapped(Option<Contact>),
     /// The owner is back, and no task has run since.
@@ -459,7 +459,7 @@ impl Driver {
         for bag in bags {
             if let Some(reply) = self.submitting.remove(bag) {
                 let why = "the bag could not be written to disk: free some space and submit it again";
-                super::views::answer(reply, Err(super::Refusal::Unavailable(why.to_owned())));
+                answer(reply, Err(Refusal::Unavailable(why.to_owned())));
             }
             self.tell_unended(*bag);
         }

@@ -3,9 +3,7 @@
 use idlewood_scheduler::{BagId, Event};
 
 use super::driver::Driver;
-use super::handle::Reply;
-use super::views::answer;
-use crate::node::Refusal;
+use crate::handle::{Refusal, Reply, answer};
 
 /// Somebody who waits for the end of a bag to be durable.
 #[derive(Debug)]

@@ -13,9 +13,9 @@ use idlewood_scheduler::{BagHeader, BagId, Change, Record, RecordKey, Seed, Task
 use idlewood_trust::envelope::Opened;
 use idlewood_trust::manifest::Manifest;
 
-use super::Refusal;
 use super::driver::{Done, Driver};
 use super::pin::Pin;
+use crate::handle::Refusal;
 
 /// Most bytes of small outputs without acknowledgement. They are in memory, too; further ones are kept as blobs.
 const OUTBOX_BYTES_MAX: u64 = 32 << 20;

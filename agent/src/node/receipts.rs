@@ -14,10 +14,9 @@ use idlewood_trust::manifest::Manifest;
 use idlewood_trust::{Batch, Ending, Proof, Receipt, Statement};
 
 use super::driver::{Done, Driver};
-use super::handle::{Page, Reply};
 use super::pins;
 use super::results::{self, Finished};
-use super::views::answer;
+use crate::handle::{Page, Refusal, Reply, answer};
 
 /// What its executor says of a task.
 fn statement(grid: GridId, bag: BagId, manifest: &Manifest, result: &TaskResult) -> Statement {
@@ -158,49 +157,48 @@ impl Driver {
         let reader = self.store.reader();
         let (known, blobs) = (self.manifests.get(bag), self.supplies.blobs.clone());
         let (grid, gate) = (self.grid, self.gate.clone());
-        let read = move || {
-            let missing = || super::Refusal::Unavailable(format!("the manifest of bag {bag} is missing on this disk"));
-            let known = match pins::manifest(known, &blobs, bag).and_then(|known| known.ok_or_else(missing)) {
-                Ok(known) => known,
-                Err(refusal) => {
-                    answer(reply, Err(refusal));
-                    return Done::Discarded;
+        let read =
+            move || {
+                let missing = || Refusal::Unavailable(format!("the manifest of bag {bag} is missing on this disk"));
+                let known = match pins::manifest(known, &blobs, bag).and_then(|known| known.ok_or_else(missing)) {
+                    Ok(known) => known,
+                    Err(refusal) => {
+                        answer(reply, Err(refusal));
+                        return Done::Discarded;
+                    }
+                };
+                let finished = match results::collect(&reader, bag, Page::ALL) {
+                    Ok(finished) => finished,
+                    Err(refusal) => {
+                        answer(reply, Err(refusal));
+                        return Done::Discarded;
+                    }
+                };
+                let (own, others): (Vec<_>, Vec<_>) = finished.into_iter().partition(|done| done.executor == gate.me());
+                let mut receipts = Vec::new();
+                let own_results: Vec<TaskResult> = own.into_iter().map(|done| done.result).collect();
+                for results in own_results.chunks(RESULTS_MAX) {
+                    let said = statements(grid, bag, &known, results);
+                    let batch = Batch::new(&said);
+                    let signature = gate.sign_results(&batch);
+                    receipts.extend(said.into_iter().enumerate().map(|(position, said)| {
+                        let index = said.index;
+                        (index, Receipt::new(said, gate.me(), batch.proof(position, signature)))
+                    }));
                 }
-            };
-            let finished = match results::collect(&reader, bag, Page::ALL) {
-                Ok(finished) => finished,
-                Err(refusal) => {
-                    answer(reply, Err(refusal));
-                    return Done::Discarded;
-                }
-            };
-            let (own, others): (Vec<_>, Vec<_>) = finished.into_iter().partition(|done| done.executor == gate.me());
-            let mut receipts = Vec::new();
-            let own_results: Vec<TaskResult> = own.into_iter().map(|done| done.result).collect();
-            for results in own_results.chunks(RESULTS_MAX) {
-                let said = statements(grid, bag, &known, results);
-                let batch = Batch::new(&said);
-                let signature = gate.sign_results(&batch);
-                receipts.extend(said.into_iter().enumerate().map(|(position, said)| {
-                    let index = said.index;
-                    (index, Receipt::new(said, gate.me(), batch.proof(position, signature)))
-                }));
-            }
-            for Finished { executor, result, .. } in others {
-                let proof = result.receipt.as_deref().and_then(|bytes| Proof::decode(bytes).ok());
-                receipts.extend(
-                    proof.map(|proof| {
+                for Finished { executor, result, .. } in others {
+                    let proof = result.receipt.as_deref().and_then(|bytes| Proof::decode(bytes).ok());
+                    receipts.extend(proof.map(|proof| {
                         (result.index, Receipt::new(statement(grid, bag, &known, &result), executor, proof))
-                    }),
-                );
-            }
-            receipts.sort_unstable_by_key(|(index, _)| *index);
-            let views = receipts
-                .into_iter()
-                .map(|(index, receipt)| idlewood_api::Receipt { index, receipt: hex::encode(receipt.encode()) });
-            answer(reply, Ok(views.collect()));
-            Done::ManifestRead { bag, manifest: Some(known) }
-        };
+                    }));
+                }
+                receipts.sort_unstable_by_key(|(index, _)| *index);
+                let views = receipts
+                    .into_iter()
+                    .map(|(index, receipt)| idlewood_api::Receipt { index, receipt: hex::encode(receipt.encode()) });
+                answer(reply, Ok(views.collect()));
+                Done::ManifestRead { bag, manifest: Some(known) }
+            };
         self.answers.spawn_blocking(read, Done::ManifestRead { bag, manifest: None });
     }
 }

@@ -8,12 +8,10 @@ use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, Closing, Event};
 use idlewood_trust::manifest::Manifest;
 
-use super::Refusal;
 use super::driver::{Done, Driver};
-use super::handle::Reply;
 use super::pin::Pin;
 use super::pins;
-use super::views::answer;
+use crate::handle::{Refusal, Reply, answer};
 
 /// Pins of everything that the tasks of a bag need.
 #[derive(Debug)]

@@ -7,11 +7,9 @@ use idlewood_store::Reader;
 use idlewood_trust::identity;
 use idlewood_units::clock::iso;
 
-use super::Refusal;
 use super::driver::{Done, Driver};
-use super::handle::{Page, Reply};
 use super::pins;
-use super::views::answer;
+use crate::handle::{Page, Refusal, Reply, answer};
 
 /// Records that are read together.
 const READ_TOGETHER: usize = 1024;

@@ -10,11 +10,9 @@ use idlewood_trust::envelope::{self, Envelope};
 use idlewood_trust::manifest::{MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest};
 use idlewood_trust::{Gate, now_s};
 
-use super::Refusal;
 use super::driver::{Done, Driver};
-use super::handle::Reply;
 use super::pin::Pin;
-use super::views::answer;
+use crate::handle::{Refusal, Reply, answer};
 
 /// Submissions that are checked and kept at the same time.
 const ACCEPTING_MAX: usize = 64;

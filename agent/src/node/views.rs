@@ -7,18 +7,10 @@ use idlewood_trust::identity;
 use idlewood_units::clock::{iso, iso_s, wall_now};
 use jiff::Zoned;
 
-use super::Refusal;
 use super::driver::Driver;
-use super::handle::{Command, Reply};
+use crate::handle::{Command, Refusal, Reply, answer};
 use crate::output;
 use crate::reasons;
-
-/// Answers a question. Whoever asked may be gone, which is fine.
-pub(super) fn answer<T>(reply: Reply<T>, result: Result<T, Refusal>) {
-    if reply.send(result).is_err() {
-        tracing::debug!("whoever asked is gone");
-    }
-}
 
 impl Driver {
     pub(super) fn command(&mut self, command: Command) {

@@ -45,6 +45,7 @@ impl Default for Page {
     }
 }
 
+/// The way back to whoever asked.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 
 /// A question, or an order.
@@ -65,6 +66,13 @@ pub(crate) enum Command {
     Pause(Option<Duration>, Reply<idlewood_api::Status>),
     Resume(Reply<idlewood_api::Status>),
     Finish(Reply<idlewood_api::Status>),
+}
+
+/// Answers a question. Whoever asked may be gone, which is fine.
+pub(crate) fn answer<T>(reply: Reply<T>, result: Result<T, Refusal>) {
+    if reply.send(result).is_err() {
+        tracing::debug!("whoever asked is gone");
+    }
 }
 
 /// Asks the agent. Cheap to clone.
