@@ -6,9 +6,9 @@
 mod absence;
 mod authorise;
 mod checkpoints;
-mod commits;
+mod done;
 mod driver;
-mod ending;
+mod ended;
 mod execution;
 mod homes;
 mod jobs;
@@ -17,16 +17,23 @@ mod measuring;
 mod neighbours;
 mod outputs;
 mod owner;
+mod packing;
 mod pause;
 mod pin;
 mod pins;
+mod readings;
 mod receipts;
 mod reclaim;
 mod rerun;
 mod results;
 mod scratch;
+mod signed;
+mod storage;
 mod submission;
+mod submissions;
+mod supplies;
 mod task;
+mod traffic;
 mod views;
 
 use std::collections::BTreeSet;
@@ -180,7 +187,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let measurer = pool(1, measure_sender)?;
     let fetcher = Fetcher::new(blobs.clone(), net.clone());
     let manifest_fetcher = fetcher.another();
-    let supplies = task::Supplies {
+    let supplies = supplies::Supplies {
         blobs: blobs.clone(),
         fetcher,
         manifest_fetcher,

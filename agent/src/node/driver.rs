@@ -7,17 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use idlewood_machine::Machine;
 use idlewood_machine::policy::Orders;
-use idlewood_machine::{FetchEnd, FetchId, JobId, Machine};
 use idlewood_net::{NetEvent, NetHandle};
-use idlewood_overlay::{Contact, GridId, Time};
-use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagId, Config, DeclineReason, Effect, Event, Message, Notice, Peer, TaskId};
+use idlewood_overlay::{GridId, Time};
+use idlewood_scheduler::{BagId, Config, Effect, Event, Message, Notice, Peer};
 use idlewood_sensing::suspend::{Sleep, Suspend};
 use idlewood_store::{CommitError, CommitResult, Store};
 use idlewood_trust::Gate;
-use idlewood_trust::label::Label;
-use idlewood_trust::manifest::Manifest;
 use idlewood_units::clock::Clock;
 use idlewood_worker::{Pool, WorkerEvent};
 use libp2p::Multiaddr;
@@ -27,20 +24,19 @@ use tokio::task::Id;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::absence::Absence;
-use super::checkpoints;
-use super::ending::Ending;
+use super::done::Done;
 use super::execution::Work;
 use super::jobs::Jobs;
 use super::manifests::Manifests;
 use super::measuring::Measuring;
 use super::neighbours::{self, Neighbours};
-use super::outputs::{Fetched, Fetches};
+use super::outputs::Fetches;
 use super::owner::Owner;
+use super::packing;
 use super::pin::Pin;
 use super::pins::Pins;
-use super::rerun::Needs;
-use super::submission::Accepted;
-use super::task::{Collected, Preparation, Supplies};
+use super::submissions::Ending;
+use super::supplies::Supplies;
 use crate::handle::{Command, Refusal, Reply, answer};
 
 /// How often time alone is looked at: absences, and what of the owner's policy depends on it.
@@ -72,73 +68,6 @@ pub(super) struct Parts {
     pub(super) neighbours: Neighbours,
     pub(super) bootstrap: Vec<Multiaddr>,
     pub(super) pins: Pins,
-}
-
-/// What work beside the loop ends in.
-pub(super) enum Done {
-    Prepared {
-        job: JobId,
-        task: TaskId,
-        preparation: Preparation,
-    },
-    Collected {
-        job: JobId,
-        task: TaskId,
-        collected: Collected,
-    },
-    MeasurePrepared {
-        bag: BagId,
-        preparation: Preparation,
-    },
-    /// A bag was looked at.
-    Authorised {
-        bag: BagId,
-        label: Result<Label, DeclineReason>,
-    },
-    Measured {
-        bag: BagId,
-        cpu: Duration,
-        collected: Collected,
-    },
-    /// The output is here, durable and pinned, or how else its fetch ended.
-    OutputKept {
-        fetch: FetchId,
-        kept: Result<Fetched, FetchEnd>,
-    },
-    Accepted {
-        result: Result<Box<Accepted>, Refusal>,
-        reply: Reply<idlewood_api::Bag>,
-    },
-    AcceptLost,
-    RerunReady {
-        bag: BagId,
-        tasks: Option<IntervalSet>,
-        needs: Result<Box<Needs>, Refusal>,
-        reply: Reply<idlewood_api::Bag>,
-    },
-    ManifestRead {
-        bag: BagId,
-        manifest: Option<std::sync::Arc<Manifest>>,
-    },
-    /// A manifest of a bag of this machine that could not be read.
-    ManifestRetried {
-        bag: BagId,
-        manifest: Result<Option<std::sync::Arc<Manifest>>, Refusal>,
-    },
-    Bootstrapped(Option<Contact>),
-    /// The owner is back, and no task has run since.
-    Reclaimed {
-        stop: u64,
-        took: Duration,
-    },
-    /// What tasks that do not run can go on from elsewhere.
-    CheckpointsKept {
-        stop: u64,
-        bag: BagId,
-        kept: checkpoints::Kept,
-    },
-    /// What nobody needs any more is gone.
-    Discarded,
 }
 
 /// What wakes the driver beside the peer's own deadline.
@@ -289,7 +218,7 @@ impl Driver {
             interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
             look: interval(LOOK_INTERVAL),
             save: interval(neighbours::SAVE_INTERVAL),
-            sweep: interval(checkpoints::SWEEP_INTERVAL),
+            sweep: interval(packing::SWEEP_INTERVAL),
         };
         self.look_at_owner();
         if let Some(pause) = self.owner.kept_pause(self.clock.now()) {

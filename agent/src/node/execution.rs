@@ -7,17 +7,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_machine::{JobId, WorkEvent, WorkOrder};
-use idlewood_net::fetch::Origin;
-use idlewood_overlay::Contact;
 use idlewood_scheduler::{BagHeader, BagId, Checkpoint, TaskId};
 use idlewood_trust::manifest::Manifest;
 use idlewood_units::ByteSize;
 use idlewood_worker::{Outcome, WorkerEvent};
 use tokio::task::AbortHandle;
 
-use super::driver::{Done, Driver};
+use super::done::Done;
+use super::driver::Driver;
+use super::ended::{self, Collected, Ended};
 use super::pin::Pin;
-use super::task::{self, Collected, Ended, Preparation, PrepareError, Prepared};
+use super::supplies::{self, PrepareError};
+use super::task::{self, Preparation, Prepared};
 
 /// A job that a worker has.
 #[derive(Debug)]
@@ -75,14 +76,6 @@ impl Work {
 }
 
 impl Driver {
-    /// Where a bag's blobs come from: its submitter, then whoever is near.
-    pub(super) fn origin(&self, bag: BagId, submitter: &Contact) -> Origin {
-        let others = self.peer().overlay_view().neighbours();
-        let sources = std::iter::once(submitter).chain(others);
-        let sources = sources.filter(|contact| contact.peer != self.peer().me().peer).cloned().collect();
-        Origin { bag, key: self.peer().bag_key(bag), sources }
-    }
-
     pub(super) fn carry_out_work(&mut self, order: WorkOrder) {
         match order {
             WorkOrder::Prepare { job, task, attempt, bag, checkpoint } => {
@@ -122,12 +115,12 @@ impl Driver {
             let event = self.ready(job, task, prepared);
             return self.follow_ups.push_back(event.into());
         }
-        let origin = self.origin(task.bag, &bag.submitter);
+        let origin = supplies::origin(self.peer(), task.bag, &bag.submitter);
         let known = self.manifests.get(task.bag);
         let supplies = self.supplies.clone();
         let checkpoint = checkpoint.map(|checkpoint| (checkpoint, self.owner.settings.get().limits.checkpoint.0));
         let prepare = async move {
-            let preparation = supplies.prepare(task, attempt, &bag, known, checkpoint, &origin).await;
+            let preparation = task::prepare(&supplies, task, attempt, &bag, known, checkpoint, &origin).await;
             Done::Prepared { job, task, preparation }
         };
         let under_way = self.jobs.spawn(prepare, Done::Prepared { job, task, preparation: Preparation::lost() });
@@ -200,7 +193,7 @@ impl Driver {
         let takes_small = self.pins.takes_small_outputs();
         self.collect(job, task, move || {
             drop(prepared);
-            task::not_prepared(&blobs, takes_small, error, speed_mops)
+            ended::not_prepared(&blobs, takes_small, error, speed_mops)
         });
     }
 
@@ -253,14 +246,14 @@ impl Driver {
         let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
         let takes_small = self.pins.takes_small_outputs();
         let codes = &prepared.manifest.success_codes;
-        let untouched = takes_small.then(|| task::collect_untouched(&blobs, &prepared.job, codes, &ended, speed_mops));
+        let untouched = takes_small.then(|| ended::collect_untouched(&blobs, &prepared.job, codes, &ended, speed_mops));
         if let Some(outcome) = untouched.flatten() {
             prepared.leave_nothing();
             return self.feed(WorkEvent::Ended { slot, job, wall, outcome: Some(outcome) });
         }
         self.collect(job, task, move || {
             let codes = &prepared.manifest.success_codes;
-            task::collect(&blobs, takes_small, Some(&prepared.job), codes, &ended, speed_mops)
+            ended::collect(&blobs, takes_small, Some(&prepared.job), codes, &ended, speed_mops)
         });
         self.feed(WorkEvent::Ended { slot, job, wall, outcome: None });
     }

@@ -8,8 +8,11 @@ use idlewood_scheduler::{BagId, TaskId, TaskOutcome, TaskResult};
 use idlewood_worker::WorkerEvent;
 use tokio::task::{AbortHandle, Id};
 
-use super::driver::{Done, Driver};
-use super::task::{self, Collected, Ended, Preparation, PrepareError, Prepared};
+use super::done::Done;
+use super::driver::Driver;
+use super::ended::{self, Collected, Ended};
+use super::supplies::PrepareError;
+use super::task::{self, Preparation, Prepared};
 
 /// How far the first task is.
 #[derive(Debug, Default)]
@@ -37,7 +40,7 @@ impl Driver {
         let (known, supplies) = (self.manifests.get(bag), self.supplies.clone());
         let here = Origin { bag, key: None, sources: Vec::new() };
         let prepare = async move {
-            let preparation = supplies.prepare(TaskId { bag, index: 0 }, 0, &header, known, None, &here).await;
+            let preparation = task::prepare(&supplies, TaskId { bag, index: 0 }, 0, &header, known, None, &here).await;
             Done::MeasurePrepared { bag, preparation }
         };
         let lost = Done::MeasurePrepared { bag, preparation: Preparation::lost() };
@@ -92,7 +95,7 @@ impl Driver {
         let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
         let collect = move || {
             let codes = &prepared.manifest.success_codes;
-            let collected = task::collect(&blobs, true, Some(&prepared.job), codes, &ended, speed_mops);
+            let collected = ended::collect(&blobs, true, Some(&prepared.job), codes, &ended, speed_mops);
             Done::Measured { bag, cpu: ended.cpu, collected }
         };
         let lost = Done::Measured { bag, cpu: Duration::ZERO, collected: Collected::not_started() };

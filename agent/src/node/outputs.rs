@@ -8,16 +8,14 @@ use idlewood_scheduler::{BagId, Checkpoint};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::driver::{Done, Driver};
+use super::done::{Done, Fetched};
+use super::driver::Driver;
 use super::pin::Pin;
-use super::task::{PrepareError, Supplies};
+use super::supplies::{PrepareError, Supplies};
 
 /// The fetches that are under way.
 #[derive(Debug, Default)]
 pub(super) struct Fetches(BTreeMap<FetchId, AbortHandle>);
-
-/// Result of a fetch: a pin of the blobs that must stay, and for a checkpoint its signed name.
-pub(super) type Fetched = (Pin, Option<Checkpoint>);
 
 async fn keep(supplies: &Supplies, wanted: Wanted) -> Result<Fetched, PrepareError> {
     let Wanted { task, output, output_bytes, unfinished, from } = wanted;

@@ -13,7 +13,8 @@ use idlewood_units::ByteSize;
 use idlewood_units::clock::wall_now;
 use jiff::Zoned;
 
-use super::driver::{Done, Driver};
+use super::done::Done;
+use super::driver::Driver;
 use super::pause::PauseFile;
 use super::reclaim::{self, Reclaims};
 use crate::reasons::local_time;

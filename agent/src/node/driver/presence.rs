@@ -10,8 +10,9 @@ use idlewood_sensing::suspend::Suspend;
 use libp2p::Multiaddr;
 use tokio::time::Instant;
 
-use super::{Done, Driver};
+use super::Driver;
 use crate::control::Control;
+use crate::node::done::Done;
 
 /// Longest that leaving the grid may take.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(2500);
@@ -51,18 +52,6 @@ impl Driver {
             tracing::info!(away_s = away.as_secs(), "this agent did not run for a while; finding its place again");
             self.tell_contacts();
         }
-    }
-
-    /// Removes what tasks left that are not to run here any more.
-    pub(super) fn sweep_checkpoints(&mut self) {
-        let (homes, held) = (self.supplies.homes.clone(), self.peer().unfinished());
-        let sweep = move || {
-            if let Err(error) = homes.sweep_checkpoints(&held) {
-                tracing::warn!(%error, "not all old checkpoints could be removed");
-            }
-            Done::Discarded
-        };
-        self.jobs.spawn_blocking(sweep, Done::Discarded);
     }
 
     /// Leaves the grid while the machine sleeps. Tasks just stop with it, and go on where they were.

@@ -1,12 +1,17 @@
-//! Writes at the edge: records are encoded, and go to the store as the machine orders it.
+//! The disk, from the loop's side: records are encoded and go to the store as the machine orders it; what they need is pinned, and
+//! manifests that could not be read are read again.
 
 use std::sync::Arc;
 
 use idlewood_machine::{Event, RECORD_BYTES_MAX, WriteEnd, WriteId};
-use idlewood_scheduler::{Change, Record};
+use idlewood_scheduler::{BagId, Change, Record};
 use idlewood_store::{CommitError, CommitResult, VALUE_BYTES_MAX};
+use idlewood_trust::manifest::Manifest;
 
+use super::done::Done;
 use super::driver::Driver;
+use super::pins::manifest;
+use crate::handle::Refusal;
 
 const _: () = assert!(RECORD_BYTES_MAX <= VALUE_BYTES_MAX, "the machine takes for fitting what does not fit");
 
@@ -60,5 +65,41 @@ impl Driver {
                 WriteEnd::Failed
             }
         }
+    }
+
+    /// Tries again to read unreadable manifests, in blocking threads.
+    pub(super) fn read_unread(&mut self) {
+        for bag in self.pins.begin_reading() {
+            let blobs = self.supplies.blobs.clone();
+            let read = move || Done::ManifestRetried { bag, manifest: manifest(None, &blobs, bag) };
+            let stopped = || Refusal::Unavailable("the agent stops".to_owned());
+            self.answers.spawn_blocking(read, Done::ManifestRetried { bag, manifest: Err(stopped()) });
+        }
+    }
+
+    /// Handles the result of another attempt to read a manifest.
+    pub(super) fn manifest_retried(&mut self, bag: BagId, manifest: Result<Option<Arc<Manifest>>, Refusal>) {
+        match manifest {
+            Ok(Some(manifest)) => self.manifest_read(bag, manifest),
+            Ok(None) => {
+                tracing::warn!(%bag, "the manifest of a bag submitted here is lost");
+                self.pins.note_lost(bag);
+            }
+            Err(error) => {
+                tracing::warn!(%bag, %error, "the manifest of a bag submitted here cannot be read");
+                self.pins.note_unread(bag);
+            }
+        }
+    }
+
+    /// Takes note of a manifest that was read, of a bag of this machine or of another.
+    pub(super) fn manifest_read(&mut self, bag: BagId, manifest: Arc<Manifest>) {
+        if self.pins.is_unread(bag) {
+            self.pins.learn(bag, Some(&manifest));
+            if self.peer().bag(bag).is_some_and(|view| view.closed.is_some()) {
+                self.pins.close(bag);
+            }
+        }
+        self.manifests.remember(bag, manifest);
     }
 }
