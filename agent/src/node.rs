@@ -27,6 +27,7 @@ mod reclaim;
 mod rerun;
 mod results;
 mod scratch;
+mod shared;
 mod signed;
 mod storage;
 mod submission;
@@ -199,7 +200,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     };
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let handle = NodeHandle::new(commands);
-    let control = control::start(&directory, options.control_port, handle, blobs.clone(), gate.clone()).await?;
+    let control = control::start(&directory, options.control_port, handle, blobs, gate).await?;
     // Ends with the driver, which holds the other end.
     let (suspend_sender, suspends) = mpsc::channel(4);
     let following = tokio::spawn(suspend::follow(suspend_sender));
@@ -207,22 +208,17 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let probe = options.owner_probe.map_or(Probe::Sources, Probe::File);
     let mut driver = driver::Driver::new(driver::Parts {
         peer,
-        grid,
-        gate,
-        clock,
-        config,
-        net,
+        shared: shared::Shared::new(clock, config, settings, net, supplies),
         net_events,
         store: opened.store,
         store_events: opened.results,
-        supplies,
         workers,
         worker_events,
         measurer,
         measure_events,
         commands: command_receiver,
         suspends,
-        owner: owner::Owner::new(Watch::start(probe), settings, pause),
+        owner: owner::Owner::new(Watch::start(probe), pause),
         listen: address,
         neighbours,
         bootstrap,

@@ -47,8 +47,8 @@ impl Driver {
         let held = self.peer().held();
         let held = held.iter().filter(|held| held.waiting + held.running > 0).map(|held| held.bag);
         for bag in held {
-            let label = running.get(&bag).map(|manifest| manifest.label()).or_else(|| self.manifests.label(bag));
-            if let Some(reason) = label.and_then(|label| self.supplies.unwanted(&label)) {
+            let label = running.get(&bag).map(|manifest| manifest.label()).or_else(|| self.shared.manifests.label(bag));
+            if let Some(reason) = label.and_then(|label| self.shared.supplies.unwanted(&label)) {
                 tracing::warn!(%bag, %reason, "a bag may not be here any more: its tasks stop and go back");
                 self.feed(Event::Authorised { bag, verdict: Err(reason) });
             }
@@ -58,20 +58,20 @@ impl Driver {
     /// A request for a bag of which nothing is here: may it queue?
     pub(super) fn authorise(&mut self, bag: BagHeader) {
         let id = bag.id;
-        if let Some(label) = self.manifests.label(id) {
+        if let Some(label) = self.shared.manifests.label(id) {
             let verdict = if fits(&bag, &label) { self.judge(id, &label) } else { Err(DeclineReason::Forged) };
-            return self.follow_ups.push_back(self.verdict(id, verdict).into());
+            return self.shared.events.follow_up(self.verdict(id, verdict));
         }
-        let (supplies, origin) = (self.supplies.clone(), supplies::origin(self.peer(), id, &bag.submitter));
+        let (supplies, origin) = (self.shared.supplies.clone(), supplies::origin(self.peer(), id, &bag.submitter));
         let look = async move { Done::Authorised { bag: id, label: signed::label(&supplies, &bag, &origin).await } };
-        self.jobs.spawn(look, Done::Authorised { bag: id, label: Err(DeclineReason::Unavailable) });
+        self.shared.jobs.spawn(look, Done::Authorised { bag: id, label: Err(DeclineReason::Unavailable) });
     }
 
     /// A bag has been looked at.
     pub(super) fn authorised(&mut self, bag: BagId, label: Result<Label, DeclineReason>) {
         let verdict = label.and_then(|label| {
             let approval = self.judge(bag, &label)?;
-            self.manifests.remember_label(bag, label);
+            self.shared.manifests.remember_label(bag, label);
             Ok(approval)
         });
         let event = self.verdict(bag, verdict);
@@ -79,11 +79,11 @@ impl Driver {
     }
 
     fn judge(&mut self, bag: BagId, label: &Label) -> Result<Approval, DeclineReason> {
-        if label.memory_bytes > self.owner.memory_cap_while(false).0 {
+        if label.memory_bytes > self.shared.memory_cap(false).0 {
             return Err(DeclineReason::Size);
         }
-        self.supplies.wishes(label)?;
-        Ok(Approval { signed_ago: label.age(wall_now()), at_hand: self.manifests.get(bag).is_some() })
+        self.shared.supplies.wishes(label)?;
+        Ok(Approval { signed_ago: label.age(wall_now()), at_hand: self.shared.manifests.get(bag).is_some() })
     }
 
     fn verdict(&self, bag: BagId, verdict: Result<Approval, DeclineReason>) -> Event {

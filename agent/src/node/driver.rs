@@ -2,20 +2,17 @@
 
 mod presence;
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use idlewood_machine::Machine;
 use idlewood_machine::policy::Orders;
-use idlewood_net::{NetEvent, NetHandle};
-use idlewood_overlay::{GridId, Time};
-use idlewood_scheduler::{BagId, Config, Effect, Event, Message, Notice, Peer};
+use idlewood_net::NetEvent;
+use idlewood_overlay::Time;
+use idlewood_scheduler::{BagId, Effect, Event, Message, Notice, Peer};
 use idlewood_sensing::suspend::{Sleep, Suspend};
 use idlewood_store::{CommitError, CommitResult, Store};
-use idlewood_trust::Gate;
-use idlewood_units::clock::Clock;
 use idlewood_worker::{Pool, WorkerEvent};
 use libp2p::Multiaddr;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -26,17 +23,14 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use super::absence::Absence;
 use super::done::Done;
 use super::execution::Work;
-use super::jobs::Jobs;
-use super::manifests::Manifests;
 use super::measuring::Measuring;
 use super::neighbours::{self, Neighbours};
 use super::outputs::Fetches;
 use super::owner::Owner;
 use super::packing;
-use super::pin::Pin;
 use super::pins::Pins;
+use super::shared::Shared;
 use super::submissions::Ending;
-use super::supplies::Supplies;
 use crate::handle::{Command, Refusal, Reply, answer};
 
 /// How often time alone is looked at: absences, and what of the owner's policy depends on it.
@@ -47,15 +41,10 @@ const AT_ONCE_MAX: usize = 64;
 /// What the driver is made of.
 pub(super) struct Parts {
     pub(super) peer: Peer,
-    pub(super) grid: GridId,
-    pub(super) gate: Arc<Gate>,
-    pub(super) clock: Clock,
-    pub(super) config: Config,
-    pub(super) net: NetHandle,
+    pub(super) shared: Shared,
     pub(super) net_events: mpsc::Receiver<NetEvent>,
     pub(super) store: Store,
     pub(super) store_events: mpsc::Receiver<CommitResult>,
-    pub(super) supplies: Supplies,
     pub(super) workers: Pool,
     pub(super) worker_events: mpsc::Receiver<WorkerEvent>,
     /// One more worker, for first tasks.
@@ -90,15 +79,10 @@ pub(super) struct Activity {
 /// Owns the state machine of this machine.
 pub(super) struct Driver {
     pub(super) machine: Machine,
-    pub(super) grid: GridId,
-    pub(super) gate: Arc<Gate>,
-    pub(super) clock: Clock,
-    pub(super) config: Config,
-    pub(super) net: NetHandle,
+    pub(super) shared: Shared,
     net_events: mpsc::Receiver<NetEvent>,
     pub(super) store: Store,
     store_events: mpsc::Receiver<CommitResult>,
-    pub(super) supplies: Supplies,
     pub(super) workers: Pool,
     worker_events: mpsc::Receiver<WorkerEvent>,
     pub(super) measurer: Pool,
@@ -115,10 +99,6 @@ pub(super) struct Driver {
     /// The last write to end has failed.
     pub(super) write_fails: bool,
     pub(super) work: Work,
-    pub(super) jobs: Jobs<Done>,
-    /// Work beside the loop for whoever waits for an answer: it goes on also while what is to be written has no room.
-    pub(super) answers: Jobs<Done>,
-    pub(super) manifests: Manifests,
     /// Results of this machine's bags that came without their machine's signature.
     pub(super) results_unsigned: u64,
     /// Checkpoints that tasks came with and that their submitters had not signed for them.
@@ -138,11 +118,6 @@ pub(super) struct Driver {
     pub(super) submitting: BTreeMap<BagId, Reply<idlewood_api::Bag>>,
     /// Who cancels or removes a bag and waits until that is durable.
     pub(super) ending: BTreeMap<BagId, Vec<Ending>>,
-    pub(super) effects: Vec<idlewood_machine::Effect>,
-    /// What followed from an effect while effects were carried out.
-    pub(super) follow_ups: VecDeque<idlewood_machine::Event>,
-    /// Of outputs that follow-ups speak of: the peer's record pins them when these are handled, or nobody wants them.
-    pub(super) follow_up_pins: Vec<Pin>,
     left: bool,
     /// The machine has finished, as it was told.
     ends: bool,
@@ -155,20 +130,17 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn new(parts: Parts) -> Self {
         let work = Work::new(parts.workers.slots());
-        let activity = Activity { busy: false, since: parts.clock.now() };
+        let shared = parts.shared;
+        let now = shared.clock.now();
+        let activity = Activity { busy: false, since: now };
         // Whoever is silent for longer than a heartbeat is asked whether it lives.
-        let absence = Absence::new(parts.clock.now(), Duration::from_millis(parts.config.overlay.heartbeat_ms));
+        let absence = Absence::new(now, Duration::from_millis(shared.config.overlay.heartbeat_ms));
         Self {
-            machine: Machine::new(parts.peer, &parts.config, parts.owner.settings.get().into(), parts.clock.now()),
-            grid: parts.grid,
-            gate: parts.gate,
-            clock: parts.clock,
-            config: parts.config,
-            net: parts.net,
+            machine: Machine::new(parts.peer, &shared.config, shared.settings.get().into(), now),
+            shared,
             net_events: parts.net_events,
             store: parts.store,
             store_events: parts.store_events,
-            supplies: parts.supplies,
             workers: parts.workers,
             worker_events: parts.worker_events,
             measurer: parts.measurer,
@@ -184,9 +156,6 @@ impl Driver {
             pins: parts.pins,
             write_fails: false,
             work,
-            jobs: Jobs::new(),
-            answers: Jobs::new(),
-            manifests: Manifests::default(),
             results_unsigned: 0,
             checkpoints_unsigned: 0,
             malformed_messages: 0,
@@ -198,9 +167,6 @@ impl Driver {
             first_starts: BTreeMap::new(),
             submitting: BTreeMap::new(),
             ending: BTreeMap::new(),
-            effects: Vec::new(),
-            follow_ups: VecDeque::new(),
-            follow_up_pins: Vec::new(),
             left: false,
             ends: false,
             was_busy: false,
@@ -221,7 +187,7 @@ impl Driver {
             sweep: interval(packing::SWEEP_INTERVAL),
         };
         self.look_at_owner();
-        if let Some(pause) = self.owner.kept_pause(self.clock.now()) {
+        if let Some(pause) = self.owner.kept_pause(self.shared.clock.now()) {
             self.order(Orders { pause: Some(pause), finish: false });
         }
         self.find_checkpoints();
@@ -273,13 +239,13 @@ impl Driver {
                 self.sweep_checkpoints();
                 self.read_unread();
             }
-            Some((id, done)) = self.jobs.next(), if self.machine.has_room() => self.done(id, done),
+            Some((id, done)) = self.shared.jobs.next(), if self.machine.has_room() => self.done(id, done),
             // The user is answered whatever waits. What they order is written, too, but at most once for each bag; what may
             // be ordered again and again (`rerun_ready`) is refused while there is no room, and of submissions a bounded
             // number waits.
-            Some((id, done)) = self.answers.next() => self.done(id, done),
+            Some((id, done)) = self.shared.answers.next() => self.done(id, done),
             Some(command) = self.commands.recv() => self.command(command),
-            peers = self.net.freed() => peers.into_iter().for_each(|peer| self.feed(Event::Room(peer))),
+            peers = self.shared.net.freed() => peers.into_iter().for_each(|peer| self.feed(Event::Room(peer))),
             Some(event) = self.net_events.recv(), if self.machine.has_room() => self.net_event(event),
         }
         self.tell_whether_busy();
@@ -294,23 +260,23 @@ impl Driver {
 
     /// When the machine wants to be woken.
     fn deadline(&self) -> Option<Instant> {
-        let wait = self.machine.deadline()?.since(self.clock.now());
+        let wait = self.machine.deadline()?.since(self.shared.clock.now());
         Some(Instant::now() + wait)
     }
 
     /// Gives the machine an event and carries out what follows.
     pub(super) fn feed(&mut self, event: impl Into<idlewood_machine::Event>) {
-        let mut effects = std::mem::take(&mut self.effects);
-        let mut next = Some(event.into());
-        while let Some(event) = next {
-            self.machine.handle(self.clock.now(), event, &mut effects);
-            for effect in effects.drain(..) {
-                self.carry_out(effect);
-            }
-            next = self.follow_ups.pop_front();
+        self.shared.events.tell(event);
+        self.settle();
+    }
+
+    /// Gives the machine all that it is to hear, and carries out what follows.
+    pub(super) fn settle(&mut self) {
+        let mut effects = Vec::new();
+        while let Some(event) = self.shared.events.next() {
+            self.machine.handle(self.shared.clock.now(), event, &mut effects);
+            effects.drain(..).for_each(|effect| self.carry_out(effect));
         }
-        self.effects = effects;
-        self.follow_up_pins.clear();
         self.note_busy();
     }
 
@@ -333,7 +299,7 @@ impl Driver {
             idlewood_machine::Effect::FreezeMeasurer => self.measurer.freeze(),
             idlewood_machine::Effect::ThawMeasurer => self.measurer.thaw(),
             idlewood_machine::Effect::Judged(judgement) => self.judged(&judgement),
-            idlewood_machine::Effect::KeepPause(pause) => self.owner.keep_pause(pause, self.clock.now()),
+            idlewood_machine::Effect::KeepPause(pause) => self.owner.keep_pause(pause, self.shared.clock.now()),
             idlewood_machine::Effect::End => self.ends = true,
         }
     }
@@ -399,7 +365,7 @@ impl Driver {
             NetEvent::Received { from, bytes } => match Message::decode(&bytes) {
                 Ok(message) => {
                     if let Some(message) = self.checked(from, message) {
-                        match self.gate.nonce_of(from) {
+                        match self.shared.gate().nonce_of(from) {
                             Some(nonce) => self.feed(Event::Certified { peer: from, nonce }),
                             // Its connection has ended meanwhile. Where it stands is known, or it is not heard.
                             None if self.peer().is_certified(from) => {}
@@ -444,7 +410,7 @@ impl Driver {
     fn note_busy(&mut self) {
         let busy = self.machine.is_busy();
         if busy != std::mem::replace(&mut self.activity.busy, busy) {
-            self.activity.since = self.clock.now();
+            self.activity.since = self.shared.clock.now();
             self.set_watchfulness();
         }
     }
@@ -452,7 +418,7 @@ impl Driver {
     /// A task has ended that ran for so long: perhaps it was the first of a bag submitted here.
     pub(super) fn note_start(&mut self, bag: BagId, wall: Duration) {
         if !self.first_starts.contains_key(&bag) && self.peer().bag(bag).is_some() {
-            self.first_starts.insert(bag, self.clock.now() - wall);
+            self.first_starts.insert(bag, self.shared.clock.now() - wall);
         }
     }
 }

@@ -111,26 +111,26 @@ impl Driver {
     fn prepare(&mut self, job: JobId, task: TaskId, attempt: u32, bag: BagHeader, checkpoint: Option<Checkpoint>) {
         let at_hand = if checkpoint.is_none() { self.work.like_example(task, attempt) } else { None };
         // Nothing more of it begins when its submitter is thrown out or the owner objects.
-        if let Some(prepared) = at_hand.filter(|it| self.supplies.objection(&it.manifest.label()).is_none()) {
+        if let Some(prepared) = at_hand.filter(|it| self.shared.supplies.objection(&it.manifest.label()).is_none()) {
             let event = self.ready(job, task, prepared);
-            return self.follow_ups.push_back(event.into());
+            return self.shared.events.follow_up(event);
         }
         let origin = supplies::origin(self.peer(), task.bag, &bag.submitter);
-        let known = self.manifests.get(task.bag);
-        let supplies = self.supplies.clone();
-        let checkpoint = checkpoint.map(|checkpoint| (checkpoint, self.owner.settings.get().limits.checkpoint.0));
+        let known = self.shared.manifests.get(task.bag);
+        let supplies = self.shared.supplies.clone();
+        let checkpoint = checkpoint.map(|checkpoint| (checkpoint, self.shared.settings.get().limits.checkpoint.0));
         let prepare = async move {
             let preparation = task::prepare(&supplies, task, attempt, &bag, known, checkpoint, &origin).await;
             Done::Prepared { job, task, preparation }
         };
-        let under_way = self.jobs.spawn(prepare, Done::Prepared { job, task, preparation: Preparation::lost() });
+        let under_way = self.shared.jobs.spawn(prepare, Done::Prepared { job, task, preparation: Preparation::lost() });
         self.work.jobs.insert(job, Stage::Preparing(under_way));
     }
 
     pub(super) fn prepared(&mut self, job: JobId, task: TaskId, preparation: Preparation) {
         self.checkpoints_unsigned += u64::from(preparation.planted);
         if let Some(manifest) = preparation.manifest {
-            self.manifests.remember(task.bag, manifest);
+            self.shared.manifests.remember(task.bag, manifest);
         }
         if !self.work.jobs.contains_key(&job) {
             // Forgotten the moment it was ready.
@@ -166,7 +166,7 @@ impl Driver {
         let Some(mut prepared) = ready else {
             return self.not_taken(slot, job, task, anyhow::anyhow!("it has to be prepared").into(), None);
         };
-        let most = self.owner.settings.get().limits.task_time.0;
+        let most = self.shared.settings.get().limits.task_time.0;
         let limit = &mut prepared.job.time_limit;
         *limit = Some(limit.map_or(most, |of_bag| of_bag.min(most)));
         match self.workers.append(slot, &prepared.job) {
@@ -184,12 +184,12 @@ impl Driver {
         error: PrepareError,
         prepared: Option<Box<Prepared>>,
     ) {
-        self.follow_ups.push_back(WorkEvent::Ended { slot, job, wall: None, outcome: None }.into());
+        self.shared.events.follow_up(WorkEvent::Ended { slot, job, wall: None, outcome: None });
         self.cannot_run(job, task, error, prepared);
     }
 
     fn cannot_run(&mut self, job: JobId, task: TaskId, error: PrepareError, prepared: Option<Box<Prepared>>) {
-        let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
+        let (blobs, speed_mops) = (self.shared.supplies.blobs.clone(), self.shared.config.speed_mops);
         let takes_small = self.pins.takes_small_outputs();
         self.collect(job, task, move || {
             drop(prepared);
@@ -201,7 +201,7 @@ impl Driver {
     fn collect(&mut self, job: JobId, task: TaskId, collect: impl FnOnce() -> Collected + Send + 'static) {
         self.work.jobs.insert(job, Stage::Keeping);
         let collected = move || Done::Collected { job, task, collected: collect() };
-        self.jobs.spawn_blocking(collected, Done::Collected { job, task, collected: Collected::not_started() });
+        self.shared.jobs.spawn_blocking(collected, Done::Collected { job, task, collected: Collected::not_started() });
     }
 
     pub(super) fn collected(&mut self, job: JobId, task: TaskId, collected: Collected) {
@@ -226,7 +226,7 @@ impl Driver {
         for Given { job, prepared, .. } in back {
             self.work.jobs.insert(job, Stage::Ready(prepared));
         }
-        self.follow_ups.push_back(WorkEvent::TakenBack { slot, jobs }.into());
+        self.shared.events.follow_up(WorkEvent::TakenBack { slot, jobs });
     }
 
     pub(super) fn worker_ended(&mut self, event: WorkerEvent) {
@@ -243,7 +243,7 @@ impl Driver {
         };
         let wall = Some(ended.wall);
         self.note_start(task.bag, ended.wall);
-        let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
+        let (blobs, speed_mops) = (self.shared.supplies.blobs.clone(), self.shared.config.speed_mops);
         let takes_small = self.pins.takes_small_outputs();
         let codes = &prepared.manifest.success_codes;
         let untouched = takes_small.then(|| ended::collect_untouched(&blobs, &prepared.job, codes, &ended, speed_mops));
@@ -263,7 +263,7 @@ impl Driver {
             Some(Stage::Preparing(under_way)) => under_way.abort(),
             Some(Stage::Ready(prepared)) => self.discard(Some(prepared)),
             // Released when all that was ordered with this is carried out.
-            Some(Stage::Kept(pin)) => self.follow_up_pins.push(pin),
+            Some(Stage::Kept(pin)) => self.shared.events.pin(pin),
             Some(Stage::Keeping) | None => {}
         }
     }
@@ -275,7 +275,7 @@ impl Driver {
                 drop(prepared);
                 Done::Discarded
             };
-            self.jobs.spawn_blocking(remove, Done::Discarded);
+            self.shared.jobs.spawn_blocking(remove, Done::Discarded);
         }
     }
 

@@ -35,22 +35,22 @@ pub(super) struct Measuring {
 impl Driver {
     pub(super) fn run_first_task(&mut self, bag: BagId, time_limit: Duration) {
         let Some(header) = self.peer().bag(bag).map(|view| view.bag) else {
-            return self.follow_ups.push_back(Event::FirstTaskEnded { bag, first: FirstTask::Nothing });
+            return self.shared.events.follow_up(Event::FirstTaskEnded { bag, first: FirstTask::Nothing });
         };
-        let (known, supplies) = (self.manifests.get(bag), self.supplies.clone());
+        let (known, supplies) = (self.shared.manifests.get(bag), self.shared.supplies.clone());
         let here = Origin { bag, key: None, sources: Vec::new() };
         let prepare = async move {
             let preparation = task::prepare(&supplies, TaskId { bag, index: 0 }, 0, &header, known, None, &here).await;
             Done::MeasurePrepared { bag, preparation }
         };
         let lost = Done::MeasurePrepared { bag, preparation: Preparation::lost() };
-        let stage = Stage::Preparing(self.jobs.spawn(prepare, lost));
+        let stage = Stage::Preparing(self.shared.jobs.spawn(prepare, lost));
         self.measuring = Measuring { bag: Some(bag), time_limit, stage };
     }
 
     pub(super) fn measure_prepared(&mut self, id: Id, bag: BagId, preparation: Preparation) {
         if let Some(manifest) = preparation.manifest {
-            self.manifests.remember(bag, manifest);
+            self.shared.manifests.remember(bag, manifest);
         }
         if !matches!(&self.measuring.stage, Stage::Preparing(job) if job.id() == id) {
             return self.discard(preparation.result.ok());
@@ -92,14 +92,14 @@ impl Driver {
         };
         let Some(bag) = self.measuring.bag else { return };
         self.note_start(bag, ended.wall);
-        let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
+        let (blobs, speed_mops) = (self.shared.supplies.blobs.clone(), self.shared.config.speed_mops);
         let collect = move || {
             let codes = &prepared.manifest.success_codes;
             let collected = ended::collect(&blobs, true, Some(&prepared.job), codes, &ended, speed_mops);
             Done::Measured { bag, cpu: ended.cpu, collected }
         };
         let lost = Done::Measured { bag, cpu: Duration::ZERO, collected: Collected::not_started() };
-        self.jobs.spawn_blocking(collect, lost);
+        self.shared.jobs.spawn_blocking(collect, lost);
     }
 
     /// `collected` pins the output until the peer's record does.
@@ -130,7 +130,7 @@ impl Driver {
             Stage::Preparing(job) => {
                 job.abort();
                 self.measuring = Measuring::default();
-                self.follow_ups.push_back(Event::FirstTaskEnded { bag, first: FirstTask::Nothing });
+                self.shared.events.follow_up(Event::FirstTaskEnded { bag, first: FirstTask::Nothing });
             }
             // Its end comes as an event.
             Stage::Running(_) => {

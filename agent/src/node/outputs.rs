@@ -30,16 +30,18 @@ async fn keep(supplies: &Supplies, wanted: Wanted) -> Result<Fetched, PrepareErr
 impl Driver {
     pub(super) fn fetch_output(&mut self, fetch: FetchId, wanted: Wanted) {
         let hash = Hash::from_bytes(wanted.output.0);
-        let pin = Pin::new(&self.supplies.blobs, hash);
-        let is_here =
-            || self.supplies.blobs.is_durable(hash) && self.supplies.blobs.len(hash) == Some(wanted.output_bytes);
+        let pin = Pin::new(&self.shared.supplies.blobs, hash);
+        let is_here = || {
+            self.shared.supplies.blobs.is_durable(hash)
+                && self.shared.supplies.blobs.len(hash) == Some(wanted.output_bytes)
+        };
         if !wanted.unfinished && is_here() {
             // Executed here, or like another that is here.
-            self.follow_up_pins.push(pin);
-            self.follow_ups.push_back(Event::FetchEnded { fetch, end: FetchEnd::Here { checkpoint: None } });
+            self.shared.events.pin(pin);
+            self.shared.events.follow_up(Event::FetchEnded { fetch, end: FetchEnd::Here { checkpoint: None } });
             return;
         }
-        let supplies = self.supplies.clone();
+        let supplies = self.shared.supplies.clone();
         let bytes = wanted.output_bytes;
         let get = async move {
             let kept = match keep(&supplies, wanted).await {
@@ -56,7 +58,7 @@ impl Driver {
             };
             Done::OutputKept { fetch, kept }
         };
-        let job = self.jobs.spawn(get, Done::OutputKept { fetch, kept: Err(FetchEnd::NotHad) });
+        let job = self.shared.jobs.spawn(get, Done::OutputKept { fetch, kept: Err(FetchEnd::NotHad) });
         self.fetches.0.insert(fetch, job);
     }
 
@@ -88,6 +90,6 @@ impl Driver {
     pub(super) fn tidy_partial_blobs(&self) {
         let held: BTreeSet<BagId> = self.peer().held().into_iter().map(|held| held.bag).collect();
         let is_open = |bag| self.peer().bag(bag).is_some_and(|bag| bag.closed.is_none());
-        self.supplies.blobs.tidy_partials(Instant::now(), |bag| held.contains(&bag) || is_open(bag));
+        self.shared.supplies.blobs.tidy_partials(Instant::now(), |bag| held.contains(&bag) || is_open(bag));
     }
 }

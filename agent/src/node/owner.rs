@@ -8,7 +8,7 @@ use idlewood_blobs::Blobs;
 use idlewood_machine::policy::{Facts, Input, Judgement, Orders, OwnerSettings, Pause};
 use idlewood_machine::{Event, WorkEvent};
 use idlewood_overlay::Time;
-use idlewood_sensing::{Reading, Watch, cpu, memory, power, programs};
+use idlewood_sensing::{Reading, Watch, cpu, power, programs};
 use idlewood_units::ByteSize;
 use idlewood_units::clock::wall_now;
 use jiff::Zoned;
@@ -30,14 +30,11 @@ const ROOM_BYTES_MIN: u64 = 1 << 20;
 pub(super) struct Owner {
     watch: Watch,
     meter: cpu::Meter,
-    pub(super) settings: Current,
     pause: PauseFile,
     on_battery: bool,
     foreign_cpu: Option<f64>,
     program: Option<String>,
     disk_room: f64,
-    /// What tasks get of this machine's memory where the owner says nothing.
-    memory_share: ByteSize,
     sampled: Option<Time>,
     pub(super) reclaims: Reclaims,
     /// Counts judgements, to tell the present stop from those before.
@@ -45,17 +42,15 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    pub(super) fn new(watch: Watch, settings: Current, pause: PauseFile) -> Self {
+    pub(super) fn new(watch: Watch, pause: PauseFile) -> Self {
         Self {
             watch,
             meter: cpu::Meter::default(),
-            settings,
             pause,
             on_battery: false,
             foreign_cpu: None,
             program: None,
             disk_room: 1.0,
-            memory_share: memory::share(Path::new("/proc")),
             sampled: None,
             reclaims: Reclaims::default(),
             stops: 0,
@@ -77,11 +72,6 @@ impl Owner {
         self.pause.save(pause, now, wall_now());
     }
 
-    /// Most memory for all tasks together while the owner is there or away.
-    pub(super) fn memory_cap_while(&self, in_use: bool) -> ByteSize {
-        self.settings.get().limits.memory_now(in_use).unwrap_or(self.memory_share)
-    }
-
     pub(super) fn facts(&self) -> Facts {
         let input = match self.watch.last_input() {
             None => Input::Unknown,
@@ -100,16 +90,16 @@ impl Owner {
 
     /// Looks at everything but input: whether the settings have changed. What cannot be read does not hold tasks up; `idlewood doctor`
     /// tells.
-    fn sample(&mut self, now: Time, workers: &[u32]) -> bool {
+    fn sample(&mut self, settings: &mut Current, now: Time, workers: &[u32]) -> bool {
         self.sampled = Some(now);
-        let is_set = self.settings.refresh();
+        let is_set = settings.refresh();
         if is_set {
-            tracing::info!(path = %self.settings.path().display(), "the settings have changed");
+            tracing::info!(path = %settings.path().display(), "the settings have changed");
         }
         self.on_battery = power::on_battery(Path::new(power::POWER_SUPPLY)).unwrap_or(false);
         let proc = Path::new("/proc");
-        self.program = programs::running(proc, &self.settings.get().owner.programs).map(str::to_owned);
-        if !self.watch.is_file() && self.settings.get().owner.foreign_cpu_percent.get() < 100 {
+        self.program = programs::running(proc, &settings.get().owner.programs).map(str::to_owned);
+        if !self.watch.is_file() && settings.get().owner.foreign_cpu_percent.get() < 100 {
             let since_start = now.since(Time::ZERO);
             self.foreign_cpu = self.meter.sample(proc, std::process::id(), workers, since_start).unwrap_or(None);
         } else {
@@ -130,7 +120,7 @@ fn disk_room(blobs: &Blobs) -> f64 {
 impl Driver {
     /// Tells the machine what is known of the owner. To be called at least every second, and at input.
     pub(super) fn look_at_owner(&mut self) {
-        let now = self.clock.now();
+        let now = self.shared.clock.now();
         if self.owner.sampled.is_none_or(|sampled| now.since(sampled) >= SAMPLE_EVERY) {
             self.sample_owner(now);
         }
@@ -142,15 +132,15 @@ impl Driver {
         let mut workers = self.workers.worker_pids();
         workers.extend(self.measurer.worker_pids());
         let owner = &mut self.owner;
-        let is_set = owner.sample(now, &workers);
-        let Settings { limits, bags, .. } = owner.settings.get();
-        bags.clone_into(&mut self.supplies.bags.lock().unwrap_or_else(PoisonError::into_inner));
-        self.supplies.blobs.set_quota(limits.disk.0);
-        owner.disk_room = disk_room(&self.supplies.blobs);
+        let is_set = owner.sample(&mut self.shared.settings, now, &workers);
+        let Settings { limits, bags, .. } = self.shared.settings.get();
+        bags.clone_into(&mut self.shared.supplies.bags.lock().unwrap_or_else(PoisonError::into_inner));
+        self.shared.supplies.blobs.set_quota(limits.disk.0);
+        owner.disk_room = disk_room(&self.shared.supplies.blobs);
         self.keep_to_limits();
         self.withdraw_unwanted();
         if is_set {
-            self.feed(Event::OwnerSet(OwnerSettings::from(self.owner.settings.get())));
+            self.feed(Event::OwnerSet(OwnerSettings::from(self.shared.settings.get())));
         }
     }
 
@@ -167,14 +157,14 @@ impl Driver {
 
     /// Most memory for all tasks together now.
     pub(super) fn memory_cap(&self) -> ByteSize {
-        self.owner.memory_cap_while(self.machine.owner().is_in_use())
+        self.shared.memory_cap(self.machine.owner().is_in_use())
     }
 
     /// What holds of memory and the line, by whether the owner is there.
     fn keep_to_limits(&mut self) {
-        let (upload, download) = self.owner.settings.get().limits.rates_now(self.machine.owner().is_in_use());
-        self.net.rates().upload.set(upload.map(|rate| rate.0));
-        self.net.rates().download.set(download.map(|rate| rate.0));
+        let (upload, download) = self.shared.settings.get().limits.rates_now(self.machine.owner().is_in_use());
+        self.shared.net.rates().upload.set(upload.map(|rate| rate.0));
+        self.shared.net.rates().download.set(download.map(|rate| rate.0));
         self.keep_to_memory();
     }
 
@@ -201,7 +191,7 @@ impl Driver {
 
     /// Tells the machine how much memory tasks may take.
     fn keep_to_memory(&mut self) {
-        self.follow_ups.push_back(WorkEvent::MemoryMax(self.memory_cap().0).into());
+        self.shared.events.follow_up(WorkEvent::MemoryMax(self.memory_cap().0));
     }
 
     /// Measures how long the workers that run tasks take to stop.
@@ -215,7 +205,7 @@ impl Driver {
             let took = reclaim::wait_until_stopped(Path::new("/proc"), &workers, from);
             Done::Reclaimed { stop, took }
         };
-        self.jobs.spawn_blocking(watch, Done::Discarded);
+        self.shared.jobs.spawn_blocking(watch, Done::Discarded);
     }
 
     /// Records how long a reclaim took, unless another judgement came meanwhile.

@@ -17,8 +17,8 @@ pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 impl Driver {
     /// Packs the checkpoints of these tasks, which stand still: what a task does after that would be lost.
     pub(super) fn keep_checkpoints(&mut self, stop: u64, bag: BagId, tasks: IntervalSet) {
-        let (homes, blobs) = (self.supplies.homes.clone(), self.supplies.blobs.clone());
-        let bytes_max = self.owner.settings.get().limits.checkpoint.0;
+        let (homes, blobs) = (self.shared.supplies.homes.clone(), self.shared.supplies.blobs.clone());
+        let bytes_max = self.shared.settings.get().limits.checkpoint.0;
         let pack = move || {
             let kept = checkpoints::keep(homes.checkpoints(), bag, &tasks, &blobs, bytes_max).unwrap_or_else(|error| {
                 tracing::warn!(%bag, %error, "tasks go back without their checkpoints");
@@ -27,7 +27,7 @@ impl Driver {
             Done::CheckpointsKept { stop, bag, kept }
         };
         self.packing += 1;
-        self.jobs.spawn_blocking(pack, Done::CheckpointsKept { stop, bag, kept: Kept::new() });
+        self.shared.jobs.spawn_blocking(pack, Done::CheckpointsKept { stop, bag, kept: Kept::new() });
     }
 
     /// Tells the peer, which hands the tasks back unless some went on meanwhile.
@@ -47,8 +47,8 @@ impl Driver {
 
     /// Removes a checkpoint that a worker may still have open.
     fn set_aside(&mut self, task: TaskId) {
-        let path = checkpoints::path(self.supplies.homes.checkpoints(), task);
-        let moved = tempfile::tempdir_in(self.supplies.homes.scratch()).and_then(|aside| {
+        let path = checkpoints::path(self.shared.supplies.homes.checkpoints(), task);
+        let moved = tempfile::tempdir_in(self.shared.supplies.homes.scratch()).and_then(|aside| {
             fs::rename(&path, aside.path().join("checkpoint"))?;
             // What it has of the task is not for its own way of removing.
             Ok(aside.keep())
@@ -61,7 +61,7 @@ impl Driver {
                     }
                     Done::Discarded
                 };
-                self.jobs.spawn_blocking(remove, Done::Discarded);
+                self.shared.jobs.spawn_blocking(remove, Done::Discarded);
             }
             Err(error) => {
                 tracing::warn!(%error, path = %path.display(), "a checkpoint that went elsewhere stays here, too")
@@ -71,7 +71,7 @@ impl Driver {
 
     /// Tells the peer of the checkpoints of tasks that began in an earlier life.
     pub(super) fn find_checkpoints(&mut self) {
-        match checkpoints::found(self.supplies.homes.checkpoints()) {
+        match checkpoints::found(self.shared.supplies.homes.checkpoints()) {
             Ok(found) => {
                 for (bag, tasks) in found {
                     self.feed(Event::CheckpointsFound { bag, tasks });
@@ -83,13 +83,13 @@ impl Driver {
 
     /// Removes what tasks left that are not to run here any more.
     pub(super) fn sweep_checkpoints(&mut self) {
-        let (homes, held) = (self.supplies.homes.clone(), self.peer().unfinished());
+        let (homes, held) = (self.shared.supplies.homes.clone(), self.peer().unfinished());
         let sweep = move || {
             if let Err(error) = homes.sweep_checkpoints(&held) {
                 tracing::warn!(%error, "not all old checkpoints could be removed");
             }
             Done::Discarded
         };
-        self.jobs.spawn_blocking(sweep, Done::Discarded);
+        self.shared.jobs.spawn_blocking(sweep, Done::Discarded);
     }
 }

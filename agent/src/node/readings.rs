@@ -14,7 +14,7 @@ use crate::handle::{Page, Refusal, Reply, answer};
 impl Driver {
     /// Answers beside the loop: the entries are in the manifest, which may have to be read.
     pub(super) fn results(&mut self, bag: BagId, page: Page, reply: Reply<Vec<idlewood_api::TaskResult>>) {
-        let (known, blobs) = (self.manifests.get(bag), self.supplies.blobs.clone());
+        let (known, blobs) = (self.shared.manifests.get(bag), self.shared.supplies.blobs.clone());
         let reader = self.store.reader();
         let look = move || {
             let manifest = match pins::manifest(known, &blobs, bag) {
@@ -42,7 +42,7 @@ impl Driver {
             answer(reply, read.map(|()| views));
             Done::ManifestRead { bag, manifest }
         };
-        self.answers.spawn_blocking(look, Done::ManifestRead { bag, manifest: None });
+        self.shared.answers.spawn_blocking(look, Done::ManifestRead { bag, manifest: None });
     }
 
     /// The output of a task that is over, where it is in the record of its result; else the hash of the blob that it is.
@@ -59,7 +59,7 @@ impl Driver {
             answer(reply, found);
             Done::Discarded
         };
-        self.answers.spawn_blocking(look, Done::Discarded);
+        self.shared.answers.spawn_blocking(look, Done::Discarded);
     }
 
     /// What another machine needs to go on with a bag.
@@ -95,13 +95,14 @@ impl Driver {
             answer(reply, ticket);
             Done::Discarded
         };
-        self.answers.spawn_blocking(look, Done::Discarded);
+        self.shared.answers.spawn_blocking(look, Done::Discarded);
     }
 
     /// What machines signed of a bag's results.
     pub(super) fn receipts(&mut self, bag: BagId, reply: Reply<Vec<idlewood_api::Receipt>>) {
         let reader = self.store.reader();
-        let (known, blobs, gate) = (self.manifests.get(bag), self.supplies.blobs.clone(), self.gate.clone());
+        let (known, blobs, gate) =
+            (self.shared.manifests.get(bag), self.shared.supplies.blobs.clone(), self.shared.supplies.gate.clone());
         let read = move || {
             let missing = || Refusal::Unavailable(format!("the manifest of bag {bag} is missing on this disk"));
             let manifest = pins::manifest(known, &blobs, bag).and_then(|known| known.ok_or_else(missing));
@@ -119,6 +120,6 @@ impl Driver {
             answer(reply, Ok(views.collect()));
             Done::ManifestRead { bag, manifest: Some(manifest) }
         };
-        self.answers.spawn_blocking(read, Done::ManifestRead { bag, manifest: None });
+        self.shared.answers.spawn_blocking(read, Done::ManifestRead { bag, manifest: None });
     }
 }

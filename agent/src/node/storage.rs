@@ -70,10 +70,10 @@ impl Driver {
     /// Tries again to read unreadable manifests, in blocking threads.
     pub(super) fn read_unread(&mut self) {
         for bag in self.pins.begin_reading() {
-            let blobs = self.supplies.blobs.clone();
+            let blobs = self.shared.supplies.blobs.clone();
             let read = move || Done::ManifestRetried { bag, manifest: manifest(None, &blobs, bag) };
             let stopped = || Refusal::Unavailable("the agent stops".to_owned());
-            self.answers.spawn_blocking(read, Done::ManifestRetried { bag, manifest: Err(stopped()) });
+            self.shared.answers.spawn_blocking(read, Done::ManifestRetried { bag, manifest: Err(stopped()) });
         }
     }
 
@@ -100,6 +100,6 @@ impl Driver {
                 self.pins.close(bag);
             }
         }
-        self.manifests.remember(bag, manifest);
+        self.shared.manifests.remember(bag, manifest);
     }
 }

@@ -28,20 +28,21 @@ impl Driver {
             let why = format!("{ACCEPTING_MAX} submissions are being taken already: submit it again in a moment");
             return answer(reply, Err(Refusal::Unavailable(why)));
         }
-        if request.native && request.work_mops.is_none() && !self.supplies.confines_natives {
+        if request.native && request.work_mops.is_none() && !self.shared.supplies.confines_natives {
             let why = "no native program can be confined on this machine (idlewood doctor says why), so that the first task \
                        cannot show how long one takes: say it with --work";
             return answer(reply, Err(Refusal::Conflict(why.to_owned())));
         }
         self.accepting += 1;
-        let (blobs, gate, me) = (self.supplies.blobs.clone(), self.gate.clone(), self.peer().me().peer);
+        let (blobs, gate, me) =
+            (self.shared.supplies.blobs.clone(), self.shared.supplies.gate.clone(), self.peer().me().peer);
         let take = async move {
             let result = tokio::task::spawn_blocking(move || submission::accept(&blobs, &gate, me, request)).await;
             let result =
                 result.unwrap_or_else(|error| Err(Refusal::Unavailable(format!("the bag could not be kept: {error}"))));
             Done::Accepted { result: result.map(Box::new), reply }
         };
-        self.jobs.spawn(take, Done::AcceptLost);
+        self.shared.jobs.spawn(take, Done::AcceptLost);
     }
 
     /// Hands the bag to the peer; whoever submitted it hears of it when that is durable too.
@@ -56,7 +57,7 @@ impl Driver {
         }
         self.pins.learn(submission.id, Some(&manifest));
         drop(pins);
-        self.manifests.remember(submission.id, manifest);
+        self.shared.manifests.remember(submission.id, manifest);
         self.submitting.insert(submission.id, reply);
         self.feed(Event::Submitted(submission));
     }
@@ -135,12 +136,12 @@ impl Driver {
             (_, None) if rerun_tasks.is_empty() => format!("no task of bag {bag} has failed"),
             (_, Some(_)) if rerun_tasks.is_empty() => format!("none of these tasks of bag {bag} is over"),
             _ => {
-                let blobs = self.supplies.blobs.clone();
+                let blobs = self.shared.supplies.blobs.clone();
                 // A damaged former output may be why they run again.
                 self.pins.output_blobs(bag, &rerun_tasks).into_iter().for_each(|hash| blobs.doubt(hash));
                 let look =
                     move || Done::RerunReady { bag, tasks, needs: rerun::needs(&blobs, bag).map(Box::new), reply };
-                self.answers.spawn_blocking(look, Done::Discarded);
+                self.shared.answers.spawn_blocking(look, Done::Discarded);
                 return;
             }
         };

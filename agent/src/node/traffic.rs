@@ -21,23 +21,21 @@ impl Driver {
     /// The driver has done what it was woken for: results that wait leave.
     pub(super) fn end_turn(&mut self) {
         loop {
-            let mut effects = std::mem::take(&mut self.effects);
+            self.settle();
+            let mut effects = Vec::new();
             self.machine.end_turn(&mut effects);
-            for effect in effects.drain(..) {
-                self.carry_out(effect);
+            if effects.is_empty() {
+                return;
             }
-            self.effects = effects;
-            // There was no room for results.
-            let Some(event) = self.follow_ups.pop_front() else { return };
-            self.feed(event);
+            effects.into_iter().for_each(|effect| self.carry_out(effect));
         }
     }
 
     /// Signs and sends results.
     pub(super) fn send_results(&mut self, to: Member, bag: BagId, executor: Speaker, results: Vec<TaskResult>) {
-        let Some(manifest) = self.manifests.get(bag) else { return self.look_for_manifest(bag, &to) };
-        let batch = Batch::new(&receipts::statements(self.grid, bag, &manifest, &results));
-        let signature = Some(self.gate.sign_results(&batch).to_vec());
+        let Some(manifest) = self.shared.manifests.get(bag) else { return self.look_for_manifest(bag, &to) };
+        let batch = Batch::new(&receipts::statements(self.shared.gate().grid(), bag, &manifest, &results));
+        let signature = Some(self.shared.gate().sign_results(&batch).to_vec());
         self.send(to, Message::Results { bag, executor, results, signature });
     }
 
@@ -45,15 +43,15 @@ impl Driver {
     pub(super) fn send(&mut self, to: Member, message: Message) {
         let bytes = message.encode();
         if matches!(message, Message::Overlay(_)) {
-            self.net.send_of_tree(&to, bytes);
-        } else if !self.net.send(&to, bytes) {
-            self.follow_ups.push_back(Event::Unsent { to, message }.into());
+            self.shared.net.send_of_tree(&to, bytes);
+        } else if !self.shared.net.send(&to, bytes) {
+            self.shared.events.follow_up(Event::Unsent { to, message });
         }
     }
 
     /// The manifest is needed and not at hand.
     fn look_for_manifest(&mut self, bag: BagId, submitter: &Contact) {
-        let (supplies, origin) = (self.supplies.clone(), supplies::origin(self.peer(), bag, submitter));
+        let (supplies, origin) = (self.shared.supplies.clone(), supplies::origin(self.peer(), bag, submitter));
         let look = async move {
             let manifest = signed::manifest_alone(&supplies, bag, &origin).await;
             let manifest = manifest.inspect_err(
@@ -61,7 +59,7 @@ impl Driver {
             );
             Done::ManifestRead { bag, manifest: manifest.ok().map(Arc::new) }
         };
-        self.jobs.spawn(look, Done::ManifestRead { bag, manifest: None });
+        self.shared.jobs.spawn(look, Done::ManifestRead { bag, manifest: None });
     }
 
     /// A message as the peer may hear it: results of this machine's bags if their executor signed them, each with what
@@ -77,12 +75,12 @@ impl Driver {
         if is_foreign || results.is_empty() {
             return Some(Message::Results { bag, executor, results, signature });
         }
-        let Some(manifest) = self.manifests.get(bag) else {
+        let Some(manifest) = self.shared.manifests.get(bag) else {
             let here = self.peer().me().clone();
             self.look_for_manifest(bag, &here);
             return None;
         };
-        if !receipts::prove(self.grid, bag, &manifest, from, &mut results, signature.as_deref()) {
+        if !receipts::prove(self.shared.gate().grid(), bag, &manifest, from, &mut results, signature.as_deref()) {
             self.results_unsigned += results.len() as u64;
             tracing::info!(%bag, ?from, "results that their machine did not sign");
             return None;
@@ -95,7 +93,7 @@ impl Driver {
     /// again.
     fn leave_what_has_no_room(&self, results: &mut Vec<TaskResult>) {
         let bytes: u64 = results.iter().map(|result| result.content_bytes() as u64).sum();
-        if bytes > 0 && self.supplies.blobs.make_room_in_records(bytes).is_err() {
+        if bytes > 0 && self.shared.supplies.blobs.make_room_in_records(bytes).is_err() {
             // Machines say them again and again: that there is no room is told as the owner's state, once.
             tracing::debug!(bytes, "there is no room for small outputs, which stay where they are");
             results.retain(|result| result.content.is_none());

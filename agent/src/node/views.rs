@@ -37,7 +37,7 @@ impl Driver {
             Command::Ticket(id, results, reply) => self.ticket(&id, results, reply),
             Command::Remove(id, reply) => self.remove(&id, reply),
             Command::Pause(for_, reply) => {
-                let pause = Pause { until: for_.map(|for_| self.clock.now() + for_) };
+                let pause = Pause { until: for_.map(|for_| self.shared.clock.now() + for_) };
                 self.order_and_answer(Orders { pause: Some(pause), ..self.machine.owner().orders() }, reply);
             }
             Command::Resume(reply) => self.order_and_answer(Orders::default(), reply),
@@ -55,7 +55,7 @@ impl Driver {
     // ---- this machine ----
 
     fn wall(&self, time: Time) -> String {
-        iso(wall_now() - self.clock.now().since(time))
+        iso(wall_now() - self.shared.clock.now().since(time))
     }
 
     fn disbelieved(&self) -> idlewood_api::Disbelieved {
@@ -74,7 +74,7 @@ impl Driver {
         let owner = self.machine.owner();
         let overlay = self.peer().overlay_view();
         let platform = self.peer().platform();
-        let counters = self.net.counters();
+        let counters = self.shared.net.counters();
         let running: Vec<idlewood_api::RunningTask> = self
             .peer()
             .running()
@@ -88,8 +88,8 @@ impl Driver {
             })
             .collect();
         let judgement = owner.judgement();
-        let now = self.clock.now();
-        let (settings, facts) = (self.owner.settings.get(), self.owner.facts());
+        let now = self.shared.clock.now();
+        let (settings, facts) = (self.shared.settings.get(), self.owner.facts());
         let change = reasons::what_would_change(judgement, now, &Zoned::now(), settings, &facts, owner.orders());
         let changed = self.activity.since.max(judgement.since);
         let (activity, since) = match (judgement.cpu_percent, running.is_empty()) {
@@ -112,7 +112,7 @@ impl Driver {
             membership: membership(overlay.state()).to_owned(),
             // One machine of a grid may refuse whom the others let in.
             refused: (overlay.state() != State::Member)
-                .then(|| self.gate.refused_as())
+                .then(|| self.shared.gate().refused_as())
                 .flatten()
                 .map(|refused| refused.to_string()),
             listen: vec![self.listen.to_string()],
@@ -123,25 +123,25 @@ impl Driver {
             until,
             finishing: owner.orders().finish,
             cpu_percent: judgement.cpu_percent,
-            settings_error: self.owner.settings.error().map(ToString::to_string),
+            settings_error: self.shared.settings.error().map(ToString::to_string),
             reclaims: self.owner.reclaims.view(),
             disk: self.disk(),
             resting_until: self.peer().resting_until().map(|until| iso(wall_now() + until.since(now))),
-            slots: self.config.slots,
-            speed_mops: self.config.speed_mops,
+            slots: self.shared.config.slots,
+            speed_mops: self.shared.config.speed_mops,
             grid_machines: overlay.root().map_or(1, |root| root.count),
             grid_height: overlay.root().map_or(0, |root| root.height),
             grid_speed_mops: platform.speed_mops,
             grid_maximum_stretch: platform.maximum_stretch,
             running,
             held: held.collect(),
-            grid: self.gate.name().map(|name| idlewood_api::GridView {
+            grid: self.shared.gate().name().map(|name| idlewood_api::GridView {
                 name,
-                id: hex::encode(self.grid.0),
-                role: self.gate.role(),
-                certificate_expires: iso_s(self.gate.expires_s()),
+                id: hex::encode(self.shared.gate().grid().0),
+                role: self.shared.gate().role(),
+                certificate_expires: iso_s(self.shared.gate().expires_s()),
             }),
-            admissions: self.gate.admissions(),
+            admissions: self.shared.gate().admissions(),
             bytes_sent: counters.bytes_sent,
             bytes_received: counters.bytes_received,
             requests_refused: counters.messages_refused,
@@ -164,13 +164,13 @@ impl Driver {
             downloads: self.downloads(),
             protocol_errors: counters.protocol_errors + self.malformed_messages,
             disbelieved: self.disbelieved(),
-            uptime_s: self.clock.now().as_secs_f64(),
+            uptime_s: self.shared.clock.now().as_secs_f64(),
         }
     }
 
     fn downloads(&self) -> idlewood_api::Downloads {
-        let downloads = self.supplies.fetcher.downloads();
-        let manifests = self.supplies.manifest_fetcher.downloads();
+        let downloads = self.shared.supplies.fetcher.downloads();
+        let manifests = self.shared.supplies.manifest_fetcher.downloads();
         let left_alone = downloads.left_alone.into_iter().map(|(machine, left)| idlewood_api::LeftAlone {
             machine: identity::to_libp2p(machine).to_string(),
             seconds: left.as_secs(),
@@ -178,14 +178,14 @@ impl Driver {
         idlewood_api::Downloads {
             under_way: (downloads.under_way + manifests.under_way) as u64,
             waiting: (downloads.waiting + manifests.waiting) as u64,
-            partial: self.supplies.blobs.partials().0 as u64,
+            partial: self.shared.supplies.blobs.partials().0 as u64,
             left_alone: left_alone.collect(),
             found_slow: downloads.found_slow,
         }
     }
 
     fn disk(&self) -> idlewood_api::Disk {
-        let blobs = &self.supplies.blobs;
+        let blobs = &self.shared.supplies.blobs;
         let (kept_bytes, limit_bytes) = blobs.kept_bytes();
         let free_bytes = blobs.disk_free_bytes().map_err(|error| tracing::warn!(%error, "statvfs")).ok();
         idlewood_api::Disk { used_bytes: blobs.used_bytes(), kept_bytes, limit_bytes, free_bytes }
@@ -210,7 +210,7 @@ impl Driver {
         neighbours[..below].reverse();
         idlewood_api::Peers {
             me: peer_view(overlay.me()),
-            position: hex::encode(overlay.me().key(self.grid).0),
+            position: hex::encode(overlay.me().key(self.shared.gate().grid()).0),
             is_root: overlay.is_root(),
             root: overlay.root().map(|root| peer_view(&root.contact)),
             depth: overlay.depth(node),
@@ -252,7 +252,7 @@ impl Driver {
     }
 
     pub(super) fn bag_view(&self, view: &BagView) -> idlewood_api::Bag {
-        let now = self.clock.now();
+        let now = self.shared.clock.now();
         let end = view.closed.map_or(now, |(_, at)| at);
         let elapsed_s = end.since(view.released).as_secs_f64();
         let measured = view.bag.task_mops > 0.0;
@@ -325,7 +325,7 @@ impl Driver {
             Refusal::Unavailable(format!("the manifest of bag {bag} {why}"))
         };
         let description = self.pins.description(bag).ok_or_else(missing)?;
-        let left_alone = self.supplies.fetcher.downloads().left_alone;
+        let left_alone = self.shared.supplies.fetcher.downloads().left_alone;
         let left_alone = |peer| left_alone.iter().find(|(alone, _)| *alone == peer).map(|(_, left)| left.as_secs());
         let placements =
             self.peer().placements(view.bag.id).into_iter().map(|(executor, ranges)| idlewood_api::Placement {

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::Driver;
 use crate::control::Control;
 use crate::node::done::Done;
+use crate::node::shared::Shared;
 
 /// Longest that leaving the grid may take.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(2500);
@@ -26,9 +27,9 @@ impl Driver {
     /// Tells the peer whom to join through: at once who is known by name, and the others when they have answered.
     pub(super) fn join_grid(&mut self) {
         for address in self.bootstrap.clone() {
-            let net = self.net.clone();
+            let net = self.shared.net.clone();
             let dialling = async move { Done::Bootstrapped(dial(&net, address).await) };
-            self.jobs.spawn(dialling, Done::Bootstrapped(None));
+            self.shared.jobs.spawn(dialling, Done::Bootstrapped(None));
         }
         self.tell_contacts();
     }
@@ -36,10 +37,10 @@ impl Driver {
     /// Everybody known by name: those that the user named, administrators, and the neighbours, of the last run while there
     /// are none.
     fn tell_contacts(&mut self) {
-        if self.gate.is_alone() {
+        if self.shared.gate().is_alone() {
             return;
         }
-        let told = self.bootstrap.iter().filter_map(idlewood_net::named_contact).chain(self.gate.contacts());
+        let told = self.bootstrap.iter().filter_map(idlewood_net::named_contact).chain(self.shared.gate().contacts());
         let contacts: Vec<Contact> = told.chain(self.neighbours.contacts()).collect();
         for contact in contacts {
             self.feed(Event::Bootstrap(contact));
@@ -48,7 +49,7 @@ impl Driver {
 
     /// After an absence the peer asks those it knew, and looks its place up anew.
     pub(super) fn notice_absence(&mut self) {
-        if let Some(away) = self.absence.look(self.clock.now()) {
+        if let Some(away) = self.absence.look(self.shared.clock.now()) {
             tracing::info!(away_s = away.as_secs(), "this agent did not run for a while; finding its place again");
             self.tell_contacts();
         }
@@ -111,20 +112,8 @@ impl Driver {
         self.leave(until.min(Instant::now() + LEAVE_TIMEOUT)).await;
         self.feed(idlewood_machine::Event::Closing);
 
-        let Self {
-            workers,
-            measurer,
-            work,
-            measuring,
-            jobs,
-            answers,
-            store,
-            store_events,
-            net,
-            mut net_events,
-            fatal,
-            ..
-        } = self;
+        let Self { shared, workers, measurer, work, measuring, store, store_events, mut net_events, fatal, .. } = self;
+        let Shared { jobs, answers, net, .. } = shared;
         // Nobody takes results any more: the writer must not wait for that.
         drop(store_events);
         let closing = tokio::task::spawn_blocking(move || store.close());
