@@ -21,6 +21,7 @@ mod packing;
 mod pause;
 mod pin;
 mod pins;
+mod presence;
 mod readings;
 mod receipts;
 mod reclaim;
@@ -206,6 +207,8 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let following = tokio::spawn(suspend::follow(suspend_sender));
     let pause = pause::PauseFile::new(directory.join("pause"));
     let probe = options.owner_probe.map_or(Probe::Sources, Probe::File);
+    let heartbeat = Duration::from_millis(config.overlay.heartbeat_ms);
+    let presence = presence::Presence::new(address, neighbours, bootstrap, heartbeat, clock.now());
     let mut driver = driver::Driver::new(driver::Parts {
         peer,
         shared: shared::Shared::new(clock, config, settings, net, supplies),
@@ -219,9 +222,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         commands: command_receiver,
         suspends,
         owner: owner::Owner::new(Watch::start(probe), pause),
-        listen: address,
-        neighbours,
-        bootstrap,
+        presence,
         pins,
     });
     let ran = driver.run().await;

@@ -1,7 +1,5 @@
 //! The task that owns the peer: turns the outside world into events, and effects into the outside world.
 
-mod presence;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -10,33 +8,39 @@ use idlewood_machine::Machine;
 use idlewood_machine::policy::Orders;
 use idlewood_net::NetEvent;
 use idlewood_overlay::Time;
-use idlewood_scheduler::{BagId, Effect, Event, Message, Notice, Peer};
-use idlewood_sensing::suspend::{Sleep, Suspend};
+use idlewood_scheduler::{BagId, Effect, Event, Notice, Peer};
+use idlewood_sensing::suspend::Suspend;
 use idlewood_store::{CommitError, CommitResult, Store};
 use idlewood_worker::{Pool, WorkerEvent};
-use libp2p::Multiaddr;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::Id;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use super::absence::Absence;
 use super::done::Done;
 use super::execution::Work;
 use super::measuring::Measuring;
-use super::neighbours::{self, Neighbours};
-use super::outputs::Fetches;
+use super::neighbours;
+use super::outputs::{self, Outputs};
 use super::owner::Owner;
-use super::packing;
+use super::packing::{self, Packing};
 use super::pins::Pins;
+use super::presence::Presence;
 use super::shared::Shared;
 use super::submissions::Ending;
+use super::traffic::{self, Traffic};
+use crate::control::Control;
 use crate::handle::{Command, Refusal, Reply, answer};
 
 /// How often time alone is looked at: absences, and what of the owner's policy depends on it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Ends of tasks, or of writes, that are handled before anything else is looked at.
 const AT_ONCE_MAX: usize = 64;
+/// Longest that leaving the grid may take.
+const LEAVE_TIMEOUT: Duration = Duration::from_millis(2500);
+/// Longest that everything from the signal on may take. Five seconds are promised, and the runtime takes up to one of
+/// them for threads that still block.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// What the driver is made of.
 pub(super) struct Parts {
@@ -53,9 +57,7 @@ pub(super) struct Parts {
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) suspends: mpsc::Receiver<Suspend>,
     pub(super) owner: Owner,
-    pub(super) listen: Multiaddr,
-    pub(super) neighbours: Neighbours,
-    pub(super) bootstrap: Vec<Multiaddr>,
+    pub(super) presence: Presence,
     pub(super) pins: Pins,
 }
 
@@ -89,38 +91,27 @@ pub(super) struct Driver {
     measure_events: mpsc::Receiver<WorkerEvent>,
     pub(super) commands: mpsc::Receiver<Command>,
     suspends: mpsc::Receiver<Suspend>,
-    sleep: Sleep,
     pub(super) owner: Owner,
-    pub(super) listen: Multiaddr,
-    neighbours: Neighbours,
-    bootstrap: Vec<Multiaddr>,
-    absence: Absence,
+    pub(super) presence: Presence,
+    pub(super) traffic: Traffic,
+    outputs: Outputs,
+    pub(super) packing: Packing,
     pub(super) pins: Pins,
     /// The last write to end has failed.
     pub(super) write_fails: bool,
     pub(super) work: Work,
-    /// Results of this machine's bags that came without their machine's signature.
-    pub(super) results_unsigned: u64,
     /// Checkpoints that tasks came with and that their submitters had not signed for them.
     pub(super) checkpoints_unsigned: u64,
-    /// Messages that came whole and are none.
-    pub(super) malformed_messages: u64,
     pub(super) measuring: Measuring,
-    pub(super) fetches: Fetches,
     pub(super) activity: Activity,
     /// Submissions that are being checked and kept.
     pub(super) accepting: usize,
-    /// Bags whose checkpoints are being packed.
-    pub(super) packing: usize,
     /// When the first task of a bag of this machine began to run here.
     pub(super) first_starts: BTreeMap<BagId, Time>,
     /// Submissions that wait to be durable.
     pub(super) submitting: BTreeMap<BagId, Reply<idlewood_api::Bag>>,
     /// Who cancels or removes a bag and waits until that is durable.
     pub(super) ending: BTreeMap<BagId, Vec<Ending>>,
-    left: bool,
-    /// The machine has finished, as it was told.
-    ends: bool,
     /// As the machine was told last.
     pub(super) was_busy: bool,
     /// The store is beyond use: the agent ends, and whoever supervises it starts it again.
@@ -133,8 +124,6 @@ impl Driver {
         let shared = parts.shared;
         let now = shared.clock.now();
         let activity = Activity { busy: false, since: now };
-        // Whoever is silent for longer than a heartbeat is asked whether it lives.
-        let absence = Absence::new(now, Duration::from_millis(shared.config.overlay.heartbeat_ms));
         Self {
             machine: Machine::new(parts.peer, &shared.config, shared.settings.get().into(), now),
             shared,
@@ -147,28 +136,21 @@ impl Driver {
             measure_events: parts.measure_events,
             commands: parts.commands,
             suspends: parts.suspends,
-            sleep: Sleep::default(),
             owner: parts.owner,
-            listen: parts.listen,
-            neighbours: parts.neighbours,
-            bootstrap: parts.bootstrap,
-            absence,
+            presence: parts.presence,
+            traffic: Traffic::default(),
+            outputs: Outputs::default(),
+            packing: Packing::default(),
             pins: parts.pins,
             write_fails: false,
             work,
-            results_unsigned: 0,
             checkpoints_unsigned: 0,
-            malformed_messages: 0,
             measuring: Measuring::default(),
-            fetches: Fetches::default(),
             activity,
             accepting: 0,
-            packing: 0,
             first_starts: BTreeMap::new(),
             submitting: BTreeMap::new(),
             ending: BTreeMap::new(),
-            left: false,
-            ends: false,
             was_busy: false,
             fatal: None,
         }
@@ -190,8 +172,8 @@ impl Driver {
         if let Some(pause) = self.owner.kept_pause(self.shared.clock.now()) {
             self.order(Orders { pause: Some(pause), finish: false });
         }
-        self.find_checkpoints();
-        self.join_grid();
+        self.packing.find(&mut self.shared);
+        self.presence.join(&mut self.shared);
         self.feed(Event::DeadlineReached);
         while self.turn(&mut wakes).await {}
         Ok(())
@@ -209,11 +191,13 @@ impl Driver {
             () = self.owner.input() => self.look_at_owner(),
             _ = wakes.look.tick() => {
                 self.look_at_owner();
-                self.notice_absence();
-                self.tidy_partial_blobs();
+                self.presence.notice_absence(&mut self.shared);
+                outputs::tidy_partial_blobs(&self.shared.supplies.blobs, self.machine.peer());
             }
-            Some(suspend) = self.suspends.recv() => self.suspend(suspend),
-            () = sleep_until(self.sleep.release_at()) => self.sleep.release(),
+            Some(suspend) = self.suspends.recv() => {
+                self.presence.suspend(suspend, self.machine.peer(), &mut self.shared);
+            }
+            () = sleep_until(self.presence.release_at()) => self.presence.release(),
             // Tasks may end faster than the disk takes their results: then the workers wait, and not ever more results.
             Some(event) = self.worker_events.recv(), if self.machine.has_room_for_tasks() => {
                 self.worker_ended(event);
@@ -234,9 +218,9 @@ impl Driver {
                 }
             }
             () = sleep_until(deadline) => self.feed(Event::DeadlineReached),
-            _ = wakes.save.tick() => self.neighbours.save(self.machine.peer().overlay_view().neighbours()),
+            _ = wakes.save.tick() => self.presence.save_neighbours(self.machine.peer()),
             _ = wakes.sweep.tick() => {
-                self.sweep_checkpoints();
+                self.packing.sweep(self.machine.peer(), &mut self.shared);
                 self.read_unread();
             }
             Some((id, done)) = self.shared.jobs.next(), if self.machine.has_room() => self.done(id, done),
@@ -246,11 +230,12 @@ impl Driver {
             Some((id, done)) = self.shared.answers.next() => self.done(id, done),
             Some(command) = self.commands.recv() => self.command(command),
             peers = self.shared.net.freed() => peers.into_iter().for_each(|peer| self.feed(Event::Room(peer))),
-            Some(event) = self.net_events.recv(), if self.machine.has_room() => self.net_event(event),
+            Some(event) = self.net_events.recv(), if self.machine.has_room() => self.came(event),
         }
+        self.settle();
         self.tell_whether_busy();
         self.end_turn();
-        self.fatal.is_none() && !self.ends
+        self.fatal.is_none() && !self.presence.ends()
     }
 
     /// The peer of this machine, to look at.
@@ -278,13 +263,27 @@ impl Driver {
             effects.drain(..).for_each(|effect| self.carry_out(effect));
         }
         self.note_busy();
+        self.outputs.note_room(&self.machine);
+    }
+
+    /// What the loop was woken for is done: results that wait leave.
+    fn end_turn(&mut self) {
+        loop {
+            self.settle();
+            let mut effects = Vec::new();
+            self.machine.end_turn(&mut effects);
+            if effects.is_empty() {
+                return;
+            }
+            effects.into_iter().for_each(|effect| self.carry_out(effect));
+        }
     }
 
     pub(super) fn carry_out(&mut self, effect: idlewood_machine::Effect) {
         match effect {
             idlewood_machine::Effect::Peer(effect) => self.carry_out_of_peer(effect),
-            idlewood_machine::Effect::Fetch { fetch, wanted } => self.fetch_output(fetch, wanted),
-            idlewood_machine::Effect::AbandonFetch { fetch } => self.abandon_fetch(fetch),
+            idlewood_machine::Effect::Fetch { fetch, wanted } => self.outputs.fetch(fetch, wanted, &mut self.shared),
+            idlewood_machine::Effect::AbandonFetch { fetch } => self.outputs.abandon(fetch),
             idlewood_machine::Effect::RunFirstTask { bag, time_limit } => self.run_first_task(bag, time_limit),
             idlewood_machine::Effect::StopFirstTask { bag } => self.stop_first_task(bag),
             idlewood_machine::Effect::Work(order) => self.carry_out_work(order),
@@ -293,21 +292,21 @@ impl Driver {
                 self.write(write, &changes, is_patient, from_reserve);
             }
             idlewood_machine::Effect::SendResults { to, bag, executor, results } => {
-                self.send_results(to, bag, executor, results);
+                traffic::send_results(to, bag, executor, results, self.machine.peer(), &mut self.shared);
             }
             idlewood_machine::Effect::Unwritten(bags) => self.tell_unwritten(&bags),
             idlewood_machine::Effect::FreezeMeasurer => self.measurer.freeze(),
             idlewood_machine::Effect::ThawMeasurer => self.measurer.thaw(),
             idlewood_machine::Effect::Judged(judgement) => self.judged(&judgement),
             idlewood_machine::Effect::KeepPause(pause) => self.owner.keep_pause(pause, self.shared.clock.now()),
-            idlewood_machine::Effect::End => self.ends = true,
+            idlewood_machine::Effect::End => self.presence.end(),
         }
     }
 
     fn carry_out_of_peer(&mut self, effect: Effect) {
         match effect {
-            Effect::Send { to, message } => self.send(to, message),
-            Effect::KeepCheckpoints { stop, bag, tasks } => self.keep_checkpoints(stop, bag, tasks),
+            Effect::Send { to, message } => traffic::send(to, message, &mut self.shared),
+            Effect::KeepCheckpoints { stop, bag, tasks } => self.packing.pack(stop, bag, tasks, &mut self.shared),
             Effect::Authorise { bag } => self.authorise(bag),
             Effect::StartTask { .. }
             | Effect::StopTask { .. }
@@ -340,12 +339,9 @@ impl Driver {
             }
             Notice::Joined => {
                 tracing::info!("member of the grid");
-                self.neighbours.save(self.machine.peer().overlay_view().neighbours());
+                self.presence.save_neighbours(self.machine.peer());
             }
-            Notice::Left => {
-                self.left = true;
-                self.sleep.release();
-            }
+            Notice::Left => self.presence.note_left(),
         }
     }
 
@@ -360,30 +356,8 @@ impl Driver {
         }
     }
 
-    fn net_event(&mut self, event: NetEvent) {
-        match event {
-            NetEvent::Received { from, bytes } => match Message::decode(&bytes) {
-                Ok(message) => {
-                    if let Some(message) = self.checked(from, message) {
-                        match self.shared.gate().nonce_of(from) {
-                            Some(nonce) => self.feed(Event::Certified { peer: from, nonce }),
-                            // Its connection has ended meanwhile. Where it stands is known, or it is not heard.
-                            None if self.peer().is_certified(from) => {}
-                            None => return,
-                        }
-                        self.feed(Event::Received { from, message });
-                    }
-                }
-                Err(error) => {
-                    self.malformed_messages += 1;
-                    tracing::debug!(?from, %error, "message refused");
-                }
-            },
-            NetEvent::Unreachable(peer) => self.feed(Event::ConnectionLost(peer)),
-            // To join through, or to find that the grid has another half.
-            NetEvent::Found(contact) => self.feed(Event::Bootstrap(contact)),
-            NetEvent::Connected { .. } | NetEvent::Listening(_) => {}
-        }
+    fn came(&mut self, event: NetEvent) {
+        self.traffic.came(event, &self.pins, self.machine.peer(), &mut self.shared);
     }
 
     fn done(&mut self, job: Id, done: Done) {
@@ -393,13 +367,15 @@ impl Driver {
             Done::MeasurePrepared { bag, preparation } => self.measure_prepared(job, bag, preparation),
             Done::Measured { bag, cpu, collected } => self.measured(bag, cpu, &collected),
             Done::Authorised { bag, label } => self.authorised(bag, label),
-            Done::OutputKept { fetch, kept } => self.output_kept(fetch, kept),
+            Done::OutputKept { fetch, kept } => self.outputs.kept(fetch, kept, &mut self.shared),
             Done::Accepted { result, reply } => self.accepted(result, reply),
             Done::AcceptLost => self.accepting -= 1,
             Done::RerunReady { bag, tasks, needs, reply } => self.rerun_ready(bag, tasks.as_ref(), needs, reply),
             Done::ManifestRead { bag, manifest: Some(manifest) } => self.manifest_read(bag, manifest),
             Done::ManifestRetried { bag, manifest } => self.manifest_retried(bag, manifest),
-            Done::CheckpointsKept { stop, bag, kept } => self.checkpoints_kept(stop, bag, kept),
+            Done::CheckpointsKept { stop, bag, kept } => {
+                self.packing.packed(stop, bag, kept, self.machine.peer(), &mut self.shared);
+            }
             Done::Reclaimed { stop, took } => self.reclaimed(stop, took),
             Done::Bootstrapped(Some(contact)) => self.feed(Event::Bootstrap(contact)),
             Done::ManifestRead { manifest: None, .. } | Done::Bootstrapped(None) | Done::Discarded => {}
@@ -419,6 +395,71 @@ impl Driver {
     pub(super) fn note_start(&mut self, bag: BagId, wall: Duration) {
         if !self.first_starts.contains_key(&bag) && self.peer().bag(bag).is_some() {
             self.first_starts.insert(bag, self.shared.clock.now() - wall);
+        }
+    }
+
+    async fn leave(&mut self, until: Instant) {
+        self.shared.events.tell(Event::Leave);
+        self.end_turn();
+        while !self.presence.has_left() && Instant::now() < until {
+            let deadline = self.deadline().map_or(until, |deadline| deadline.min(until));
+            tokio::select! {
+                Some(result) = self.store_events.recv() => self.committed(result),
+                Some(event) = self.net_events.recv() => self.came(event),
+                () = tokio::time::sleep_until(deadline) => self.feed(Event::DeadlineReached),
+            }
+            self.end_turn();
+        }
+    }
+
+    /// Leaves the grid in good order and ends everything, within [`SHUTDOWN_TIMEOUT`].
+    ///
+    /// # Errors
+    /// When the store was beyond use.
+    pub(super) async fn shut_down(mut self, control: Control) -> anyhow::Result<()> {
+        let until = Instant::now() + SHUTDOWN_TIMEOUT;
+        tracing::info!("leaving the grid");
+        // Nothing starts any more, and what runs is gone at once; it runs again after the restart, or elsewhere.
+        for pool in [&self.workers, &self.measurer] {
+            pool.freeze();
+            for place in 0..pool.slots() {
+                pool.take_back(place);
+                pool.stop(place);
+            }
+        }
+        self.commands.close();
+        while self.commands.try_recv().is_ok() {
+            // Whoever asked is told that the agent ends, by losing the way for the answer.
+        }
+        self.submitting.clear();
+        self.leave(until.min(Instant::now() + LEAVE_TIMEOUT)).await;
+        self.feed(idlewood_machine::Event::Closing);
+
+        let Self { shared, workers, measurer, work, measuring, store, store_events, mut net_events, fatal, .. } = self;
+        let Shared { jobs, answers, net, .. } = shared;
+        // Nobody takes results any more: the writer must not wait for that.
+        drop(store_events);
+        let closing = tokio::task::spawn_blocking(move || store.close());
+        let pools = tokio::task::spawn_blocking(move || {
+            workers.shutdown();
+            measurer.shutdown();
+            // What they ran in can be removed now.
+            drop((work, measuring));
+        });
+        let events = async { while net_events.recv().await.is_some() {} };
+        let jobs = async { tokio::join!(jobs.shutdown(), answers.shutdown()) };
+        let all = async { tokio::join!(closing, pools, jobs, control.shutdown(), net.shutdown(), events) };
+        match tokio::time::timeout_at(until, all).await {
+            Ok((closed, ended, ..)) => {
+                closed.context("the last writes failed")?;
+                ended.context("the workers could not be ended")?;
+            }
+            // What was acknowledged is on disk, and workers die with the agent.
+            Err(_) => tracing::warn!("not everything ended in time; it is left behind"),
+        }
+        match fatal {
+            Some(error) => Err(error).context("the store cannot be used any more; start the agent again"),
+            None => Ok(()),
         }
     }
 }

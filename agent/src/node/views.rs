@@ -115,7 +115,7 @@ impl Driver {
                 .then(|| self.shared.gate().refused_as())
                 .flatten()
                 .map(|refused| refused.to_string()),
-            listen: vec![self.listen.to_string()],
+            listen: vec![self.presence.listen().to_string()],
             activity: activity.to_owned(),
             reason: judgement.reason.as_ref().map(reasons::text),
             reason_code: judgement.reason.as_ref().map(|reason| reason.code().to_owned()),
@@ -145,7 +145,7 @@ impl Driver {
             bytes_sent: counters.bytes_sent,
             bytes_received: counters.bytes_received,
             requests_refused: counters.messages_refused,
-            results_unsigned: self.results_unsigned,
+            results_unsigned: self.traffic.results_unsigned(),
             checkpoints_unsigned: self.checkpoints_unsigned,
             tasks_unspoken: self.peer().unspoken_tasks(),
             distrusted: self
@@ -162,7 +162,7 @@ impl Driver {
                 .collect(),
             requests_declined: self.peer().declined_requests(),
             downloads: self.downloads(),
-            protocol_errors: counters.protocol_errors + self.malformed_messages,
+            protocol_errors: counters.protocol_errors + self.traffic.malformed_messages(),
             disbelieved: self.disbelieved(),
             uptime_s: self.shared.clock.now().as_secs_f64(),
         }
