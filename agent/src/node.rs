@@ -5,6 +5,7 @@
 
 mod absence;
 mod authorise;
+mod bag_views;
 mod checkpoints;
 mod done;
 mod driver;

@@ -1,6 +1,5 @@
 //! The task that owns the peer: turns the outside world into events, and effects into the outside world.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -10,7 +9,7 @@ use idlewood_net::NetEvent;
 use idlewood_overlay::Time;
 use idlewood_scheduler::{BagId, Effect, Event, Notice, Peer};
 use idlewood_sensing::suspend::Suspend;
-use idlewood_store::{CommitError, CommitResult, Store};
+use idlewood_store::{CommitResult, Store};
 use idlewood_worker::{Pool, WorkerEvent};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -27,10 +26,11 @@ use super::packing::{self, Packing};
 use super::pins::Pins;
 use super::presence::Presence;
 use super::shared::Shared;
-use super::submissions::Ending;
+use super::storage::Storage;
+use super::submissions::{self, Submissions};
 use super::traffic::{self, Traffic};
 use crate::control::Control;
-use crate::handle::{Command, Refusal, Reply, answer};
+use crate::handle::Command;
 
 /// How often time alone is looked at: absences, and what of the owner's policy depends on it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -83,7 +83,8 @@ pub(super) struct Driver {
     pub(super) machine: Machine,
     pub(super) shared: Shared,
     net_events: mpsc::Receiver<NetEvent>,
-    pub(super) store: Store,
+    pub(super) storage: Storage,
+    pub(super) submissions: Submissions,
     store_events: mpsc::Receiver<CommitResult>,
     pub(super) workers: Pool,
     worker_events: mpsc::Receiver<WorkerEvent>,
@@ -96,26 +97,13 @@ pub(super) struct Driver {
     pub(super) traffic: Traffic,
     outputs: Outputs,
     pub(super) packing: Packing,
-    pub(super) pins: Pins,
-    /// The last write to end has failed.
-    pub(super) write_fails: bool,
     pub(super) work: Work,
     /// Checkpoints that tasks came with and that their submitters had not signed for them.
     pub(super) checkpoints_unsigned: u64,
     pub(super) measuring: Measuring,
     pub(super) activity: Activity,
-    /// Submissions that are being checked and kept.
-    pub(super) accepting: usize,
-    /// When the first task of a bag of this machine began to run here.
-    pub(super) first_starts: BTreeMap<BagId, Time>,
-    /// Submissions that wait to be durable.
-    pub(super) submitting: BTreeMap<BagId, Reply<idlewood_api::Bag>>,
-    /// Who cancels or removes a bag and waits until that is durable.
-    pub(super) ending: BTreeMap<BagId, Vec<Ending>>,
     /// As the machine was told last.
     pub(super) was_busy: bool,
-    /// The store is beyond use: the agent ends, and whoever supervises it starts it again.
-    pub(super) fatal: Option<CommitError>,
 }
 
 impl Driver {
@@ -128,7 +116,8 @@ impl Driver {
             machine: Machine::new(parts.peer, &shared.config, shared.settings.get().into(), now),
             shared,
             net_events: parts.net_events,
-            store: parts.store,
+            storage: Storage::new(parts.store, parts.pins),
+            submissions: Submissions::default(),
             store_events: parts.store_events,
             workers: parts.workers,
             worker_events: parts.worker_events,
@@ -141,18 +130,11 @@ impl Driver {
             traffic: Traffic::default(),
             outputs: Outputs::default(),
             packing: Packing::default(),
-            pins: parts.pins,
-            write_fails: false,
             work,
             checkpoints_unsigned: 0,
             measuring: Measuring::default(),
             activity,
-            accepting: 0,
-            first_starts: BTreeMap::new(),
-            submitting: BTreeMap::new(),
-            ending: BTreeMap::new(),
             was_busy: false,
-            fatal: None,
         }
     }
 
@@ -210,18 +192,12 @@ impl Driver {
                 }
             }
             Some(event) = self.measure_events.recv() => self.measure_ended(event),
-            Some(result) = self.store_events.recv() => {
-                self.committed(result);
-                for _ in 1..AT_ONCE_MAX {
-                    let Ok(result) = self.store_events.try_recv() else { break };
-                    self.committed(result);
-                }
-            }
+            Some(result) = self.store_events.recv() => self.committed(result),
             () = sleep_until(deadline) => self.feed(Event::DeadlineReached),
             _ = wakes.save.tick() => self.presence.save_neighbours(self.machine.peer()),
             _ = wakes.sweep.tick() => {
                 self.packing.sweep(self.machine.peer(), &mut self.shared);
-                self.read_unread();
+                self.storage.read_unread(&mut self.shared);
             }
             Some((id, done)) = self.shared.jobs.next(), if self.machine.has_room() => self.done(id, done),
             // The user is answered whatever waits. What they order is written, too, but at most once for each bag; what may
@@ -235,7 +211,7 @@ impl Driver {
         self.settle();
         self.tell_whether_busy();
         self.end_turn();
-        self.fatal.is_none() && !self.presence.ends()
+        !self.storage.is_broken() && !self.presence.ends()
     }
 
     /// The peer of this machine, to look at.
@@ -264,6 +240,9 @@ impl Driver {
         }
         self.note_busy();
         self.outputs.note_room(&self.machine);
+        for due in std::mem::take(&mut self.shared.due) {
+            self.answer_due(due);
+        }
     }
 
     /// What the loop was woken for is done: results that wait leave.
@@ -287,14 +266,14 @@ impl Driver {
             idlewood_machine::Effect::RunFirstTask { bag, time_limit } => self.run_first_task(bag, time_limit),
             idlewood_machine::Effect::StopFirstTask { bag } => self.stop_first_task(bag),
             idlewood_machine::Effect::Work(order) => self.carry_out_work(order),
-            idlewood_machine::Effect::Changed(changes) => changes.iter().for_each(|change| self.pins.apply(change)),
+            idlewood_machine::Effect::Changed(changes) => self.storage.changed(&changes),
             idlewood_machine::Effect::Write { write, changes, is_patient, from_reserve } => {
-                self.write(write, &changes, is_patient, from_reserve);
+                self.storage.write(write, &changes, is_patient, from_reserve);
             }
             idlewood_machine::Effect::SendResults { to, bag, executor, results } => {
                 traffic::send_results(to, bag, executor, results, self.machine.peer(), &mut self.shared);
             }
-            idlewood_machine::Effect::Unwritten(bags) => self.tell_unwritten(&bags),
+            idlewood_machine::Effect::Unwritten(bags) => self.submissions.tell_unwritten(&bags),
             idlewood_machine::Effect::FreezeMeasurer => self.measurer.freeze(),
             idlewood_machine::Effect::ThawMeasurer => self.measurer.thaw(),
             idlewood_machine::Effect::Judged(judgement) => self.judged(&judgement),
@@ -327,15 +306,15 @@ impl Driver {
         match notice {
             Notice::BagAccepted(bag) => {
                 tracing::info!(%bag, "bag accepted");
-                self.answer_submission(bag);
+                self.submissions.taken(bag, &mut self.shared);
             }
             Notice::BagClosed(bag) => {
                 tracing::info!(%bag, "bag closed");
-                self.answer_ending(bag);
+                self.submissions.ended(bag, &mut self.shared);
             }
             Notice::BagRemoved(bag) => {
                 tracing::info!(%bag, "bag removed");
-                self.answer_ending(bag);
+                self.submissions.ended(bag, &mut self.shared);
             }
             Notice::Joined => {
                 tracing::info!("member of the grid");
@@ -345,22 +324,20 @@ impl Driver {
         }
     }
 
-    /// These bags could not be written: who submitted one is told that it is given up, who ends one that this goes on.
-    fn tell_unwritten(&mut self, bags: &[BagId]) {
-        for bag in bags {
-            if let Some(reply) = self.submitting.remove(bag) {
-                let why = "the bag could not be written to disk: free some space and submit it again";
-                answer(reply, Err(Refusal::Unavailable(why.to_owned())));
-            }
-            self.tell_unended(*bag);
+    fn committed(&mut self, result: CommitResult) {
+        let others = std::iter::from_fn(|| self.store_events.try_recv().ok());
+        for result in std::iter::once(result).chain(others).take(AT_ONCE_MAX) {
+            self.storage.committed(result, &mut self.shared);
         }
     }
 
     fn came(&mut self, event: NetEvent) {
-        self.traffic.came(event, &self.pins, self.machine.peer(), &mut self.shared);
+        self.traffic.came(event, self.storage.pins(), self.machine.peer(), &mut self.shared);
     }
 
     fn done(&mut self, job: Id, done: Done) {
+        let Self { machine, shared, submissions, storage, .. } = self;
+        let peer = machine.peer();
         match done {
             Done::Prepared { job, task, preparation } => self.prepared(job, task, preparation),
             Done::Collected { job, task, collected } => self.collected(job, task, collected),
@@ -368,11 +345,15 @@ impl Driver {
             Done::Measured { bag, cpu, collected } => self.measured(bag, cpu, &collected),
             Done::Authorised { bag, label } => self.authorised(bag, label),
             Done::OutputKept { fetch, kept } => self.outputs.kept(fetch, kept, &mut self.shared),
-            Done::Accepted { result, reply } => self.accepted(result, reply),
-            Done::AcceptLost => self.accepting -= 1,
-            Done::RerunReady { bag, tasks, needs, reply } => self.rerun_ready(bag, tasks.as_ref(), needs, reply),
-            Done::ManifestRead { bag, manifest: Some(manifest) } => self.manifest_read(bag, manifest),
-            Done::ManifestRetried { bag, manifest } => self.manifest_retried(bag, manifest),
+            Done::Accepted { result, reply } => {
+                submissions.accepted(result, reply, storage.pins_mut(), peer, shared);
+            }
+            Done::AcceptLost => submissions.accept_lost(),
+            Done::RerunReady { bag, tasks, needs, reply } => {
+                submissions::rerun_ready(bag, tasks.as_ref(), needs, reply, storage.pins_mut(), machine, shared);
+            }
+            Done::ManifestRead { bag, manifest: Some(manifest) } => storage.manifest_read(bag, manifest, peer, shared),
+            Done::ManifestRetried { bag, manifest } => storage.manifest_retried(bag, manifest, peer, shared),
             Done::CheckpointsKept { stop, bag, kept } => {
                 self.packing.packed(stop, bag, kept, self.machine.peer(), &mut self.shared);
             }
@@ -393,9 +374,7 @@ impl Driver {
 
     /// A task has ended that ran for so long: perhaps it was the first of a bag submitted here.
     pub(super) fn note_start(&mut self, bag: BagId, wall: Duration) {
-        if !self.first_starts.contains_key(&bag) && self.peer().bag(bag).is_some() {
-            self.first_starts.insert(bag, self.shared.clock.now() - wall);
-        }
+        self.submissions.note_start(bag, wall, self.machine.peer(), self.shared.clock.now());
     }
 
     async fn leave(&mut self, until: Instant) {
@@ -431,15 +410,16 @@ impl Driver {
         while self.commands.try_recv().is_ok() {
             // Whoever asked is told that the agent ends, by losing the way for the answer.
         }
-        self.submitting.clear();
+        self.submissions.end();
         self.leave(until.min(Instant::now() + LEAVE_TIMEOUT)).await;
         self.feed(idlewood_machine::Event::Closing);
 
-        let Self { shared, workers, measurer, work, measuring, store, store_events, mut net_events, fatal, .. } = self;
+        let Self { shared, workers, measurer, work, measuring, mut storage, store_events, mut net_events, .. } = self;
         let Shared { jobs, answers, net, .. } = shared;
         // Nobody takes results any more: the writer must not wait for that.
         drop(store_events);
-        let closing = tokio::task::spawn_blocking(move || store.close());
+        let fatal = storage.take_fatal();
+        let closing = tokio::task::spawn_blocking(move || storage.close());
         let pools = tokio::task::spawn_blocking(move || {
             workers.shutdown();
             measurer.shutdown();

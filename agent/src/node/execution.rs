@@ -190,7 +190,7 @@ impl Driver {
 
     fn cannot_run(&mut self, job: JobId, task: TaskId, error: PrepareError, prepared: Option<Box<Prepared>>) {
         let (blobs, speed_mops) = (self.shared.supplies.blobs.clone(), self.shared.config.speed_mops);
-        let takes_small = self.pins.takes_small_outputs();
+        let takes_small = self.storage.pins().takes_small_outputs();
         self.collect(job, task, move || {
             drop(prepared);
             ended::not_prepared(&blobs, takes_small, error, speed_mops)
@@ -244,7 +244,7 @@ impl Driver {
         let wall = Some(ended.wall);
         self.note_start(task.bag, ended.wall);
         let (blobs, speed_mops) = (self.shared.supplies.blobs.clone(), self.shared.config.speed_mops);
-        let takes_small = self.pins.takes_small_outputs();
+        let takes_small = self.storage.pins().takes_small_outputs();
         let codes = &prepared.manifest.success_codes;
         let untouched = takes_small.then(|| ended::collect_untouched(&blobs, &prepared.job, codes, &ended, speed_mops));
         if let Some(outcome) = untouched.flatten() {

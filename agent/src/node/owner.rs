@@ -183,8 +183,7 @@ impl Driver {
 
     /// The machine hears whether something goes on that has to end before it may.
     pub(super) fn tell_whether_busy(&mut self) {
-        let is_busy =
-            self.activity.busy || !self.submitting.is_empty() || self.accepting > 0 || self.packing.is_under_way();
+        let is_busy = self.activity.busy || self.submissions.are_under_way() || self.packing.is_under_way();
         if std::mem::replace(&mut self.was_busy, is_busy) != is_busy {
             self.feed(Event::Busy(is_busy));
         }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use idlewood_machine::Event;
 use idlewood_net::NetHandle;
-use idlewood_scheduler::Config;
+use idlewood_scheduler::{BagId, Config};
 use idlewood_sensing::memory;
 use idlewood_trust::Gate;
 use idlewood_units::ByteSize;
@@ -19,6 +19,7 @@ use super::jobs::Jobs;
 use super::manifests::Manifests;
 use super::pin::Pin;
 use super::supplies::Supplies;
+use crate::handle::{Refusal, Reply};
 use crate::settings::Current;
 
 /// What all parts use.
@@ -36,6 +37,8 @@ pub(super) struct Shared {
     /// Work beside the loop for whoever waits for an answer: it goes on also while what is to be written has no room.
     pub(super) answers: Jobs<Done>,
     pub(super) events: Events,
+    /// Who is answered once the machine has heard all events.
+    pub(super) due: Vec<Due>,
 }
 
 impl Shared {
@@ -51,6 +54,7 @@ impl Shared {
             jobs: Jobs::new(),
             answers: Jobs::new(),
             events: Events::default(),
+            due: Vec::new(),
         }
     }
 
@@ -97,6 +101,19 @@ impl Events {
         }
         next
     }
+}
+
+/// Who is answered once the machine has heard all events, and with what.
+#[derive(Debug)]
+pub(super) enum Due {
+    /// A bag: as it `was` before its removal, or as it is.
+    Bag {
+        bag: BagId,
+        was: Option<Box<idlewood_api::Bag>>,
+        /// The answer where there is no such bag any more.
+        gone: Refusal,
+        reply: Reply<idlewood_api::Bag>,
+    },
 }
 
 #[cfg(test)]

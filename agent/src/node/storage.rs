@@ -1,19 +1,28 @@
-//! The disk, from the loop's side: records are encoded and go to the store as the machine orders it; what they need is pinned, and
-//! manifests that could not be read are read again.
+//! The disk, from the loop's side: records are encoded and go to the store as the machine orders it, and what they need is pinned.
 
 use std::sync::Arc;
 
 use idlewood_machine::{Event, RECORD_BYTES_MAX, WriteEnd, WriteId};
-use idlewood_scheduler::{BagId, Change, Record};
-use idlewood_store::{CommitError, CommitResult, VALUE_BYTES_MAX};
+use idlewood_scheduler::{BagId, Change, Peer, Record};
+use idlewood_store::{CommitError, CommitResult, Reader, Store, VALUE_BYTES_MAX};
 use idlewood_trust::manifest::Manifest;
 
 use super::done::Done;
-use super::driver::Driver;
-use super::pins::manifest;
+use super::pins::{self, Pins};
+use super::shared::Shared;
 use crate::handle::Refusal;
 
 const _: () = assert!(RECORD_BYTES_MAX <= VALUE_BYTES_MAX, "the machine takes for fitting what does not fit");
+
+/// The store, and what its records need.
+pub(super) struct Storage {
+    store: Store,
+    pins: Pins,
+    /// The last write to end has failed.
+    write_fails: bool,
+    /// The store is beyond use: the agent ends, and whoever supervises it starts it again.
+    fatal: Option<CommitError>,
+}
 
 fn encoded(change: &Change) -> idlewood_store::Change {
     match change {
@@ -24,8 +33,37 @@ fn encoded(change: &Change) -> idlewood_store::Change {
     }
 }
 
-impl Driver {
-    /// Hands a write on to the store, which tells of its end ([`Driver::committed`]).
+impl Storage {
+    pub(super) fn new(store: Store, pins: Pins) -> Self {
+        Self { store, pins, write_fails: false, fatal: None }
+    }
+
+    /// What records need.
+    pub(super) fn pins(&self) -> &Pins {
+        &self.pins
+    }
+
+    /// The same, to pin what records need that are about to be written.
+    pub(super) fn pins_mut(&mut self) -> &mut Pins {
+        &mut self.pins
+    }
+
+    /// Reads what is durable, also beside the loop.
+    pub(super) fn reader(&self) -> Reader {
+        self.store.reader()
+    }
+
+    /// Whether the store is beyond use.
+    pub(super) fn is_broken(&self) -> bool {
+        self.fatal.is_some()
+    }
+
+    /// The machine's records become these.
+    pub(super) fn changed(&mut self, changes: &[Arc<Change>]) {
+        changes.iter().for_each(|change| self.pins.apply(change));
+    }
+
+    /// Hands a write on to the store, which tells of its end ([`Storage::committed`]).
     pub(super) fn write(&mut self, write: WriteId, changes: &[Arc<Change>], is_patient: bool, from_reserve: bool) {
         let changes: Arc<[idlewood_store::Change]> = changes.iter().map(|change| encoded(change)).collect();
         let queued = match (from_reserve, is_patient) {
@@ -40,7 +78,7 @@ impl Driver {
     }
 
     /// A write is on disk, or failed.
-    pub(super) fn committed(&mut self, result: CommitResult) {
+    pub(super) fn committed(&mut self, result: CommitResult, shared: &mut Shared) {
         let write = WriteId(result.ticket);
         let end = match result.result {
             Ok(()) => {
@@ -49,7 +87,7 @@ impl Driver {
             }
             Err(error) => self.failed(error),
         };
-        self.feed(Event::Written { write, end });
+        shared.events.tell(Event::Written { write, end });
     }
 
     fn failed(&mut self, error: CommitError) -> WriteEnd {
@@ -68,19 +106,25 @@ impl Driver {
     }
 
     /// Tries again to read unreadable manifests, in blocking threads.
-    pub(super) fn read_unread(&mut self) {
+    pub(super) fn read_unread(&mut self, shared: &mut Shared) {
         for bag in self.pins.begin_reading() {
-            let blobs = self.shared.supplies.blobs.clone();
-            let read = move || Done::ManifestRetried { bag, manifest: manifest(None, &blobs, bag) };
+            let blobs = shared.supplies.blobs.clone();
+            let read = move || Done::ManifestRetried { bag, manifest: pins::manifest(None, &blobs, bag) };
             let stopped = || Refusal::Unavailable("the agent stops".to_owned());
-            self.shared.answers.spawn_blocking(read, Done::ManifestRetried { bag, manifest: Err(stopped()) });
+            shared.answers.spawn_blocking(read, Done::ManifestRetried { bag, manifest: Err(stopped()) });
         }
     }
 
     /// Handles the result of another attempt to read a manifest.
-    pub(super) fn manifest_retried(&mut self, bag: BagId, manifest: Result<Option<Arc<Manifest>>, Refusal>) {
+    pub(super) fn manifest_retried(
+        &mut self,
+        bag: BagId,
+        manifest: Result<Option<Arc<Manifest>>, Refusal>,
+        peer: &Peer,
+        shared: &mut Shared,
+    ) {
         match manifest {
-            Ok(Some(manifest)) => self.manifest_read(bag, manifest),
+            Ok(Some(manifest)) => self.manifest_read(bag, manifest, peer, shared),
             Ok(None) => {
                 tracing::warn!(%bag, "the manifest of a bag submitted here is lost");
                 self.pins.note_lost(bag);
@@ -93,13 +137,23 @@ impl Driver {
     }
 
     /// Takes note of a manifest that was read, of a bag of this machine or of another.
-    pub(super) fn manifest_read(&mut self, bag: BagId, manifest: Arc<Manifest>) {
+    pub(super) fn manifest_read(&mut self, bag: BagId, manifest: Arc<Manifest>, peer: &Peer, shared: &mut Shared) {
         if self.pins.is_unread(bag) {
             self.pins.learn(bag, Some(&manifest));
-            if self.peer().bag(bag).is_some_and(|view| view.closed.is_some()) {
+            if peer.bag(bag).is_some_and(|view| view.closed.is_some()) {
                 self.pins.close(bag);
             }
         }
-        self.shared.manifests.remember(bag, manifest);
+        shared.manifests.remember(bag, manifest);
+    }
+
+    /// Why the store is beyond use; asked once.
+    pub(super) fn take_fatal(&mut self) -> Option<CommitError> {
+        self.fatal.take()
+    }
+
+    /// Makes durable what the store was given. Blocks.
+    pub(super) fn close(self) {
+        self.store.close();
     }
 }
