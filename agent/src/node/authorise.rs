@@ -43,7 +43,7 @@ impl Supplies {
 impl Driver {
     /// Stops the tasks of bags that may not be here any more, and gives them back.
     pub(super) fn withdraw_unwanted(&mut self) {
-        let running = self.work.manifests();
+        let running = self.execution.manifests();
         let held = self.peer().held();
         let held = held.iter().filter(|held| held.waiting + held.running > 0).map(|held| held.bag);
         for bag in held {

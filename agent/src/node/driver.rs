@@ -7,7 +7,7 @@ use idlewood_machine::Machine;
 use idlewood_machine::policy::Orders;
 use idlewood_net::NetEvent;
 use idlewood_overlay::Time;
-use idlewood_scheduler::{BagId, Effect, Event, Notice, Peer};
+use idlewood_scheduler::{Effect, Event, Notice, Peer};
 use idlewood_sensing::suspend::Suspend;
 use idlewood_store::{CommitResult, Store};
 use idlewood_worker::{Pool, WorkerEvent};
@@ -17,7 +17,7 @@ use tokio::task::Id;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::done::Done;
-use super::execution::Work;
+use super::execution::Execution;
 use super::measuring::Measuring;
 use super::neighbours;
 use super::outputs::{self, Outputs};
@@ -86,9 +86,7 @@ pub(super) struct Driver {
     pub(super) storage: Storage,
     pub(super) submissions: Submissions,
     store_events: mpsc::Receiver<CommitResult>,
-    pub(super) workers: Pool,
     worker_events: mpsc::Receiver<WorkerEvent>,
-    pub(super) measurer: Pool,
     measure_events: mpsc::Receiver<WorkerEvent>,
     pub(super) commands: mpsc::Receiver<Command>,
     suspends: mpsc::Receiver<Suspend>,
@@ -97,9 +95,7 @@ pub(super) struct Driver {
     pub(super) traffic: Traffic,
     outputs: Outputs,
     pub(super) packing: Packing,
-    pub(super) work: Work,
-    /// Checkpoints that tasks came with and that their submitters had not signed for them.
-    pub(super) checkpoints_unsigned: u64,
+    pub(super) execution: Execution,
     pub(super) measuring: Measuring,
     pub(super) activity: Activity,
     /// As the machine was told last.
@@ -108,7 +104,6 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) fn new(parts: Parts) -> Self {
-        let work = Work::new(parts.workers.slots());
         let shared = parts.shared;
         let now = shared.clock.now();
         let activity = Activity { busy: false, since: now };
@@ -119,9 +114,7 @@ impl Driver {
             storage: Storage::new(parts.store, parts.pins),
             submissions: Submissions::default(),
             store_events: parts.store_events,
-            workers: parts.workers,
             worker_events: parts.worker_events,
-            measurer: parts.measurer,
             measure_events: parts.measure_events,
             commands: parts.commands,
             suspends: parts.suspends,
@@ -130,9 +123,8 @@ impl Driver {
             traffic: Traffic::default(),
             outputs: Outputs::default(),
             packing: Packing::default(),
-            work,
-            checkpoints_unsigned: 0,
-            measuring: Measuring::default(),
+            execution: Execution::new(parts.workers),
+            measuring: Measuring::new(parts.measurer),
             activity,
             was_busy: false,
         }
@@ -181,17 +173,8 @@ impl Driver {
             }
             () = sleep_until(self.presence.release_at()) => self.presence.release(),
             // Tasks may end faster than the disk takes their results: then the workers wait, and not ever more results.
-            Some(event) = self.worker_events.recv(), if self.machine.has_room_for_tasks() => {
-                self.worker_ended(event);
-                for _ in 1..AT_ONCE_MAX {
-                    if !self.machine.has_room_for_tasks() {
-                        break;
-                    }
-                    let Ok(event) = self.worker_events.try_recv() else { break };
-                    self.worker_ended(event);
-                }
-            }
-            Some(event) = self.measure_events.recv() => self.measure_ended(event),
+            Some(event) = self.worker_events.recv(), if self.machine.has_room_for_tasks() => self.workers_ended(event),
+            Some(event) = self.measure_events.recv() => self.measurer_ended(event),
             Some(result) = self.store_events.recv() => self.committed(result),
             () = sleep_until(deadline) => self.feed(Event::DeadlineReached),
             _ = wakes.save.tick() => self.presence.save_neighbours(self.machine.peer()),
@@ -263,9 +246,13 @@ impl Driver {
             idlewood_machine::Effect::Peer(effect) => self.carry_out_of_peer(effect),
             idlewood_machine::Effect::Fetch { fetch, wanted } => self.outputs.fetch(fetch, wanted, &mut self.shared),
             idlewood_machine::Effect::AbandonFetch { fetch } => self.outputs.abandon(fetch),
-            idlewood_machine::Effect::RunFirstTask { bag, time_limit } => self.run_first_task(bag, time_limit),
-            idlewood_machine::Effect::StopFirstTask { bag } => self.stop_first_task(bag),
-            idlewood_machine::Effect::Work(order) => self.carry_out_work(order),
+            idlewood_machine::Effect::RunFirstTask { bag, time_limit } => {
+                self.measuring.run(bag, time_limit, self.machine.peer(), &mut self.shared);
+            }
+            idlewood_machine::Effect::StopFirstTask { bag } => self.measuring.stop(bag, &mut self.shared),
+            idlewood_machine::Effect::Work(order) => {
+                self.execution.carry_out(order, self.storage.pins(), &self.machine, &mut self.shared);
+            }
             idlewood_machine::Effect::Changed(changes) => self.storage.changed(&changes),
             idlewood_machine::Effect::Write { write, changes, is_patient, from_reserve } => {
                 self.storage.write(write, &changes, is_patient, from_reserve);
@@ -274,8 +261,8 @@ impl Driver {
                 traffic::send_results(to, bag, executor, results, self.machine.peer(), &mut self.shared);
             }
             idlewood_machine::Effect::Unwritten(bags) => self.submissions.tell_unwritten(&bags),
-            idlewood_machine::Effect::FreezeMeasurer => self.measurer.freeze(),
-            idlewood_machine::Effect::ThawMeasurer => self.measurer.thaw(),
+            idlewood_machine::Effect::FreezeMeasurer => self.measuring.freeze(),
+            idlewood_machine::Effect::ThawMeasurer => self.measuring.thaw(),
             idlewood_machine::Effect::Judged(judgement) => self.judged(&judgement),
             idlewood_machine::Effect::KeepPause(pause) => self.owner.keep_pause(pause, self.shared.clock.now()),
             idlewood_machine::Effect::End => self.presence.end(),
@@ -324,6 +311,30 @@ impl Driver {
         }
     }
 
+    fn workers_ended(&mut self, event: WorkerEvent) {
+        self.worker_ended(event);
+        for _ in 1..AT_ONCE_MAX {
+            if !self.machine.has_room_for_tasks() {
+                return;
+            }
+            let Ok(event) = self.worker_events.try_recv() else { return };
+            self.worker_ended(event);
+        }
+    }
+
+    fn worker_ended(&mut self, event: WorkerEvent) {
+        if let Some((bag, wall)) = self.execution.ended(event, self.storage.pins(), &mut self.shared) {
+            self.submissions.note_start(bag, wall, self.machine.peer(), self.shared.clock.now());
+        }
+        self.settle();
+    }
+
+    fn measurer_ended(&mut self, event: WorkerEvent) {
+        if let Some((bag, wall)) = self.measuring.ended(event, &mut self.shared) {
+            self.submissions.note_start(bag, wall, self.machine.peer(), self.shared.clock.now());
+        }
+    }
+
     fn committed(&mut self, result: CommitResult) {
         let others = std::iter::from_fn(|| self.store_events.try_recv().ok());
         for result in std::iter::once(result).chain(others).take(AT_ONCE_MAX) {
@@ -336,13 +347,15 @@ impl Driver {
     }
 
     fn done(&mut self, job: Id, done: Done) {
-        let Self { machine, shared, submissions, storage, .. } = self;
+        let Self { machine, shared, execution, measuring, submissions, storage, .. } = self;
         let peer = machine.peer();
         match done {
-            Done::Prepared { job, task, preparation } => self.prepared(job, task, preparation),
-            Done::Collected { job, task, collected } => self.collected(job, task, collected),
-            Done::MeasurePrepared { bag, preparation } => self.measure_prepared(job, bag, preparation),
-            Done::Measured { bag, cpu, collected } => self.measured(bag, cpu, &collected),
+            Done::Prepared { job, task, preparation } => {
+                execution.prepared(job, task, preparation, storage.pins(), shared);
+            }
+            Done::Collected { job, task, collected } => execution.collected(job, task, collected, shared),
+            Done::MeasurePrepared { bag, preparation } => measuring.prepared(job, bag, preparation, peer, shared),
+            Done::Measured { bag, cpu, collected } => measuring.measured(bag, cpu, collected, peer, shared),
             Done::Authorised { bag, label } => self.authorised(bag, label),
             Done::OutputKept { fetch, kept } => self.outputs.kept(fetch, kept, &mut self.shared),
             Done::Accepted { result, reply } => {
@@ -372,11 +385,6 @@ impl Driver {
         }
     }
 
-    /// A task has ended that ran for so long: perhaps it was the first of a bag submitted here.
-    pub(super) fn note_start(&mut self, bag: BagId, wall: Duration) {
-        self.submissions.note_start(bag, wall, self.machine.peer(), self.shared.clock.now());
-    }
-
     async fn leave(&mut self, until: Instant) {
         self.shared.events.tell(Event::Leave);
         self.end_turn();
@@ -398,14 +406,8 @@ impl Driver {
     pub(super) async fn shut_down(mut self, control: Control) -> anyhow::Result<()> {
         let until = Instant::now() + SHUTDOWN_TIMEOUT;
         tracing::info!("leaving the grid");
-        // Nothing starts any more, and what runs is gone at once; it runs again after the restart, or elsewhere.
-        for pool in [&self.workers, &self.measurer] {
-            pool.freeze();
-            for place in 0..pool.slots() {
-                pool.take_back(place);
-                pool.stop(place);
-            }
-        }
+        self.execution.end();
+        self.measuring.end();
         self.commands.close();
         while self.commands.try_recv().is_ok() {
             // Whoever asked is told that the agent ends, by losing the way for the answer.
@@ -414,21 +416,17 @@ impl Driver {
         self.leave(until.min(Instant::now() + LEAVE_TIMEOUT)).await;
         self.feed(idlewood_machine::Event::Closing);
 
-        let Self { shared, workers, measurer, work, measuring, mut storage, store_events, mut net_events, .. } = self;
+        let Self { shared, execution, measuring, mut storage, store_events, mut net_events, .. } = self;
         let Shared { jobs, answers, net, .. } = shared;
         // Nobody takes results any more: the writer must not wait for that.
         drop(store_events);
         let fatal = storage.take_fatal();
         let closing = tokio::task::spawn_blocking(move || storage.close());
-        let pools = tokio::task::spawn_blocking(move || {
-            workers.shutdown();
-            measurer.shutdown();
-            // What they ran in can be removed now.
-            drop((work, measuring));
-        });
+        // What they ran in can be removed when all workers have ended.
+        let workers = tokio::task::spawn_blocking(move || drop((execution.shut_down(), measuring.shut_down())));
         let events = async { while net_events.recv().await.is_some() {} };
         let jobs = async { tokio::join!(jobs.shutdown(), answers.shutdown()) };
-        let all = async { tokio::join!(closing, pools, jobs, control.shutdown(), net.shutdown(), events) };
+        let all = async { tokio::join!(closing, workers, jobs, control.shutdown(), net.shutdown(), events) };
         match tokio::time::timeout_at(until, all).await {
             Ok((closed, ended, ..)) => {
                 closed.context("the last writes failed")?;

@@ -129,8 +129,8 @@ impl Driver {
     }
 
     fn sample_owner(&mut self, now: Time) {
-        let mut workers = self.workers.worker_pids();
-        workers.extend(self.measurer.worker_pids());
+        let mut workers = self.execution.worker_pids();
+        workers.extend(self.measuring.worker_pids());
         let owner = &mut self.owner;
         let is_set = owner.sample(&mut self.shared.settings, now, &workers);
         let Settings { limits, bags, .. } = self.shared.settings.get();
@@ -196,11 +196,11 @@ impl Driver {
 
     /// Measures how long the workers that run tasks take to stop.
     fn time_reclaim(&mut self) {
-        if self.work.is_idle() {
+        if self.execution.is_idle() {
             return;
         }
         let from = self.owner.watch.last_input().map_or_else(Instant::now, |last: Reading| last.not_before);
-        let (stop, workers) = (self.owner.stops, self.workers.worker_pids());
+        let (stop, workers) = (self.owner.stops, self.execution.worker_pids());
         let watch = move || {
             let took = reclaim::wait_until_stopped(Path::new("/proc"), &workers, from);
             Done::Reclaimed { stop, took }

@@ -67,6 +67,15 @@ impl Shared {
     pub(super) fn memory_cap(&self, in_use: bool) -> ByteSize {
         self.settings.get().limits.memory_now(in_use).unwrap_or(self.memory_share)
     }
+
+    /// Drops beside the loop what blocks when it is dropped.
+    pub(super) fn discard(&mut self, discarded: impl Send + 'static) {
+        let discard = move || {
+            drop(discarded);
+            Done::Discarded
+        };
+        self.jobs.spawn_blocking(discard, Done::Discarded);
+    }
 }
 
 /// What the machine is yet to hear.

@@ -14,7 +14,7 @@ use idlewood_trust::manifest::{INPUT_BYTES_MAX, Manifest};
 use idlewood_trust::{CHECKPOINT_ADDED_BYTES, open_checkpoint};
 use idlewood_units::ByteSize;
 use idlewood_worker::removal;
-use idlewood_worker::{Input, Job, Stdin, lay_out};
+use idlewood_worker::{Input, Job, Pool, Stdin, lay_out};
 
 use super::checkpoints;
 use super::ended::{RETRY_AFTER, STREAM_BYTES_MAX};
@@ -252,6 +252,15 @@ async fn put_together(
     };
     let (manifest, pins) = (manifest.clone(), Arc::new(pins));
     Ok(Prepared { job, manifest, scratch: Some(scratch), pins, inputs: laid_out, home })
+}
+
+/// Ends what a pool runs, and starts nothing more on it.
+pub(super) fn stop_all(pool: &Pool) {
+    pool.freeze();
+    for slot in 0..pool.slots() {
+        pool.take_back(slot);
+        pool.stop(slot);
+    }
 }
 
 /// What clock and random numbers come from, where they are to be the same everywhere: what the task is given.

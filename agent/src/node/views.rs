@@ -149,7 +149,7 @@ impl Driver {
             bytes_received: counters.bytes_received,
             requests_refused: counters.messages_refused,
             results_unsigned: self.traffic.results_unsigned(),
-            checkpoints_unsigned: self.checkpoints_unsigned,
+            checkpoints_unsigned: self.execution.checkpoints_unsigned(),
             tasks_unspoken: self.peer().unspoken_tasks(),
             distrusted: self
                 .peer()
