@@ -1,7 +1,7 @@
 //! The agent: everything around the peer of this machine, put together.
 //!
-//! One task (the `driver`) owns the `Peer`; network, store, workers, control API and owner's probe reach it over
-//! bounded channels. No decision of the protocol is made here.
+//! One task (the loop, `driver`) owns the machine and its parts; network, store, workers, control API and owner's probe reach it
+//! over bounded channels. No decision of the protocol is made here.
 
 mod absence;
 mod authorise;
@@ -47,6 +47,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use idlewood_blobs::Blobs;
+use idlewood_machine::Machine;
 use idlewood_net::fetch::Fetcher;
 use idlewood_net::{NetConfig, NetEvent};
 use idlewood_overlay::{Contact, PeerId};
@@ -59,6 +60,20 @@ use idlewood_worker::{Pool, PoolConfig, gaps, group_gap, native_gap, speed};
 use libp2p::Multiaddr;
 use tokio::sync::mpsc;
 
+use self::driver::{Driver, Sources};
+use self::execution::Execution;
+use self::homes::Homes;
+use self::measuring::Measuring;
+use self::outputs::Outputs;
+use self::owner::Owner;
+use self::packing::Packing;
+use self::pause::PauseFile;
+use self::presence::Presence;
+use self::shared::Shared;
+use self::storage::Storage;
+use self::submissions::Submissions;
+use self::supplies::Supplies;
+use self::traffic::Traffic;
 use crate::control;
 use crate::handle::NodeHandle;
 use crate::settings::{Current, Network};
@@ -190,14 +205,14 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let measurer = pool(1, measure_sender)?;
     let fetcher = Fetcher::new(blobs.clone(), net.clone());
     let manifest_fetcher = fetcher.another();
-    let supplies = supplies::Supplies {
+    let supplies = Supplies {
         blobs: blobs.clone(),
         fetcher,
         manifest_fetcher,
         reading: Arc::default(),
         gate: gate.clone(),
         bags: Arc::new(Mutex::new(settings.get().bags.clone())),
-        homes: Arc::new(homes::Homes::new(scratch, checkpoints)),
+        homes: Arc::new(Homes::new(scratch, checkpoints)),
         confines_natives,
     };
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
@@ -206,26 +221,30 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     // Ends with the driver, which holds the other end.
     let (suspend_sender, suspends) = mpsc::channel(4);
     let following = tokio::spawn(suspend::follow(suspend_sender));
-    let pause = pause::PauseFile::new(directory.join("pause"));
+    let pause = PauseFile::new(directory.join("pause"));
     let probe = options.owner_probe.map_or(Probe::Sources, Probe::File);
     let heartbeat = Duration::from_millis(config.overlay.heartbeat_ms);
-    let presence = presence::Presence::new(address, neighbours, bootstrap, heartbeat, clock.now());
-    let mut driver = driver::Driver::new(driver::Parts {
-        peer,
-        shared: shared::Shared::new(clock, config, settings, net, supplies),
-        net_events,
-        store: opened.store,
-        store_events: opened.results,
-        workers,
-        worker_events,
-        measurer,
-        measure_events,
-        commands: command_receiver,
-        suspends,
-        owner: owner::Owner::new(Watch::start(probe), pause),
-        presence,
-        pins,
-    });
+    let mut driver = Driver {
+        machine: Machine::new(peer, &config, settings.get().into(), clock.now()),
+        sources: Sources {
+            net: net_events,
+            store: opened.results,
+            workers: worker_events,
+            measurer: measure_events,
+            commands: command_receiver,
+            suspends,
+        },
+        execution: Execution::new(workers),
+        measuring: Measuring::new(measurer),
+        outputs: Outputs::default(),
+        owner: Owner::new(Watch::start(probe), pause, clock.now()),
+        submissions: Submissions::default(),
+        storage: Storage::new(opened.store, pins),
+        packing: Packing::default(),
+        presence: Presence::new(address, neighbours, bootstrap, heartbeat, clock.now()),
+        traffic: Traffic::default(),
+        shared: Shared::new(clock, config, settings, net, supplies),
+    };
     let ran = driver.run().await;
     let ended = driver.shut_down(control).await;
     following.abort();

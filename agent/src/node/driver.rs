@@ -1,21 +1,22 @@
-//! The task that owns the peer: turns the outside world into events, and effects into the outside world.
+//! The loop, which owns the machine: it gives the machine what happens, and its parts what the machine orders.
+//!
+//! Each part owns what it needs, and does in its own file what has to be done. How parts reach the machine is said in `shared`.
 
 use std::time::Duration;
 
 use anyhow::Context as _;
 use idlewood_machine::Machine;
-use idlewood_machine::policy::Orders;
 use idlewood_net::NetEvent;
-use idlewood_overlay::Time;
-use idlewood_scheduler::{Effect, Event, Notice, Peer};
+use idlewood_scheduler::{Effect, Event, Notice};
 use idlewood_sensing::suspend::Suspend;
-use idlewood_store::{CommitResult, Store};
-use idlewood_worker::{Pool, WorkerEvent};
+use idlewood_store::CommitResult;
+use idlewood_worker::WorkerEvent;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::Id;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
+use super::authorise;
 use super::done::Done;
 use super::execution::Execution;
 use super::measuring::Measuring;
@@ -23,12 +24,13 @@ use super::neighbours;
 use super::outputs::{self, Outputs};
 use super::owner::Owner;
 use super::packing::{self, Packing};
-use super::pins::Pins;
 use super::presence::Presence;
+use super::readings;
 use super::shared::Shared;
 use super::storage::Storage;
 use super::submissions::{self, Submissions};
 use super::traffic::{self, Traffic};
+use super::views::View;
 use crate::control::Control;
 use crate::handle::Command;
 
@@ -42,26 +44,17 @@ const LEAVE_TIMEOUT: Duration = Duration::from_millis(2500);
 /// them for threads that still block.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// What the driver is made of.
-pub(super) struct Parts {
-    pub(super) peer: Peer,
-    pub(super) shared: Shared,
-    pub(super) net_events: mpsc::Receiver<NetEvent>,
-    pub(super) store: Store,
-    pub(super) store_events: mpsc::Receiver<CommitResult>,
-    pub(super) workers: Pool,
-    pub(super) worker_events: mpsc::Receiver<WorkerEvent>,
-    /// One more worker, for first tasks.
-    pub(super) measurer: Pool,
-    pub(super) measure_events: mpsc::Receiver<WorkerEvent>,
+/// The ends of the channels over which things happen.
+pub(super) struct Sources {
+    pub(super) net: mpsc::Receiver<NetEvent>,
+    pub(super) store: mpsc::Receiver<CommitResult>,
+    pub(super) workers: mpsc::Receiver<WorkerEvent>,
+    pub(super) measurer: mpsc::Receiver<WorkerEvent>,
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) suspends: mpsc::Receiver<Suspend>,
-    pub(super) owner: Owner,
-    pub(super) presence: Presence,
-    pub(super) pins: Pins,
 }
 
-/// What wakes the driver beside the peer's own deadline.
+/// What wakes the loop beside that and the machine's own deadline.
 struct Wakes {
     terminate: Signal,
     interrupt: Signal,
@@ -70,85 +63,47 @@ struct Wakes {
     sweep: Interval,
 }
 
-/// Whether, and since when, this machine has tasks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Activity {
-    /// Whether a place has a task.
-    pub(super) busy: bool,
-    pub(super) since: Time,
-}
-
-/// Owns the state machine of this machine.
-pub(super) struct Driver {
-    pub(super) machine: Machine,
-    pub(super) shared: Shared,
-    net_events: mpsc::Receiver<NetEvent>,
-    pub(super) storage: Storage,
-    pub(super) submissions: Submissions,
-    store_events: mpsc::Receiver<CommitResult>,
-    worker_events: mpsc::Receiver<WorkerEvent>,
-    measure_events: mpsc::Receiver<WorkerEvent>,
-    pub(super) commands: mpsc::Receiver<Command>,
-    suspends: mpsc::Receiver<Suspend>,
-    pub(super) owner: Owner,
-    pub(super) presence: Presence,
-    pub(super) traffic: Traffic,
-    outputs: Outputs,
-    pub(super) packing: Packing,
-    pub(super) execution: Execution,
-    pub(super) measuring: Measuring,
-    pub(super) activity: Activity,
-    /// As the machine was told last.
-    pub(super) was_busy: bool,
-}
-
-impl Driver {
-    pub(super) fn new(parts: Parts) -> Self {
-        let shared = parts.shared;
-        let now = shared.clock.now();
-        let activity = Activity { busy: false, since: now };
-        Self {
-            machine: Machine::new(parts.peer, &shared.config, shared.settings.get().into(), now),
-            shared,
-            net_events: parts.net_events,
-            storage: Storage::new(parts.store, parts.pins),
-            submissions: Submissions::default(),
-            store_events: parts.store_events,
-            worker_events: parts.worker_events,
-            measure_events: parts.measure_events,
-            commands: parts.commands,
-            suspends: parts.suspends,
-            owner: parts.owner,
-            presence: parts.presence,
-            traffic: Traffic::default(),
-            outputs: Outputs::default(),
-            packing: Packing::default(),
-            execution: Execution::new(parts.workers),
-            measuring: Measuring::new(parts.measurer),
-            activity,
-            was_busy: false,
-        }
-    }
-
-    /// Runs until a signal, until it has finished as told, or until the store is beyond use.
-    ///
-    /// # Errors
-    /// When it cannot listen for signals.
-    pub(super) async fn run(&mut self) -> anyhow::Result<()> {
-        let mut wakes = Wakes {
+impl Wakes {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self {
             terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
             interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
             look: interval(LOOK_INTERVAL),
             save: interval(neighbours::SAVE_INTERVAL),
             sweep: interval(packing::SWEEP_INTERVAL),
-        };
+        })
+    }
+}
+
+/// The machine, what all parts use, and the parts.
+pub(super) struct Driver {
+    pub(super) machine: Machine,
+    pub(super) shared: Shared,
+    pub(super) sources: Sources,
+    pub(super) execution: Execution,
+    pub(super) measuring: Measuring,
+    pub(super) outputs: Outputs,
+    pub(super) owner: Owner,
+    pub(super) submissions: Submissions,
+    pub(super) storage: Storage,
+    pub(super) packing: Packing,
+    pub(super) presence: Presence,
+    pub(super) traffic: Traffic,
+}
+
+impl Driver {
+    /// Runs until a signal, until it has finished as told, or until the store is beyond use.
+    ///
+    /// # Errors
+    /// When it cannot listen for signals.
+    pub(super) async fn run(&mut self) -> anyhow::Result<()> {
+        let mut wakes = Wakes::new()?;
         self.look_at_owner();
-        if let Some(pause) = self.owner.kept_pause(self.shared.clock.now()) {
-            self.order(Orders { pause: Some(pause), finish: false });
-        }
+        self.owner.tell_kept_pause(&mut self.shared);
         self.packing.find(&mut self.shared);
         self.presence.join(&mut self.shared);
-        self.feed(Event::DeadlineReached);
+        self.shared.events.tell(Event::DeadlineReached);
+        self.settle();
         while self.turn(&mut wakes).await {}
         Ok(())
     }
@@ -163,43 +118,30 @@ impl Driver {
             _ = wakes.terminate.recv() => return false,
             _ = wakes.interrupt.recv() => return false,
             () = self.owner.input() => self.look_at_owner(),
-            _ = wakes.look.tick() => {
-                self.look_at_owner();
-                self.presence.notice_absence(&mut self.shared);
-                outputs::tidy_partial_blobs(&self.shared.supplies.blobs, self.machine.peer());
-            }
-            Some(suspend) = self.suspends.recv() => {
-                self.presence.suspend(suspend, self.machine.peer(), &mut self.shared);
-            }
+            _ = wakes.look.tick() => self.look_around(),
+            Some(suspend) = self.sources.suspends.recv() => self.suspend(suspend),
             () = sleep_until(self.presence.release_at()) => self.presence.release(),
             // Tasks may end faster than the disk takes their results: then the workers wait, and not ever more results.
-            Some(event) = self.worker_events.recv(), if self.machine.has_room_for_tasks() => self.workers_ended(event),
-            Some(event) = self.measure_events.recv() => self.measurer_ended(event),
-            Some(result) = self.store_events.recv() => self.committed(result),
-            () = sleep_until(deadline) => self.feed(Event::DeadlineReached),
+            Some(event) = self.sources.workers.recv(), if self.machine.has_room_for_tasks() => self.workers_ended(event),
+            Some(event) = self.sources.measurer.recv() => self.measurer_ended(event),
+            Some(result) = self.sources.store.recv() => self.committed(result),
+            () = sleep_until(deadline) => self.shared.events.tell(Event::DeadlineReached),
             _ = wakes.save.tick() => self.presence.save_neighbours(self.machine.peer()),
-            _ = wakes.sweep.tick() => {
-                self.packing.sweep(self.machine.peer(), &mut self.shared);
-                self.storage.read_unread(&mut self.shared);
-            }
+            _ = wakes.sweep.tick() => self.sweep(),
             Some((id, done)) = self.shared.jobs.next(), if self.machine.has_room() => self.done(id, done),
             // The user is answered whatever waits. What they order is written, too, but at most once for each bag; what may
             // be ordered again and again (`rerun_ready`) is refused while there is no room, and of submissions a bounded
             // number waits.
             Some((id, done)) = self.shared.answers.next() => self.done(id, done),
-            Some(command) = self.commands.recv() => self.command(command),
-            peers = self.shared.net.freed() => peers.into_iter().for_each(|peer| self.feed(Event::Room(peer))),
-            Some(event) = self.net_events.recv(), if self.machine.has_room() => self.came(event),
+            Some(command) = self.sources.commands.recv() => self.command(command),
+            peers = self.shared.net.freed() => self.shared.events.tell_all(peers.into_iter().map(Event::Room)),
+            Some(event) = self.sources.net.recv(), if self.machine.has_room() => self.came(event),
         }
         self.settle();
-        self.tell_whether_busy();
+        let goes_on = self.owner.is_active() || self.submissions.are_under_way() || self.packing.is_under_way();
+        self.owner.tell_whether_busy(goes_on, &mut self.shared);
         self.end_turn();
         !self.storage.is_broken() && !self.presence.ends()
-    }
-
-    /// The peer of this machine, to look at.
-    pub(super) fn peer(&self) -> &Peer {
-        self.machine.peer()
     }
 
     /// When the machine wants to be woken.
@@ -208,23 +150,17 @@ impl Driver {
         Some(Instant::now() + wait)
     }
 
-    /// Gives the machine an event and carries out what follows.
-    pub(super) fn feed(&mut self, event: impl Into<idlewood_machine::Event>) {
-        self.shared.events.tell(event);
-        self.settle();
-    }
-
     /// Gives the machine all that it is to hear, and carries out what follows.
-    pub(super) fn settle(&mut self) {
+    fn settle(&mut self) {
         let mut effects = Vec::new();
         while let Some(event) = self.shared.events.next() {
             self.machine.handle(self.shared.clock.now(), event, &mut effects);
             effects.drain(..).for_each(|effect| self.carry_out(effect));
         }
-        self.note_busy();
+        self.owner.note_busy(&self.machine, &self.shared.clock);
         self.outputs.note_room(&self.machine);
         for due in std::mem::take(&mut self.shared.due) {
-            self.answer_due(due);
+            self.view().answer_due(due);
         }
     }
 
@@ -241,39 +177,54 @@ impl Driver {
         }
     }
 
-    pub(super) fn carry_out(&mut self, effect: idlewood_machine::Effect) {
+    /// All that questions are answered from.
+    fn view(&self) -> View<'_> {
+        View {
+            machine: &self.machine,
+            shared: &self.shared,
+            execution: &self.execution,
+            owner: &self.owner,
+            submissions: &self.submissions,
+            pins: self.storage.pins(),
+            presence: &self.presence,
+            traffic: &self.traffic,
+        }
+    }
+
+    // ---- what the machine orders, for the part that does it ----
+
+    fn carry_out(&mut self, effect: idlewood_machine::Effect) {
+        use idlewood_machine::Effect;
+        let Self { machine, shared, execution, measuring, outputs, owner, storage, .. } = self;
         match effect {
-            idlewood_machine::Effect::Peer(effect) => self.carry_out_of_peer(effect),
-            idlewood_machine::Effect::Fetch { fetch, wanted } => self.outputs.fetch(fetch, wanted, &mut self.shared),
-            idlewood_machine::Effect::AbandonFetch { fetch } => self.outputs.abandon(fetch),
-            idlewood_machine::Effect::RunFirstTask { bag, time_limit } => {
-                self.measuring.run(bag, time_limit, self.machine.peer(), &mut self.shared);
+            Effect::Peer(effect) => self.carry_out_of_peer(effect),
+            Effect::Fetch { fetch, wanted } => outputs.fetch(fetch, wanted, shared),
+            Effect::AbandonFetch { fetch } => outputs.abandon(fetch),
+            Effect::RunFirstTask { bag, time_limit } => measuring.run(bag, time_limit, machine.peer(), shared),
+            Effect::StopFirstTask { bag } => measuring.stop(bag, shared),
+            Effect::Work(order) => execution.carry_out(order, storage.pins(), machine, shared),
+            Effect::Changed(changes) => storage.changed(&changes),
+            Effect::Write { write, changes, is_patient, from_reserve } => {
+                storage.write(write, &changes, is_patient, from_reserve);
             }
-            idlewood_machine::Effect::StopFirstTask { bag } => self.measuring.stop(bag, &mut self.shared),
-            idlewood_machine::Effect::Work(order) => {
-                self.execution.carry_out(order, self.storage.pins(), &self.machine, &mut self.shared);
+            Effect::SendResults { to, bag, executor, results } => {
+                traffic::send_results(to, bag, executor, results, machine.peer(), shared);
             }
-            idlewood_machine::Effect::Changed(changes) => self.storage.changed(&changes),
-            idlewood_machine::Effect::Write { write, changes, is_patient, from_reserve } => {
-                self.storage.write(write, &changes, is_patient, from_reserve);
-            }
-            idlewood_machine::Effect::SendResults { to, bag, executor, results } => {
-                traffic::send_results(to, bag, executor, results, self.machine.peer(), &mut self.shared);
-            }
-            idlewood_machine::Effect::Unwritten(bags) => self.submissions.tell_unwritten(&bags),
-            idlewood_machine::Effect::FreezeMeasurer => self.measuring.freeze(),
-            idlewood_machine::Effect::ThawMeasurer => self.measuring.thaw(),
-            idlewood_machine::Effect::Judged(judgement) => self.judged(&judgement),
-            idlewood_machine::Effect::KeepPause(pause) => self.owner.keep_pause(pause, self.shared.clock.now()),
-            idlewood_machine::Effect::End => self.presence.end(),
+            Effect::Unwritten(bags) => self.submissions.tell_unwritten(&bags),
+            Effect::FreezeMeasurer => measuring.freeze(),
+            Effect::ThawMeasurer => measuring.thaw(),
+            Effect::Judged(judgement) => owner.judged(&judgement, execution, machine, shared),
+            Effect::KeepPause(pause) => owner.keep_pause(pause, shared.clock.now()),
+            Effect::End => self.presence.end(),
         }
     }
 
     fn carry_out_of_peer(&mut self, effect: Effect) {
+        let (peer, shared) = (self.machine.peer(), &mut self.shared);
         match effect {
-            Effect::Send { to, message } => traffic::send(to, message, &mut self.shared),
-            Effect::KeepCheckpoints { stop, bag, tasks } => self.packing.pack(stop, bag, tasks, &mut self.shared),
-            Effect::Authorise { bag } => self.authorise(bag),
+            Effect::Send { to, message } => traffic::send(to, message, shared),
+            Effect::KeepCheckpoints { stop, bag, tasks } => self.packing.pack(stop, bag, tasks, shared),
+            Effect::Authorise { bag } => authorise::authorise(bag, peer, shared),
             Effect::StartTask { .. }
             | Effect::StopTask { .. }
             | Effect::FreezeTask { .. }
@@ -311,13 +262,34 @@ impl Driver {
         }
     }
 
+    // ---- what happens, for the part that it concerns ----
+
+    fn look_at_owner(&mut self) {
+        self.owner.look(&self.execution, &self.measuring, &self.machine, &mut self.shared);
+    }
+
+    fn look_around(&mut self) {
+        self.look_at_owner();
+        self.presence.notice_absence(&mut self.shared);
+        outputs::tidy_partial_blobs(&self.shared.supplies.blobs, self.machine.peer());
+    }
+
+    fn suspend(&mut self, suspend: Suspend) {
+        self.presence.suspend(suspend, self.machine.peer(), &mut self.shared);
+    }
+
+    fn sweep(&mut self) {
+        self.packing.sweep(self.machine.peer(), &mut self.shared);
+        self.storage.read_unread(&mut self.shared);
+    }
+
     fn workers_ended(&mut self, event: WorkerEvent) {
         self.worker_ended(event);
         for _ in 1..AT_ONCE_MAX {
             if !self.machine.has_room_for_tasks() {
                 return;
             }
-            let Ok(event) = self.worker_events.try_recv() else { return };
+            let Ok(event) = self.sources.workers.try_recv() else { return };
             self.worker_ended(event);
         }
     }
@@ -336,7 +308,7 @@ impl Driver {
     }
 
     fn committed(&mut self, result: CommitResult) {
-        let others = std::iter::from_fn(|| self.store_events.try_recv().ok());
+        let others = std::iter::from_fn(|| self.sources.store.try_recv().ok());
         for result in std::iter::once(result).chain(others).take(AT_ONCE_MAX) {
             self.storage.committed(result, &mut self.shared);
         }
@@ -346,7 +318,20 @@ impl Driver {
         self.traffic.came(event, self.storage.pins(), self.machine.peer(), &mut self.shared);
     }
 
-    fn done(&mut self, job: Id, done: Done) {
+    fn command(&mut self, command: Command) {
+        let (peer, shared) = (self.machine.peer(), &mut self.shared);
+        match command {
+            Command::Question(question) => self.view().answer(question),
+            Command::Reading(reading) => readings::read(reading, self.storage.reader(), peer, shared),
+            Command::Bag(order) => self.submissions.order(order, self.storage.pins(), peer, shared),
+            Command::Owner(order) => {
+                self.look_at_owner();
+                self.owner.order(order, &self.machine, &mut self.shared);
+            }
+        }
+    }
+
+    fn done(&mut self, id: Id, done: Done) {
         let Self { machine, shared, execution, measuring, submissions, storage, .. } = self;
         let peer = machine.peer();
         match done {
@@ -354,10 +339,10 @@ impl Driver {
                 execution.prepared(job, task, preparation, storage.pins(), shared);
             }
             Done::Collected { job, task, collected } => execution.collected(job, task, collected, shared),
-            Done::MeasurePrepared { bag, preparation } => measuring.prepared(job, bag, preparation, peer, shared),
+            Done::MeasurePrepared { bag, preparation } => measuring.prepared(id, bag, preparation, peer, shared),
             Done::Measured { bag, cpu, collected } => measuring.measured(bag, cpu, collected, peer, shared),
-            Done::Authorised { bag, label } => self.authorised(bag, label),
-            Done::OutputKept { fetch, kept } => self.outputs.kept(fetch, kept, &mut self.shared),
+            Done::Authorised { bag, label } => authorise::authorised(bag, label, shared),
+            Done::OutputKept { fetch, kept } => self.outputs.kept(fetch, kept, shared),
             Done::Accepted { result, reply } => {
                 submissions.accepted(result, reply, storage.pins_mut(), peer, shared);
             }
@@ -367,37 +352,14 @@ impl Driver {
             }
             Done::ManifestRead { bag, manifest: Some(manifest) } => storage.manifest_read(bag, manifest, peer, shared),
             Done::ManifestRetried { bag, manifest } => storage.manifest_retried(bag, manifest, peer, shared),
-            Done::CheckpointsKept { stop, bag, kept } => {
-                self.packing.packed(stop, bag, kept, self.machine.peer(), &mut self.shared);
-            }
-            Done::Reclaimed { stop, took } => self.reclaimed(stop, took),
-            Done::Bootstrapped(Some(contact)) => self.feed(Event::Bootstrap(contact)),
+            Done::CheckpointsKept { stop, bag, kept } => self.packing.packed(stop, bag, kept, peer, shared),
+            Done::Reclaimed { stop, took } => self.owner.reclaimed(stop, took),
+            Done::Bootstrapped(Some(contact)) => shared.events.tell(Event::Bootstrap(contact)),
             Done::ManifestRead { manifest: None, .. } | Done::Bootstrapped(None) | Done::Discarded => {}
         }
     }
 
-    /// Since when the machine has tasks, or has none. The owner's return must be noticed at once from the first on.
-    fn note_busy(&mut self) {
-        let busy = self.machine.is_busy();
-        if busy != std::mem::replace(&mut self.activity.busy, busy) {
-            self.activity.since = self.shared.clock.now();
-            self.set_watchfulness();
-        }
-    }
-
-    async fn leave(&mut self, until: Instant) {
-        self.shared.events.tell(Event::Leave);
-        self.end_turn();
-        while !self.presence.has_left() && Instant::now() < until {
-            let deadline = self.deadline().map_or(until, |deadline| deadline.min(until));
-            tokio::select! {
-                Some(result) = self.store_events.recv() => self.committed(result),
-                Some(event) = self.net_events.recv() => self.came(event),
-                () = tokio::time::sleep_until(deadline) => self.feed(Event::DeadlineReached),
-            }
-            self.end_turn();
-        }
-    }
+    // ---- the end ----
 
     /// Leaves the grid in good order and ends everything, within [`SHUTDOWN_TIMEOUT`].
     ///
@@ -408,16 +370,35 @@ impl Driver {
         tracing::info!("leaving the grid");
         self.execution.end();
         self.measuring.end();
-        self.commands.close();
-        while self.commands.try_recv().is_ok() {
+        self.sources.commands.close();
+        while self.sources.commands.try_recv().is_ok() {
             // Whoever asked is told that the agent ends, by losing the way for the answer.
         }
         self.submissions.end();
         self.leave(until.min(Instant::now() + LEAVE_TIMEOUT)).await;
-        self.feed(idlewood_machine::Event::Closing);
+        self.shared.events.tell(idlewood_machine::Event::Closing);
+        self.settle();
+        self.close(control, until).await
+    }
 
-        let Self { shared, execution, measuring, mut storage, store_events, mut net_events, .. } = self;
+    async fn leave(&mut self, until: Instant) {
+        self.shared.events.tell(Event::Leave);
+        self.end_turn();
+        while !self.presence.has_left() && Instant::now() < until {
+            let deadline = self.deadline().map_or(until, |deadline| deadline.min(until));
+            tokio::select! {
+                Some(result) = self.sources.store.recv() => self.committed(result),
+                Some(event) = self.sources.net.recv() => self.came(event),
+                () = tokio::time::sleep_until(deadline) => self.shared.events.tell(Event::DeadlineReached),
+            }
+            self.end_turn();
+        }
+    }
+
+    async fn close(self, control: Control, until: Instant) -> anyhow::Result<()> {
+        let Self { shared, sources, execution, measuring, mut storage, .. } = self;
         let Shared { jobs, answers, net, .. } = shared;
+        let Sources { net: mut net_events, store: store_events, .. } = sources;
         // Nobody takes results any more: the writer must not wait for that.
         drop(store_events);
         let fatal = storage.take_fatal();

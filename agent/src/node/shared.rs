@@ -92,6 +92,11 @@ impl Events {
         self.facts.push_back(fact.into());
     }
 
+    /// The same of several facts.
+    pub(super) fn tell_all(&mut self, facts: impl Iterator<Item = impl Into<Event>>) {
+        self.facts.extend(facts.map(Into::into));
+    }
+
     /// Something follows from an order of the machine's, which hears it before further facts.
     pub(super) fn follow_up(&mut self, event: impl Into<Event>) {
         self.follow_ups.push_back(event.into());
@@ -115,6 +120,8 @@ impl Events {
 /// Who is answered once the machine has heard all events, and with what.
 #[derive(Debug)]
 pub(super) enum Due {
+    /// The state of this machine.
+    Status(Reply<idlewood_api::Status>),
     /// A bag: as it `was` before its removal, or as it is.
     Bag {
         bag: BagId,

@@ -1,44 +1,40 @@
-//! Answers to the control API: what this machine knows, in the API's words; and the user's orders.
+//! Answers to the control API: what this machine knows, in the API's words.
+//!
+//! Left out: what is read from the store (`readings`).
 
-use idlewood_machine::policy::{Orders, Pause};
+use idlewood_machine::Machine;
 use idlewood_overlay::{Contact, Node, State};
-use idlewood_scheduler::BagView;
+use idlewood_scheduler::{BagView, Peer};
 use idlewood_trust::identity;
 use idlewood_units::clock::{iso, iso_s, wall_now};
 use jiff::Zoned;
 
 use super::bag_views::{self, find, wall};
-use super::driver::Driver;
-use super::readings;
-use super::shared::Due;
-use crate::handle::{Command, OwnerOrder, Question, Refusal, Reply, answer};
+use super::execution::Execution;
+use super::owner::Owner;
+use super::pins::Pins;
+use super::presence::Presence;
+use super::shared::{Due, Shared};
+use super::submissions::Submissions;
+use super::traffic::Traffic;
+use crate::handle::{Question, Refusal, answer};
 use crate::reasons;
 
-impl Driver {
-    pub(super) fn command(&mut self, command: Command) {
-        let (peer, shared) = (self.machine.peer(), &mut self.shared);
-        match command {
-            Command::Question(question) => self.answer(question),
-            Command::Reading(reading) => readings::read(reading, self.storage.reader(), peer, shared),
-            Command::Bag(order) => self.submissions.order(order, self.storage.pins(), peer, shared),
-            Command::Owner(order) => self.owner_order(order),
-        }
-    }
+/// All that answers are read from.
+pub(super) struct View<'a> {
+    pub(super) machine: &'a Machine,
+    pub(super) shared: &'a Shared,
+    pub(super) execution: &'a Execution,
+    pub(super) owner: &'a Owner,
+    pub(super) submissions: &'a Submissions,
+    pub(super) pins: &'a Pins,
+    pub(super) presence: &'a Presence,
+    pub(super) traffic: &'a Traffic,
+}
 
-    fn owner_order(&mut self, order: OwnerOrder) {
-        let given = self.machine.owner().orders();
-        match order {
-            OwnerOrder::Pause(for_, reply) => {
-                let pause = Pause { until: for_.map(|for_| self.shared.clock.now() + for_) };
-                self.order_and_answer(Orders { pause: Some(pause), ..given }, reply);
-            }
-            OwnerOrder::Resume(reply) => self.order_and_answer(Orders::default(), reply),
-            OwnerOrder::Finish(reply) => self.order_and_answer(Orders { finish: true, ..given }, reply),
-        }
-    }
-
+impl View<'_> {
     /// Answers a question.
-    fn answer(&self, question: Question) {
+    pub(super) fn answer(&self, question: Question) {
         match question {
             Question::Status(reply) => answer(reply, Ok(self.status())),
             Question::Peers(reply) => answer(reply, Ok(self.peers())),
@@ -49,14 +45,17 @@ impl Driver {
 
     /// Answers whoever waits for what the machine has heard by now.
     pub(super) fn answer_due(&self, due: Due) {
-        let Due::Bag { bag, was, gone, reply } = due;
-        let shown = was.map(|was| *was).or_else(|| self.peer().bag(bag).map(|view| self.bag(&view)));
-        answer(reply, shown.ok_or(gone));
+        match due {
+            Due::Status(reply) => answer(reply, Ok(self.status())),
+            Due::Bag { bag, was, gone, reply } => {
+                let shown = was.map(|was| *was).or_else(|| self.peer().bag(bag).map(|view| self.bag(&view)));
+                answer(reply, shown.ok_or(gone));
+            }
+        }
     }
 
-    fn order_and_answer(&mut self, orders: Orders, reply: Reply<idlewood_api::Status>) {
-        self.order(orders);
-        answer(reply, Ok(self.status()));
+    fn peer(&self) -> &Peer {
+        self.machine.peer()
     }
 
     // ---- this machine ----
@@ -94,7 +93,7 @@ impl Driver {
         let now = self.shared.clock.now();
         let (settings, facts) = (self.shared.settings.get(), self.owner.facts());
         let change = reasons::what_would_change(judgement, now, &Zoned::now(), settings, &facts, owner.orders());
-        let changed = self.activity.since.max(judgement.since);
+        let changed = self.owner.active_since().max(judgement.since);
         let (activity, since) = match (judgement.cpu_percent, running.is_empty()) {
             (0, _) => ("suspended", judgement.since),
             (_, true) => ("idle", changed),
@@ -127,7 +126,7 @@ impl Driver {
             finishing: owner.orders().finish,
             cpu_percent: judgement.cpu_percent,
             settings_error: self.shared.settings.error().map(ToString::to_string),
-            reclaims: self.owner.reclaims.view(),
+            reclaims: self.owner.reclaims().view(),
             disk: self.disk(),
             resting_until: self.peer().resting_until().map(|until| iso(wall_now() + until.since(now))),
             slots: self.shared.config.slots,
@@ -236,20 +235,20 @@ impl Driver {
 
     fn bag(&self, view: &BagView) -> idlewood_api::Bag {
         let first_start = self.submissions.first_start(view.bag.id);
-        bag_views::bag(view, first_start, self.storage.pins(), self.peer(), &self.shared.clock)
+        bag_views::bag(view, first_start, self.pins, self.peer(), &self.shared.clock)
     }
 
     fn bag_detail(&self, view: BagView) -> Result<idlewood_api::BagDetail, Refusal> {
         let bag = view.bag.id;
         let missing = || {
-            let why = if self.storage.pins().is_unread(bag) {
+            let why = if self.pins.is_unread(bag) {
                 "cannot be read just now; see the agent's log"
             } else {
                 "is missing on this disk"
             };
             Refusal::Unavailable(format!("the manifest of bag {bag} {why}"))
         };
-        let description = self.storage.pins().description(bag).ok_or_else(missing)?;
+        let description = self.pins.description(bag).ok_or_else(missing)?;
         let left_alone = self.shared.supplies.fetcher.downloads().left_alone;
         let left_alone = |peer| left_alone.iter().find(|(alone, _)| *alone == peer).map(|(_, left)| left.as_secs());
         let placements =
