@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{Member, Time};
+use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    BagId, Change, Config, Message, Notice, Peer, Record, RecordKey, Speaker, TaskId, TaskResult, Ticket,
+    BagHeader, BagId, Change, Config, Effect as PeerEffect, Message, Notice, Peer, Record, RecordKey, Speaker, TaskId,
+    TaskResult, Ticket,
 };
 
 use crate::execution::{Ended as JobEnded, Execution, WorkEvent, WorkOrder};
@@ -77,9 +79,30 @@ impl From<idlewood_scheduler::Event> for Event {
 /// An order to the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Of the peer, but for what the orders below say in its place: never [`idlewood_scheduler::Effect::Send`] of results,
-    /// `FetchOutput`, `MeasureTask`, `Persist`, nor to start, stop, freeze, thaw, suspend or resume tasks.
-    Peer(idlewood_scheduler::Effect),
+    /// Send a message, but for results, of which [`Effect::SendResults`] speaks. One for which there is no room comes back
+    /// ([`idlewood_scheduler::Event::Unsent`]).
+    Send {
+        /// Whom.
+        to: Member,
+        /// What.
+        message: Message,
+    },
+    /// Judge whether a bag may queue here; [`idlewood_scheduler::Event::Authorised`] follows.
+    Authorise {
+        /// The bag.
+        bag: BagHeader,
+    },
+    /// Keep what these tasks, which stand still, can go on from elsewhere; [`idlewood_scheduler::Event::CheckpointsKept`] follows.
+    KeepCheckpoints {
+        /// Names the stop, which the answer names, too.
+        stop: u64,
+        /// Of which bag.
+        bag: BagId,
+        /// Its tasks.
+        tasks: IntervalSet,
+    },
+    /// Tell whoever waits for it.
+    Notify(Notice),
     /// The machine's records become these. They are not on the disk yet, but what the driver keeps beside them follows now.
     Changed(Vec<Arc<Change>>),
     /// Make these changes durable, all or none of them, after those of earlier writes; [`Event::Written`] follows. At most 1,024 are
@@ -163,7 +186,7 @@ pub struct Machine {
     disk_was_full: bool,
     /// Bags whose submission is not durable yet.
     submitting: BTreeSet<BagId>,
-    peer_effects: Vec<idlewood_scheduler::Effect>,
+    peer_effects: Vec<PeerEffect>,
 }
 
 impl Machine {
@@ -376,8 +399,7 @@ impl Machine {
         }
     }
 
-    /// Gives the peer an event, and each part what it decides of the peer's orders. Outputs that find no room in the queue are
-    /// `refused`.
+    /// Gives the peer an event, and takes its orders. Outputs that find no room in the queue are `refused`.
     fn tell_peer(
         &mut self,
         now: Time,
@@ -388,32 +410,51 @@ impl Machine {
         let mut orders = std::mem::take(&mut self.peer_effects);
         self.peer.handle(now, event, &mut orders);
         for order in orders.drain(..) {
-            match order {
-                idlewood_scheduler::Effect::FetchOutput { task, output, output_bytes, unfinished, from } => {
-                    let is_own = from.peer == self.peer.me().peer;
-                    let wanted = Wanted { task, output, output_bytes, unfinished, from };
-                    if is_own {
-                        effects.push(self.outputs.keep_own(wanted));
-                    } else if !self.outputs.push(wanted) {
-                        refused.push(task);
-                    }
-                }
-                idlewood_scheduler::Effect::MeasureTask { bag } => self.measuring.push(bag),
-                idlewood_scheduler::Effect::Send {
-                    to,
-                    message: Message::Results { bag, executor, results, signature: _ },
-                } => self.results.push(to, bag, executor, results, effects),
-                idlewood_scheduler::Effect::Persist { ticket, changes } => self.persist(ticket, changes, effects),
-                order => {
-                    let Some(order) = self.execution.take(order, effects) else { continue };
-                    if let idlewood_scheduler::Effect::Notify(Notice::BagAccepted(bag)) = &order {
-                        self.submitting.remove(bag);
-                    }
-                    effects.push(Effect::Peer(order));
-                }
-            }
+            self.take(order, refused, effects);
         }
         self.peer_effects = orders;
+    }
+
+    /// Gives a part what it decides of an order of the peer, and leaves the rest to the driver.
+    fn take(&mut self, order: PeerEffect, refused: &mut Vec<TaskId>, effects: &mut Vec<Effect>) {
+        match order {
+            PeerEffect::FetchOutput { task, output, output_bytes, unfinished, from } => {
+                let is_own = from.peer == self.peer.me().peer;
+                let wanted = Wanted { task, output, output_bytes, unfinished, from };
+                if is_own {
+                    effects.push(self.outputs.keep_own(wanted));
+                } else if !self.outputs.push(wanted) {
+                    refused.push(task);
+                }
+            }
+            PeerEffect::MeasureTask { bag } => self.measuring.push(bag),
+            PeerEffect::Send { to, message: Message::Results { bag, executor, results, signature: _ } } => {
+                self.results.push(to, bag, executor, results, effects);
+            }
+            PeerEffect::Persist { ticket, changes } => self.persist(ticket, changes, effects),
+            PeerEffect::StartTask { place, task, attempt, bag, checkpoint } => {
+                self.execution.start(place as usize, task, attempt, bag, checkpoint, effects);
+            }
+            PeerEffect::StopTask { place, task } => self.execution.stop(place as usize, task),
+            PeerEffect::FreezeTask { place, task } => self.execution.freeze(place as usize, task),
+            PeerEffect::ThawTask { place, task } => self.execution.thaw(place as usize, task),
+            // Workers stood still before the peer heard of it.
+            PeerEffect::SuspendTasks => {
+                debug_assert!(self.execution.stands_still(), "the owner is back, and workers were not frozen");
+            }
+            PeerEffect::ResumeTasks => {}
+            PeerEffect::Send { to, message } => effects.push(Effect::Send { to, message }),
+            PeerEffect::Authorise { bag } => effects.push(Effect::Authorise { bag }),
+            PeerEffect::KeepCheckpoints { stop, bag, tasks } => {
+                effects.push(Effect::KeepCheckpoints { stop, bag, tasks });
+            }
+            PeerEffect::Notify(notice) => {
+                if let Notice::BagAccepted(bag) = notice {
+                    self.submitting.remove(&bag);
+                }
+                effects.push(Effect::Notify(notice));
+            }
+        }
     }
 }
 

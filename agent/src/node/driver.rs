@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use idlewood_machine::Machine;
+use idlewood_machine::{Effect, Machine};
 use idlewood_net::NetEvent;
-use idlewood_scheduler::{Effect, Event, Notice};
+use idlewood_scheduler::{Event, Notice};
 use idlewood_sensing::suspend::Suspend;
 use idlewood_store::CommitResult;
 use idlewood_worker::WorkerEvent;
@@ -193,11 +193,13 @@ impl Driver {
 
     // ---- what the machine orders, for the part that does it ----
 
-    fn carry_out(&mut self, effect: idlewood_machine::Effect) {
-        use idlewood_machine::Effect;
+    fn carry_out(&mut self, effect: Effect) {
         let Self { machine, shared, execution, measuring, outputs, owner, storage, .. } = self;
         match effect {
-            Effect::Peer(effect) => self.carry_out_of_peer(effect),
+            Effect::Send { to, message } => traffic::send(to, message, shared),
+            Effect::Authorise { bag } => authorise::authorise(bag, machine.peer(), shared),
+            Effect::KeepCheckpoints { stop, bag, tasks } => self.packing.pack(stop, bag, tasks, shared),
+            Effect::Notify(notice) => self.notice(notice),
             Effect::Fetch { fetch, wanted } => outputs.fetch(fetch, wanted, shared),
             Effect::AbandonFetch { fetch } => outputs.abandon(fetch),
             Effect::RunFirstTask { bag, time_limit } => measuring.run(bag, time_limit, machine.peer(), shared),
@@ -216,27 +218,6 @@ impl Driver {
             Effect::Judged(judgement) => owner.judged(&judgement, execution, machine, shared),
             Effect::KeepPause(pause) => owner.keep_pause(pause, shared.clock.now()),
             Effect::End => self.presence.end(),
-        }
-    }
-
-    fn carry_out_of_peer(&mut self, effect: Effect) {
-        let (peer, shared) = (self.machine.peer(), &mut self.shared);
-        match effect {
-            Effect::Send { to, message } => traffic::send(to, message, shared),
-            Effect::KeepCheckpoints { stop, bag, tasks } => self.packing.pack(stop, bag, tasks, shared),
-            Effect::Authorise { bag } => authorise::authorise(bag, peer, shared),
-            Effect::StartTask { .. }
-            | Effect::StopTask { .. }
-            | Effect::FreezeTask { .. }
-            | Effect::ThawTask { .. }
-            | Effect::SuspendTasks
-            | Effect::ResumeTasks
-            | Effect::Persist { .. }
-            | Effect::MeasureTask { .. }
-            | Effect::FetchOutput { .. } => {
-                tracing::error!(?effect, "an order that the machine decides about");
-            }
-            Effect::Notify(notice) => self.notice(notice),
         }
     }
 
