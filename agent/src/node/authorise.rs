@@ -1,5 +1,5 @@
 //! Whether a bag may queue here: what its submitter signed of it is fetched, and judged by the grid's rules and the owner's
-//! wishes, before anything of it does ([`idlewood_scheduler::Effect::Authorise`]). Its manifest comes later, when this machine
+//! wishes, before anything of it does ([`idlewood_machine::Effect::Authorise`]). Its manifest comes later, when this machine
 //! holds tasks of it.
 
 use std::collections::BTreeMap;
