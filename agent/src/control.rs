@@ -19,6 +19,7 @@
 //!
 //! Left out: TLS (loopback), pages of other lists, and events pushed to the client (clients poll).
 
+mod answers;
 mod blob;
 mod grid;
 mod guard;
@@ -40,23 +41,20 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use idlewood_api::client::ENDPOINT_FILE;
-use idlewood_api::{Endpoint, ErrorBody, PauseRequest, RerunRequest};
-use idlewood_blobs::{BlobError, Blobs};
+use idlewood_api::{Endpoint, PauseRequest, RerunRequest};
+use idlewood_blobs::Blobs;
 use idlewood_trust::Gate;
-use idlewood_trust::manifest::MANIFEST_BYTES_MAX;
-use serde::de::DeserializeOwned;
 use tempfile::NamedTempFile;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
-use crate::node::{NodeHandle, Page, Refusal};
-
+use answers::{Answer, Failure, REQUEST_BYTES_MAX, parse};
 use guard::Guard;
 
-/// Largest request that is not a blob. JSON takes about twice the bytes of a manifest.
-const REQUEST_BYTES_MAX: usize = 2 * MANIFEST_BYTES_MAX as usize;
+use crate::handle::{NodeHandle, Page};
+
 /// How long requests under way may continue after the agent was told to end.
 const DRAIN_WAIT: Duration = Duration::from_secs(2);
 /// Longest pause that resumes by itself: beyond that, pause without an end.
@@ -184,59 +182,6 @@ impl Drop for EndpointFile {
     }
 }
 
-/// A failure on its way to the client.
-#[derive(Debug)]
-struct Failure {
-    status: StatusCode,
-    sentence: String,
-}
-
-impl Failure {
-    fn new(status: StatusCode, sentence: impl Into<String>) -> Self {
-        Self { status, sentence: sentence.into() }
-    }
-
-    /// A part of the agent failed.
-    fn internal(error: &dyn std::error::Error) -> Self {
-        warn!(%error, "a command failed");
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, format!("the agent failed ({error}); see its log"))
-    }
-}
-
-impl IntoResponse for Failure {
-    fn into_response(self) -> Response {
-        (self.status, Json(ErrorBody { error: self.sentence })).into_response()
-    }
-}
-
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
-        let status = match refusal {
-            Refusal::NotFound(_) => StatusCode::NOT_FOUND,
-            Refusal::Ambiguous(_) | Refusal::Invalid(_) => StatusCode::BAD_REQUEST,
-            Refusal::Conflict(_) => StatusCode::CONFLICT,
-            Refusal::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
-        };
-        Self::new(status, refusal.to_string())
-    }
-}
-
-impl From<BlobError> for Failure {
-    fn from(error: BlobError) -> Self {
-        let status = match &error {
-            BlobError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            BlobError::Mismatch { .. } => StatusCode::BAD_REQUEST,
-            BlobError::Missing { .. } => StatusCode::NOT_FOUND,
-            BlobError::Full { .. } | BlobError::DiskFull { .. } | BlobError::Io { .. } => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
-        };
-        Self::new(status, error.to_string())
-    }
-}
-
-type Answer<T> = Result<Json<T>, Failure>;
-
 fn bag_routes(node: NodeHandle) -> Router {
     Router::new()
         .route("/v1/status", get(status))
@@ -358,19 +303,6 @@ async fn resume(State(node): State<NodeHandle>) -> Answer<idlewood_api::Status> 
 
 async fn finish(State(node): State<NodeHandle>) -> Answer<idlewood_api::Status> {
     Ok(Json(node.finish().await?))
-}
-
-/// Reads a JSON body, whatever its content type.
-fn parse<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Failure> {
-    let body = body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            let most = REQUEST_BYTES_MAX >> 20;
-            Failure::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the request is over {most} MiB: split the bag"))
-        }
-        status => Failure::new(status, rejection.body_text()),
-    })?;
-    serde_json::from_slice(&body)
-        .map_err(|error| Failure::new(StatusCode::BAD_REQUEST, format!("the request is malformed: {error}")))
 }
 
 fn pause_span(request: &PauseRequest) -> Result<Option<Duration>, Failure> {

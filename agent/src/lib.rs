@@ -1,6 +1,6 @@
 //! The idlewood agent: the driver that puts a `Peer` on a real machine, and the command line around it.
 //!
-//! `node` owns the machine; what it uses are crates of their own (`idlewood-net`, `-store`, `-blobs`, `-worker`,
+//! `node` owns the machine, and `handle` is how others ask it; what it uses are crates of their own (`idlewood-net`, `-store`, `-blobs`, `-worker`,
 //! `-sensing`, `-trust`). `control` is the server of the control API (`idlewood-api` has its client); `cli` and
 //! `submit` are the commands; `demo` shows a grid at work, `bench` measures the cost of small tasks.
 
@@ -9,6 +9,7 @@ pub mod bench;
 pub mod cli;
 pub mod control;
 pub mod demo;
+pub mod handle;
 pub mod node;
 pub mod output;
 mod reasons;

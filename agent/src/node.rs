@@ -1,16 +1,16 @@
 //! The agent: everything around the peer of this machine, put together.
 //!
-//! One task (the `driver`) owns the `Peer`; network, store, workers, control API and owner's probe reach it over
-//! bounded channels. No decision of the protocol is made here.
+//! One task (the loop, `driver`) owns the machine and its parts; network, store, workers, control API and owner's probe reach it
+//! over bounded channels. No decision of the protocol is made here.
 
 mod absence;
 mod authorise;
+mod bag_views;
 mod checkpoints;
-mod commits;
+mod done;
 mod driver;
-mod ending;
+mod ended;
 mod execution;
-mod handle;
 mod homes;
 mod jobs;
 mod manifests;
@@ -18,16 +18,25 @@ mod measuring;
 mod neighbours;
 mod outputs;
 mod owner;
+mod packing;
 mod pause;
 mod pin;
 mod pins;
+mod presence;
+mod readings;
 mod receipts;
 mod reclaim;
 mod rerun;
 mod results;
 mod scratch;
+mod shared;
+mod signed;
+mod storage;
 mod submission;
+mod submissions;
+mod supplies;
 mod task;
+mod traffic;
 mod views;
 
 use std::collections::BTreeSet;
@@ -38,6 +47,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use idlewood_blobs::Blobs;
+use idlewood_machine::Machine;
 use idlewood_net::fetch::Fetcher;
 use idlewood_net::{NetConfig, NetEvent};
 use idlewood_overlay::{Contact, PeerId};
@@ -50,9 +60,22 @@ use idlewood_worker::{Pool, PoolConfig, gaps, group_gap, native_gap, speed};
 use libp2p::Multiaddr;
 use tokio::sync::mpsc;
 
-pub use handle::{NodeHandle, Page, Refusal};
-
+use self::driver::{Driver, Sources};
+use self::execution::Execution;
+use self::homes::Homes;
+use self::measuring::Measuring;
+use self::outputs::Outputs;
+use self::owner::Owner;
+use self::packing::Packing;
+use self::pause::PauseFile;
+use self::presence::Presence;
+use self::shared::Shared;
+use self::storage::Storage;
+use self::submissions::Submissions;
+use self::supplies::Supplies;
+use self::traffic::Traffic;
 use crate::control;
+use crate::handle::NodeHandle;
 use crate::settings::{Current, Network};
 
 /// Questions and events that may wait for the driver.
@@ -182,47 +205,46 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let measurer = pool(1, measure_sender)?;
     let fetcher = Fetcher::new(blobs.clone(), net.clone());
     let manifest_fetcher = fetcher.another();
-    let supplies = task::Supplies {
+    let supplies = Supplies {
         blobs: blobs.clone(),
         fetcher,
         manifest_fetcher,
         reading: Arc::default(),
         gate: gate.clone(),
         bags: Arc::new(Mutex::new(settings.get().bags.clone())),
-        homes: Arc::new(homes::Homes::new(scratch, checkpoints)),
+        homes: Arc::new(Homes::new(scratch, checkpoints)),
         confines_natives,
     };
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let handle = NodeHandle::new(commands);
-    let control = control::start(&directory, options.control_port, handle, blobs.clone(), gate.clone()).await?;
+    let control = control::start(&directory, options.control_port, handle, blobs, gate).await?;
     // Ends with the driver, which holds the other end.
     let (suspend_sender, suspends) = mpsc::channel(4);
     let following = tokio::spawn(suspend::follow(suspend_sender));
-    let pause = pause::PauseFile::new(directory.join("pause"));
+    let pause = PauseFile::new(directory.join("pause"));
     let probe = options.owner_probe.map_or(Probe::Sources, Probe::File);
-    let mut driver = driver::Driver::new(driver::Parts {
-        peer,
-        grid,
-        gate,
-        clock,
-        config,
-        net,
-        net_events,
-        store: opened.store,
-        store_events: opened.results,
-        supplies,
-        workers,
-        worker_events,
-        measurer,
-        measure_events,
-        commands: command_receiver,
-        suspends,
-        owner: owner::Owner::new(Watch::start(probe), settings, pause),
-        listen: address,
-        neighbours,
-        bootstrap,
-        pins,
-    });
+    let heartbeat = Duration::from_millis(config.overlay.heartbeat_ms);
+    let mut driver = Driver {
+        machine: Machine::new(peer, &config, settings.get().into(), clock.now()),
+        sources: Sources {
+            net: net_events,
+            store: opened.results,
+            workers: worker_events,
+            measurer: measure_events,
+            commands: command_receiver,
+            suspends,
+        },
+        execution: Execution::new(workers),
+        measuring: Measuring::new(measurer),
+        outputs: Outputs::default(),
+        owner: Owner::new(Watch::start(probe), pause, clock.now()),
+        submissions: Submissions::default(),
+        storage: Storage::new(opened.store, pins),
+        packing: Packing::default(),
+        presence: Presence::new(address, neighbours, bootstrap, heartbeat, clock.now()),
+        traffic: Traffic::default(),
+        shared: Shared::new(clock, config, settings, net, supplies),
+    };
     let ran = driver.run().await;
     let ended = driver.shut_down(control).await;
     following.abort();

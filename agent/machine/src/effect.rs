@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, Member};
-use idlewood_scheduler::{BagId, BlobId, Change, Speaker, TaskId, TaskResult};
+use idlewood_scheduler::ranges::IntervalSet;
+use idlewood_scheduler::{BagHeader, BagId, BlobId, Change, Message, Notice, Speaker, TaskId, TaskResult};
 
 use crate::policy::{Judgement, Pause};
 use crate::work::WorkOrder;
@@ -35,9 +36,30 @@ pub struct WriteId(pub u64);
 /// An order to the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Of the peer, but for what the orders below say in its place: never [`idlewood_scheduler::Effect::Send`] of results,
-    /// `FetchOutput`, `MeasureTask`, `Persist`, nor to start, stop, freeze, thaw, suspend or resume tasks.
-    Peer(idlewood_scheduler::Effect),
+    /// Send a message, but for results, of which [`Effect::SendResults`] speaks. One for which there is no room comes back
+    /// ([`idlewood_scheduler::Event::Unsent`]).
+    Send {
+        /// Whom.
+        to: Member,
+        /// What.
+        message: Message,
+    },
+    /// Judge whether a bag may queue here; [`idlewood_scheduler::Event::Authorised`] follows.
+    Authorise {
+        /// The bag.
+        bag: BagHeader,
+    },
+    /// Keep what these tasks, which stand still, can go on from elsewhere; [`idlewood_scheduler::Event::CheckpointsKept`] follows.
+    KeepCheckpoints {
+        /// Names the stop, which the answer names, too.
+        stop: u64,
+        /// Of which bag.
+        bag: BagId,
+        /// Its tasks.
+        tasks: IntervalSet,
+    },
+    /// Tell whoever waits for it.
+    Notify(Notice),
     /// The machine's records become these. They are not on the disk yet, but what the driver keeps beside them follows now.
     Changed(Vec<Arc<Change>>),
     /// Make these changes durable, all or none of them, after those of earlier writes; [`Event::Written`](crate::Event::Written) follows. At most 1,024 are

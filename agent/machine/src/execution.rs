@@ -113,31 +113,8 @@ impl Execution {
 
     // ---- what the peer orders ----
 
-    /// Takes an order of the peer that is about tasks, and gives any other back.
-    pub(crate) fn take(
-        &mut self,
-        peer_order: idlewood_scheduler::Effect,
-        effects: &mut Vec<Effect>,
-    ) -> Option<idlewood_scheduler::Effect> {
-        match peer_order {
-            idlewood_scheduler::Effect::StartTask { place, task, attempt, bag, checkpoint } => {
-                self.start(place as usize, task, attempt, bag, checkpoint, effects);
-            }
-            idlewood_scheduler::Effect::StopTask { place, task } => self.stop(place as usize, task),
-            idlewood_scheduler::Effect::FreezeTask { place, task } => self.freeze(place as usize, task),
-            idlewood_scheduler::Effect::ThawTask { place, task } => self.thaw(place as usize, task),
-            // Workers stood still before the peer heard of it.
-            idlewood_scheduler::Effect::SuspendTasks => {
-                debug_assert!(self.stands_still(), "the owner is back, and workers were not frozen");
-            }
-            idlewood_scheduler::Effect::ResumeTasks => {}
-            other => return Some(other),
-        }
-        None
-    }
-
     /// The peer starts a task at a place.
-    fn start(
+    pub(crate) fn start(
         &mut self,
         place: usize,
         task: TaskId,
@@ -186,7 +163,7 @@ impl Execution {
     }
 
     /// The peer stops a task.
-    fn stop(&mut self, place: usize, task: TaskId) {
+    pub(crate) fn stop(&mut self, place: usize, task: TaskId) {
         let Some(started) = self.places[place].as_mut().filter(|started| started.task == task) else { return };
         started.stopping = true;
         match started.stage {
@@ -202,7 +179,7 @@ impl Execution {
     }
 
     /// Freezes a task in favour of another bag: it keeps its worker if it has begun; else it does not begin.
-    fn freeze(&mut self, place: usize, task: TaskId) {
+    pub(crate) fn freeze(&mut self, place: usize, task: TaskId) {
         let Some(started) = self.places[place].as_mut().filter(|started| started.task == task) else { return };
         started.frozen = true;
         if started.stage == Stage::Given && self.take_or_recall(place) {
@@ -211,7 +188,7 @@ impl Execution {
     }
 
     /// A task that was frozen goes on. Where a worker has it, [`Execution::settle`] thaws that.
-    fn thaw(&mut self, place: usize, task: TaskId) {
+    pub(crate) fn thaw(&mut self, place: usize, task: TaskId) {
         let Some(started) = self.places[place].as_mut().filter(|started| started.task == task) else { return };
         started.frozen = false;
         if started.stage == Stage::Ready {

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use idlewood_overlay::Time;
-use idlewood_scheduler::{BagId, Change, Config, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket};
+use idlewood_scheduler::{
+    BagId, Change, Config, Effect as PeerEffect, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket,
+};
 
 use crate::effect::{Effect, Wanted, WriteId};
 use crate::event::{Event, FetchEnd, WriteEnd};
@@ -34,7 +36,7 @@ pub struct Machine {
     disk_was_full: bool,
     /// Bags whose submission is not durable yet.
     submitting: BTreeSet<BagId>,
-    peer_effects: Vec<idlewood_scheduler::Effect>,
+    peer_effects: Vec<PeerEffect>,
 }
 
 impl Machine {
@@ -247,8 +249,7 @@ impl Machine {
         }
     }
 
-    /// Gives the peer an event, and each part what it decides of the peer's orders. Outputs that find no room in the queue are
-    /// `refused`.
+    /// Gives the peer an event, and takes its orders. Outputs that find no room in the queue are `refused`.
     fn tell_peer(
         &mut self,
         now: Time,
@@ -259,32 +260,51 @@ impl Machine {
         let mut orders = std::mem::take(&mut self.peer_effects);
         self.peer.handle(now, event, &mut orders);
         for order in orders.drain(..) {
-            match order {
-                idlewood_scheduler::Effect::FetchOutput { task, output, output_bytes, unfinished, from } => {
-                    let is_own = from.peer == self.peer.me().peer;
-                    let wanted = Wanted { task, output, output_bytes, unfinished, from };
-                    if is_own {
-                        effects.push(self.outputs.keep_own(wanted));
-                    } else if !self.outputs.push(wanted) {
-                        refused.push(task);
-                    }
-                }
-                idlewood_scheduler::Effect::MeasureTask { bag } => self.measuring.push(bag),
-                idlewood_scheduler::Effect::Send {
-                    to,
-                    message: Message::Results { bag, executor, results, signature: _ },
-                } => self.results.push(to, bag, executor, results, effects),
-                idlewood_scheduler::Effect::Persist { ticket, changes } => self.persist(ticket, changes, effects),
-                order => {
-                    let Some(order) = self.execution.take(order, effects) else { continue };
-                    if let idlewood_scheduler::Effect::Notify(Notice::BagAccepted(bag)) = &order {
-                        self.submitting.remove(bag);
-                    }
-                    effects.push(Effect::Peer(order));
-                }
-            }
+            self.take(order, refused, effects);
         }
         self.peer_effects = orders;
+    }
+
+    /// Gives a part what it decides of an order of the peer, and leaves the rest to the driver.
+    fn take(&mut self, order: PeerEffect, refused: &mut Vec<TaskId>, effects: &mut Vec<Effect>) {
+        match order {
+            PeerEffect::FetchOutput { task, output, output_bytes, unfinished, from } => {
+                let is_own = from.peer == self.peer.me().peer;
+                let wanted = Wanted { task, output, output_bytes, unfinished, from };
+                if is_own {
+                    effects.push(self.outputs.keep_own(wanted));
+                } else if !self.outputs.push(wanted) {
+                    refused.push(task);
+                }
+            }
+            PeerEffect::MeasureTask { bag } => self.measuring.push(bag),
+            PeerEffect::Send { to, message: Message::Results { bag, executor, results, signature: _ } } => {
+                self.results.push(to, bag, executor, results, effects);
+            }
+            PeerEffect::Persist { ticket, changes } => self.persist(ticket, changes, effects),
+            PeerEffect::StartTask { place, task, attempt, bag, checkpoint } => {
+                self.execution.start(place as usize, task, attempt, bag, checkpoint, effects);
+            }
+            PeerEffect::StopTask { place, task } => self.execution.stop(place as usize, task),
+            PeerEffect::FreezeTask { place, task } => self.execution.freeze(place as usize, task),
+            PeerEffect::ThawTask { place, task } => self.execution.thaw(place as usize, task),
+            // Workers stood still before the peer heard of it.
+            PeerEffect::SuspendTasks => {
+                debug_assert!(self.execution.stands_still(), "the owner is back, and workers were not frozen");
+            }
+            PeerEffect::ResumeTasks => {}
+            PeerEffect::Send { to, message } => effects.push(Effect::Send { to, message }),
+            PeerEffect::Authorise { bag } => effects.push(Effect::Authorise { bag }),
+            PeerEffect::KeepCheckpoints { stop, bag, tasks } => {
+                effects.push(Effect::KeepCheckpoints { stop, bag, tasks });
+            }
+            PeerEffect::Notify(notice) => {
+                if let Notice::BagAccepted(bag) = notice {
+                    self.submitting.remove(&bag);
+                }
+                effects.push(Effect::Notify(notice));
+            }
+        }
     }
 }
 

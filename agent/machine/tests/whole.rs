@@ -7,8 +7,8 @@ use idlewood_machine::policy::{Facts, Input, Orders, OwnerSettings};
 use idlewood_machine::{Effect, Event, FetchEnd, JobId, Machine, WorkEvent, WorkOrder, WriteEnd};
 use idlewood_overlay::{Contact, GridId, PeerId, Time, WallTime};
 use idlewood_scheduler::{
-    Approval, BagId, BlobId, Config, Effect as PeerEffect, Event as PeerEvent, Finished, Message, Peer, Replication,
-    Speaker, Submission, TaskId, TaskOutcome, TaskResult,
+    Approval, BagId, BlobId, Config, Event as PeerEvent, Finished, Message, Peer, Replication, Speaker, Submission,
+    TaskId, TaskOutcome, TaskResult,
 };
 
 const START: WallTime = WallTime(1_700_000_000_000_000);
@@ -48,7 +48,7 @@ impl World {
                 Effect::Fetch { fetch, .. } => {
                     self.give(Event::FetchEnded { fetch, end: FetchEnd::Here { checkpoint: None } });
                 }
-                Effect::Peer(PeerEffect::Authorise { bag }) => {
+                Effect::Authorise { bag } => {
                     let verdict = Ok(Approval { signed_ago: Duration::ZERO, at_hand: true });
                     self.give(PeerEvent::Authorised { bag: bag.id, verdict });
                 }
@@ -104,9 +104,7 @@ impl World {
         let message = Message::Results { bag: BagId([8; 32]), executor, results: vec![result], signature: None };
         self.orders.clear();
         self.give(PeerEvent::Received { from: PeerId([7; 32]), message });
-        let is_ack = |order: &Effect| {
-            matches!(order, Effect::Peer(PeerEffect::Send { message: Message::ResultsAck { .. }, .. }))
-        };
+        let is_ack = |order: &Effect| matches!(order, Effect::Send { message: Message::ResultsAck { .. }, .. });
         self.orders.iter().any(is_ack)
     }
 

@@ -23,7 +23,7 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-use super::{Answer, Failure};
+use super::answers::{Answer, Failure};
 
 /// Bytes read at once.
 const CHUNK_BYTES: usize = 256 * 1024;

@@ -15,7 +15,7 @@ use idlewood_overlay::PeerId;
 use idlewood_trust::{Gate, GateError, Offer, identity};
 use idlewood_units::clock::iso_s;
 
-use super::{Answer, Failure, parse};
+use super::answers::{Answer, Failure, parse};
 
 /// Shortest end of an id that names a connected machine.
 const SUFFIX_MIN: usize = 6;

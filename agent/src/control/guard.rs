@@ -10,7 +10,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use blake3::Hash;
 
-use super::Failure;
+use super::answers::Failure;
 use super::server::Shown;
 
 /// What a request must contain.

@@ -1,9 +1,12 @@
 use std::fs::File;
 use std::io::Read as _;
 
+use idlewood_api::ErrorBody;
 use idlewood_api::client::{Client, ClientError};
+use serde::de::DeserializeOwned;
 
 use super::*;
+use crate::handle::Refusal;
 
 /// A control API with blobs but no node behind it, and its client.
 struct Desk {

@@ -19,12 +19,11 @@ use std::fs;
 use std::io::{self, ErrorKind, Read as _};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use idlewood_blobs::Blobs;
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagId, BlobId, Checkpoint, Event, TaskId};
+use idlewood_scheduler::{BagId, BlobId, Checkpoint, TaskId};
 use idlewood_trust::manifest::TaskOutput;
 use idlewood_trust::{CHECKPOINT_ADDED_BYTES, Gate};
 use idlewood_units::FILES_MAX;
@@ -32,14 +31,10 @@ use idlewood_worker::removal;
 use idlewood_worker::untrusted::{Contents, DEPTH_MAX, Room, UntrustedDir};
 use serde_bytes::ByteBuf;
 
-use super::driver::{Done, Driver};
 use super::pin::Pin;
 
 /// Most tasks of a bag of which checkpoints are looked for. Far more than a machine has begun.
 const TASKS_MAX: usize = 1 << 16;
-
-/// How often checkpoints that no task needs are removed.
-pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The directory with a bag's, which workers write to.
 pub(super) fn of_bag(parent: &Path, bag: BagId) -> PathBuf {
@@ -133,7 +128,13 @@ fn indices(bag: &Path) -> io::Result<BTreeSet<u64>> {
 pub(super) type Kept = BTreeMap<u64, Option<(Checkpoint, Pin)>>;
 
 /// Packs the checkpoints of these tasks of a bag. Blocks.
-fn keep(parent: &Path, bag: BagId, tasks: &IntervalSet, blobs: &Arc<Blobs>, bytes_max: u64) -> io::Result<Kept> {
+pub(super) fn keep(
+    parent: &Path,
+    bag: BagId,
+    tasks: &IntervalSet,
+    blobs: &Arc<Blobs>,
+    bytes_max: u64,
+) -> io::Result<Kept> {
     let path_of = |index| path(parent, TaskId { bag, index });
     let mut kept = Kept::new();
     for index in indices(&of_bag(parent, bag))?.into_iter().filter(|index| tasks.contains(*index)) {
@@ -211,74 +212,6 @@ pub(super) fn lay_out(path: &Path, packed: &[u8], aside: &Path) -> anyhow::Resul
     }
     path.parent().map_or(Ok(()), fs::create_dir_all)?;
     Ok(fs::rename(&new, path)?)
-}
-
-impl Driver {
-    /// Packs the checkpoints of these tasks, which stand still: what a task does after that would be lost.
-    pub(super) fn keep_checkpoints(&mut self, stop: u64, bag: BagId, tasks: IntervalSet) {
-        let (homes, blobs) = (self.supplies.homes.clone(), self.supplies.blobs.clone());
-        let bytes_max = self.owner.settings.get().limits.checkpoint.0;
-        let pack = move || {
-            let kept = keep(homes.checkpoints(), bag, &tasks, &blobs, bytes_max).unwrap_or_else(|error| {
-                tracing::warn!(%bag, %error, "tasks go back without their checkpoints");
-                Kept::new()
-            });
-            Done::CheckpointsKept { stop, bag, kept }
-        };
-        self.packing += 1;
-        self.jobs.spawn_blocking(pack, Done::CheckpointsKept { stop, bag, kept: Kept::new() });
-    }
-
-    /// Tells the peer, which hands the tasks back unless some went on meanwhile.
-    pub(super) fn checkpoints_kept(&mut self, stop: u64, bag: BagId, kept: Kept) {
-        self.packing -= 1;
-        if self.peer().is_stopped_since(stop) {
-            // Should the task come back, it goes on from what it comes with, and not from what is here.
-            kept.iter()
-                .filter(|(_, kept)| kept.is_some())
-                .for_each(|(&index, _)| self.set_aside(TaskId { bag, index }));
-        }
-        let checkpoints = kept.iter().map(|(&index, kept)| (index, kept.as_ref().map(|(checkpoint, _)| *checkpoint)));
-        self.feed(Event::CheckpointsKept { stop, bag, checkpoints: checkpoints.collect() });
-        // By now the peer's records pin them, or nobody wants them.
-        drop(kept);
-    }
-
-    /// Removes a checkpoint that a worker may still have open.
-    fn set_aside(&mut self, task: TaskId) {
-        let path = path(self.supplies.homes.checkpoints(), task);
-        let moved = tempfile::tempdir_in(self.supplies.homes.scratch()).and_then(|aside| {
-            fs::rename(&path, aside.path().join("checkpoint"))?;
-            // What it has of the task is not for its own way of removing.
-            Ok(aside.keep())
-        });
-        match moved {
-            Ok(aside) => {
-                let remove = move || {
-                    if let Err(error) = removal::remove(&aside) {
-                        tracing::warn!(%error, path = %aside.display(), "a checkpoint cannot be removed");
-                    }
-                    Done::Discarded
-                };
-                self.jobs.spawn_blocking(remove, Done::Discarded);
-            }
-            Err(error) => {
-                tracing::warn!(%error, path = %path.display(), "a checkpoint that went elsewhere stays here, too")
-            }
-        }
-    }
-
-    /// Tells the peer of the checkpoints of tasks that began in an earlier life.
-    pub(super) fn find_checkpoints(&mut self) {
-        match found(self.supplies.homes.checkpoints()) {
-            Ok(found) => {
-                for (bag, tasks) in found {
-                    self.feed(Event::CheckpointsFound { bag, tasks });
-                }
-            }
-            Err(error) => tracing::warn!(%error, "it is not known which tasks have checkpoints"),
-        }
-    }
 }
 
 fn index_of(path: &Path) -> Option<u64> {

@@ -1,147 +1,60 @@
-//! The task that owns the peer: turns the outside world into events, and effects into the outside world.
+//! The loop, which owns the machine: it gives the machine what happens, and its parts what the machine orders.
+//!
+//! Each part owns what it needs, and does in its own file what has to be done. How parts reach the machine is said in `shared`.
 
-mod presence;
-
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use idlewood_machine::policy::Orders;
-use idlewood_machine::{FetchEnd, FetchId, JobId, Machine};
-use idlewood_net::{NetEvent, NetHandle};
-use idlewood_overlay::{Contact, GridId, Time};
-use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagId, Config, DeclineReason, Effect, Event, Message, Notice, Peer, TaskId};
-use idlewood_sensing::suspend::{Sleep, Suspend};
-use idlewood_store::{CommitError, CommitResult, Store};
-use idlewood_trust::Gate;
-use idlewood_trust::label::Label;
-use idlewood_trust::manifest::Manifest;
-use idlewood_units::clock::Clock;
-use idlewood_worker::{Pool, WorkerEvent};
-use libp2p::Multiaddr;
+use idlewood_machine::{Effect, Machine};
+use idlewood_net::NetEvent;
+use idlewood_scheduler::{Event, Notice};
+use idlewood_sensing::suspend::Suspend;
+use idlewood_store::CommitResult;
+use idlewood_worker::WorkerEvent;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::Id;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use super::absence::Absence;
-use super::checkpoints;
-use super::ending::Ending;
-use super::execution::Work;
-use super::handle::{Command, Reply};
-use super::jobs::Jobs;
-use super::manifests::Manifests;
+use super::authorise;
+use super::done::Done;
+use super::execution::Execution;
 use super::measuring::Measuring;
-use super::neighbours::{self, Neighbours};
-use super::outputs::{Fetched, Fetches};
+use super::neighbours;
+use super::outputs::{self, Outputs};
 use super::owner::Owner;
-use super::pin::Pin;
-use super::pins::Pins;
-use super::rerun::Needs;
-use super::submission::Accepted;
-use super::task::{Collected, Preparation, Supplies};
+use super::packing::{self, Packing};
+use super::presence::Presence;
+use super::readings;
+use super::shared::Shared;
+use super::storage::Storage;
+use super::submissions::{self, Submissions};
+use super::traffic::{self, Traffic};
+use super::views::View;
+use crate::control::Control;
+use crate::handle::Command;
 
 /// How often time alone is looked at: absences, and what of the owner's policy depends on it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Ends of tasks, or of writes, that are handled before anything else is looked at.
 const AT_ONCE_MAX: usize = 64;
+/// Longest that leaving the grid may take.
+const LEAVE_TIMEOUT: Duration = Duration::from_millis(2500);
+/// Longest that everything from the signal on may take. Five seconds are promised, and the runtime takes up to one of
+/// them for threads that still block.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// What the driver is made of.
-pub(super) struct Parts {
-    pub(super) peer: Peer,
-    pub(super) grid: GridId,
-    pub(super) gate: Arc<Gate>,
-    pub(super) clock: Clock,
-    pub(super) config: Config,
-    pub(super) net: NetHandle,
-    pub(super) net_events: mpsc::Receiver<NetEvent>,
-    pub(super) store: Store,
-    pub(super) store_events: mpsc::Receiver<CommitResult>,
-    pub(super) supplies: Supplies,
-    pub(super) workers: Pool,
-    pub(super) worker_events: mpsc::Receiver<WorkerEvent>,
-    /// One more worker, for first tasks.
-    pub(super) measurer: Pool,
-    pub(super) measure_events: mpsc::Receiver<WorkerEvent>,
+/// The ends of the channels over which things happen.
+pub(super) struct Sources {
+    pub(super) net: mpsc::Receiver<NetEvent>,
+    pub(super) store: mpsc::Receiver<CommitResult>,
+    pub(super) workers: mpsc::Receiver<WorkerEvent>,
+    pub(super) measurer: mpsc::Receiver<WorkerEvent>,
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) suspends: mpsc::Receiver<Suspend>,
-    pub(super) owner: Owner,
-    pub(super) listen: Multiaddr,
-    pub(super) neighbours: Neighbours,
-    pub(super) bootstrap: Vec<Multiaddr>,
-    pub(super) pins: Pins,
 }
 
-/// What work beside the loop ends in.
-pub(super) enum Done {
-    Prepared {
-        job: JobId,
-        task: TaskId,
-        preparation: Preparation,
-    },
-    Collected {
-        job: JobId,
-        task: TaskId,
-        collected: Collected,
-    },
-    MeasurePrepared {
-        bag: BagId,
-        preparation: Preparation,
-    },
-    /// A bag was looked at.
-    Authorised {
-        bag: BagId,
-        label: Result<Label, DeclineReason>,
-    },
-    Measured {
-        bag: BagId,
-        cpu: Duration,
-        collected: Collected,
-    },
-    /// The output is here, durable and pinned, or how else its fetch ended.
-    OutputKept {
-        fetch: FetchId,
-        kept: Result<Fetched, FetchEnd>,
-    },
-    Accepted {
-        result: Result<Box<Accepted>, super::Refusal>,
-        reply: Reply<idlewood_api::Bag>,
-    },
-    AcceptLost,
-    RerunReady {
-        bag: BagId,
-        tasks: Option<IntervalSet>,
-        needs: Result<Box<Needs>, super::Refusal>,
-        reply: Reply<idlewood_api::Bag>,
-    },
-    ManifestRead {
-        bag: BagId,
-        manifest: Option<std::sync::Arc<Manifest>>,
-    },
-    /// A manifest of a bag of this machine that could not be read.
-    ManifestRetried {
-        bag: BagId,
-        manifest: Result<Option<std::sync::Arc<Manifest>>, super::Refusal>,
-    },
-    Bootstrapped(Option<Contact>),
-    /// The owner is back, and no task has run since.
-    Reclaimed {
-        stop: u64,
-        took: Duration,
-    },
-    /// What tasks that do not run can go on from elsewhere.
-    CheckpointsKept {
-        stop: u64,
-        bag: BagId,
-        kept: checkpoints::Kept,
-    },
-    /// What nobody needs any more is gone.
-    Discarded,
-}
-
-/// What wakes the driver beside the peer's own deadline.
+/// What wakes the loop beside that and the machine's own deadline.
 struct Wakes {
     terminate: Signal,
     interrupt: Signal,
@@ -150,154 +63,47 @@ struct Wakes {
     sweep: Interval,
 }
 
-/// Whether, and since when, this machine has tasks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Activity {
-    /// Whether a place has a task.
-    pub(super) busy: bool,
-    pub(super) since: Time,
+impl Wakes {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
+            look: interval(LOOK_INTERVAL),
+            save: interval(neighbours::SAVE_INTERVAL),
+            sweep: interval(packing::SWEEP_INTERVAL),
+        })
+    }
 }
 
-/// Owns the state machine of this machine.
+/// The machine, what all parts use, and the parts.
 pub(super) struct Driver {
     pub(super) machine: Machine,
-    pub(super) grid: GridId,
-    pub(super) gate: Arc<Gate>,
-    pub(super) clock: Clock,
-    pub(super) config: Config,
-    pub(super) net: NetHandle,
-    net_events: mpsc::Receiver<NetEvent>,
-    pub(super) store: Store,
-    store_events: mpsc::Receiver<CommitResult>,
-    pub(super) supplies: Supplies,
-    pub(super) workers: Pool,
-    worker_events: mpsc::Receiver<WorkerEvent>,
-    pub(super) measurer: Pool,
-    measure_events: mpsc::Receiver<WorkerEvent>,
-    pub(super) commands: mpsc::Receiver<Command>,
-    suspends: mpsc::Receiver<Suspend>,
-    sleep: Sleep,
-    pub(super) owner: Owner,
-    pub(super) listen: Multiaddr,
-    neighbours: Neighbours,
-    bootstrap: Vec<Multiaddr>,
-    absence: Absence,
-    pub(super) pins: Pins,
-    /// The last write to end has failed.
-    pub(super) write_fails: bool,
-    pub(super) work: Work,
-    pub(super) jobs: Jobs<Done>,
-    /// Work beside the loop for whoever waits for an answer: it goes on also while what is to be written has no room.
-    pub(super) answers: Jobs<Done>,
-    pub(super) manifests: Manifests,
-    /// Results of this machine's bags that came without their machine's signature.
-    pub(super) results_unsigned: u64,
-    /// Checkpoints that tasks came with and that their submitters had not signed for them.
-    pub(super) checkpoints_unsigned: u64,
-    /// Messages that came whole and are none.
-    pub(super) malformed_messages: u64,
+    pub(super) shared: Shared,
+    pub(super) sources: Sources,
+    pub(super) execution: Execution,
     pub(super) measuring: Measuring,
-    pub(super) fetches: Fetches,
-    pub(super) activity: Activity,
-    /// Submissions that are being checked and kept.
-    pub(super) accepting: usize,
-    /// Bags whose checkpoints are being packed.
-    pub(super) packing: usize,
-    /// When the first task of a bag of this machine began to run here.
-    pub(super) first_starts: BTreeMap<BagId, Time>,
-    /// Submissions that wait to be durable.
-    pub(super) submitting: BTreeMap<BagId, Reply<idlewood_api::Bag>>,
-    /// Who cancels or removes a bag and waits until that is durable.
-    pub(super) ending: BTreeMap<BagId, Vec<Ending>>,
-    pub(super) effects: Vec<idlewood_machine::Effect>,
-    /// What followed from an effect while effects were carried out.
-    pub(super) follow_ups: VecDeque<idlewood_machine::Event>,
-    /// Of outputs that follow-ups speak of: the peer's record pins them when these are handled, or nobody wants them.
-    pub(super) follow_up_pins: Vec<Pin>,
-    left: bool,
-    /// The machine has finished, as it was told.
-    ends: bool,
-    /// As the machine was told last.
-    pub(super) was_busy: bool,
-    /// The store is beyond use: the agent ends, and whoever supervises it starts it again.
-    pub(super) fatal: Option<CommitError>,
+    pub(super) outputs: Outputs,
+    pub(super) owner: Owner,
+    pub(super) submissions: Submissions,
+    pub(super) storage: Storage,
+    pub(super) packing: Packing,
+    pub(super) presence: Presence,
+    pub(super) traffic: Traffic,
 }
 
 impl Driver {
-    pub(super) fn new(parts: Parts) -> Self {
-        let work = Work::new(parts.workers.slots());
-        let activity = Activity { busy: false, since: parts.clock.now() };
-        // Whoever is silent for longer than a heartbeat is asked whether it lives.
-        let absence = Absence::new(parts.clock.now(), Duration::from_millis(parts.config.overlay.heartbeat_ms));
-        Self {
-            machine: Machine::new(parts.peer, &parts.config, parts.owner.settings.get().into(), parts.clock.now()),
-            grid: parts.grid,
-            gate: parts.gate,
-            clock: parts.clock,
-            config: parts.config,
-            net: parts.net,
-            net_events: parts.net_events,
-            store: parts.store,
-            store_events: parts.store_events,
-            supplies: parts.supplies,
-            workers: parts.workers,
-            worker_events: parts.worker_events,
-            measurer: parts.measurer,
-            measure_events: parts.measure_events,
-            commands: parts.commands,
-            suspends: parts.suspends,
-            sleep: Sleep::default(),
-            owner: parts.owner,
-            listen: parts.listen,
-            neighbours: parts.neighbours,
-            bootstrap: parts.bootstrap,
-            absence,
-            pins: parts.pins,
-            write_fails: false,
-            work,
-            jobs: Jobs::new(),
-            answers: Jobs::new(),
-            manifests: Manifests::default(),
-            results_unsigned: 0,
-            checkpoints_unsigned: 0,
-            malformed_messages: 0,
-            measuring: Measuring::default(),
-            fetches: Fetches::default(),
-            activity,
-            accepting: 0,
-            packing: 0,
-            first_starts: BTreeMap::new(),
-            submitting: BTreeMap::new(),
-            ending: BTreeMap::new(),
-            effects: Vec::new(),
-            follow_ups: VecDeque::new(),
-            follow_up_pins: Vec::new(),
-            left: false,
-            ends: false,
-            was_busy: false,
-            fatal: None,
-        }
-    }
-
     /// Runs until a signal, until it has finished as told, or until the store is beyond use.
     ///
     /// # Errors
     /// When it cannot listen for signals.
     pub(super) async fn run(&mut self) -> anyhow::Result<()> {
-        let mut wakes = Wakes {
-            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
-            interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
-            look: interval(LOOK_INTERVAL),
-            save: interval(neighbours::SAVE_INTERVAL),
-            sweep: interval(checkpoints::SWEEP_INTERVAL),
-        };
+        let mut wakes = Wakes::new()?;
         self.look_at_owner();
-        if let Some(pause) = self.owner.kept_pause(self.clock.now()) {
-            self.order(Orders { pause: Some(pause), finish: false });
-        }
-        self.find_checkpoints();
-        self.join_grid();
-        self.feed(Event::DeadlineReached);
+        self.owner.tell_kept_pause(&mut self.shared);
+        self.packing.find(&mut self.shared);
+        self.presence.join(&mut self.shared);
+        self.shared.events.tell(Event::DeadlineReached);
+        self.settle();
         while self.turn(&mut wakes).await {}
         Ok(())
     }
@@ -312,120 +118,106 @@ impl Driver {
             _ = wakes.terminate.recv() => return false,
             _ = wakes.interrupt.recv() => return false,
             () = self.owner.input() => self.look_at_owner(),
-            _ = wakes.look.tick() => {
-                self.look_at_owner();
-                self.notice_absence();
-                self.tidy_partial_blobs();
-            }
-            Some(suspend) = self.suspends.recv() => self.suspend(suspend),
-            () = sleep_until(self.sleep.release_at()) => self.sleep.release(),
+            _ = wakes.look.tick() => self.look_around(),
+            Some(suspend) = self.sources.suspends.recv() => self.suspend(suspend),
+            () = sleep_until(self.presence.release_at()) => self.presence.release(),
             // Tasks may end faster than the disk takes their results: then the workers wait, and not ever more results.
-            Some(event) = self.worker_events.recv(), if self.machine.has_room_for_tasks() => {
-                self.worker_ended(event);
-                for _ in 1..AT_ONCE_MAX {
-                    if !self.machine.has_room_for_tasks() {
-                        break;
-                    }
-                    let Ok(event) = self.worker_events.try_recv() else { break };
-                    self.worker_ended(event);
-                }
-            }
-            Some(event) = self.measure_events.recv() => self.measure_ended(event),
-            Some(result) = self.store_events.recv() => {
-                self.committed(result);
-                for _ in 1..AT_ONCE_MAX {
-                    let Ok(result) = self.store_events.try_recv() else { break };
-                    self.committed(result);
-                }
-            }
-            () = sleep_until(deadline) => self.feed(Event::DeadlineReached),
-            _ = wakes.save.tick() => self.neighbours.save(self.machine.peer().overlay_view().neighbours()),
-            _ = wakes.sweep.tick() => {
-                self.sweep_checkpoints();
-                self.read_unread();
-            }
-            Some((id, done)) = self.jobs.next(), if self.machine.has_room() => self.done(id, done),
+            Some(event) = self.sources.workers.recv(), if self.machine.has_room_for_tasks() => self.workers_ended(event),
+            Some(event) = self.sources.measurer.recv() => self.measurer_ended(event),
+            Some(result) = self.sources.store.recv() => self.committed(result),
+            () = sleep_until(deadline) => self.shared.events.tell(Event::DeadlineReached),
+            _ = wakes.save.tick() => self.presence.save_neighbours(self.machine.peer()),
+            _ = wakes.sweep.tick() => self.sweep(),
+            Some((id, done)) = self.shared.jobs.next(), if self.machine.has_room() => self.done(id, done),
             // The user is answered whatever waits. What they order is written, too, but at most once for each bag; what may
             // be ordered again and again (`rerun_ready`) is refused while there is no room, and of submissions a bounded
             // number waits.
-            Some((id, done)) = self.answers.next() => self.done(id, done),
-            Some(command) = self.commands.recv() => self.command(command),
-            peers = self.net.freed() => peers.into_iter().for_each(|peer| self.feed(Event::Room(peer))),
-            Some(event) = self.net_events.recv(), if self.machine.has_room() => self.net_event(event),
+            Some((id, done)) = self.shared.answers.next() => self.done(id, done),
+            Some(command) = self.sources.commands.recv() => self.command(command),
+            peers = self.shared.net.freed() => self.shared.events.tell_all(peers.into_iter().map(Event::Room)),
+            Some(event) = self.sources.net.recv(), if self.machine.has_room() => self.came(event),
         }
-        self.tell_whether_busy();
+        self.settle();
+        let goes_on = self.owner.is_active() || self.submissions.are_under_way() || self.packing.is_under_way();
+        self.owner.tell_whether_busy(goes_on, &mut self.shared);
         self.end_turn();
-        self.fatal.is_none() && !self.ends
-    }
-
-    /// The peer of this machine, to look at.
-    pub(super) fn peer(&self) -> &Peer {
-        self.machine.peer()
+        !self.storage.is_broken() && !self.presence.ends()
     }
 
     /// When the machine wants to be woken.
     fn deadline(&self) -> Option<Instant> {
-        let wait = self.machine.deadline()?.since(self.clock.now());
+        let wait = self.machine.deadline()?.since(self.shared.clock.now());
         Some(Instant::now() + wait)
     }
 
-    /// Gives the machine an event and carries out what follows.
-    pub(super) fn feed(&mut self, event: impl Into<idlewood_machine::Event>) {
-        let mut effects = std::mem::take(&mut self.effects);
-        let mut next = Some(event.into());
-        while let Some(event) = next {
-            self.machine.handle(self.clock.now(), event, &mut effects);
-            for effect in effects.drain(..) {
-                self.carry_out(effect);
-            }
-            next = self.follow_ups.pop_front();
+    /// Gives the machine all that it is to hear, and carries out what follows.
+    fn settle(&mut self) {
+        let mut effects = Vec::new();
+        while let Some(event) = self.shared.events.next() {
+            self.machine.handle(self.shared.clock.now(), event, &mut effects);
+            effects.drain(..).for_each(|effect| self.carry_out(effect));
         }
-        self.effects = effects;
-        self.follow_up_pins.clear();
-        self.note_busy();
-    }
-
-    pub(super) fn carry_out(&mut self, effect: idlewood_machine::Effect) {
-        match effect {
-            idlewood_machine::Effect::Peer(effect) => self.carry_out_of_peer(effect),
-            idlewood_machine::Effect::Fetch { fetch, wanted } => self.fetch_output(fetch, wanted),
-            idlewood_machine::Effect::AbandonFetch { fetch } => self.abandon_fetch(fetch),
-            idlewood_machine::Effect::RunFirstTask { bag, time_limit } => self.run_first_task(bag, time_limit),
-            idlewood_machine::Effect::StopFirstTask { bag } => self.stop_first_task(bag),
-            idlewood_machine::Effect::Work(order) => self.carry_out_work(order),
-            idlewood_machine::Effect::Changed(changes) => changes.iter().for_each(|change| self.pins.apply(change)),
-            idlewood_machine::Effect::Write { write, changes, is_patient, from_reserve } => {
-                self.write(write, &changes, is_patient, from_reserve);
-            }
-            idlewood_machine::Effect::SendResults { to, bag, executor, results } => {
-                self.send_results(to, bag, executor, results);
-            }
-            idlewood_machine::Effect::Unwritten(bags) => self.tell_unwritten(&bags),
-            idlewood_machine::Effect::FreezeMeasurer => self.measurer.freeze(),
-            idlewood_machine::Effect::ThawMeasurer => self.measurer.thaw(),
-            idlewood_machine::Effect::Judged(judgement) => self.judged(&judgement),
-            idlewood_machine::Effect::KeepPause(pause) => self.owner.keep_pause(pause, self.clock.now()),
-            idlewood_machine::Effect::End => self.ends = true,
+        self.owner.note_busy(&self.machine, &self.shared.clock);
+        self.outputs.note_room(&self.machine);
+        for due in std::mem::take(&mut self.shared.due) {
+            self.view().answer_due(due);
         }
     }
 
-    fn carry_out_of_peer(&mut self, effect: Effect) {
-        match effect {
-            Effect::Send { to, message } => self.send(to, message),
-            Effect::KeepCheckpoints { stop, bag, tasks } => self.keep_checkpoints(stop, bag, tasks),
-            Effect::Authorise { bag } => self.authorise(bag),
-            Effect::StartTask { .. }
-            | Effect::StopTask { .. }
-            | Effect::FreezeTask { .. }
-            | Effect::ThawTask { .. }
-            | Effect::SuspendTasks
-            | Effect::ResumeTasks
-            | Effect::Persist { .. }
-            | Effect::MeasureTask { .. }
-            | Effect::FetchOutput { .. } => {
-                tracing::error!(?effect, "an order that the machine decides about");
+    /// What the loop was woken for is done: results that wait leave.
+    fn end_turn(&mut self) {
+        loop {
+            self.settle();
+            let mut effects = Vec::new();
+            self.machine.end_turn(&mut effects);
+            if effects.is_empty() {
+                return;
             }
+            effects.into_iter().for_each(|effect| self.carry_out(effect));
+        }
+    }
+
+    /// All that questions are answered from.
+    fn view(&self) -> View<'_> {
+        View {
+            machine: &self.machine,
+            shared: &self.shared,
+            execution: &self.execution,
+            owner: &self.owner,
+            submissions: &self.submissions,
+            pins: self.storage.pins(),
+            presence: &self.presence,
+            traffic: &self.traffic,
+        }
+    }
+
+    // ---- what the machine orders, for the part that does it ----
+
+    fn carry_out(&mut self, effect: Effect) {
+        let Self { machine, shared, execution, measuring, outputs, owner, storage, .. } = self;
+        match effect {
+            Effect::Send { to, message } => traffic::send(to, message, shared),
+            Effect::Authorise { bag } => authorise::authorise(bag, machine.peer(), shared),
+            Effect::KeepCheckpoints { stop, bag, tasks } => self.packing.pack(stop, bag, tasks, shared),
             Effect::Notify(notice) => self.notice(notice),
+            Effect::Fetch { fetch, wanted } => outputs.fetch(fetch, wanted, shared),
+            Effect::AbandonFetch { fetch } => outputs.abandon(fetch),
+            Effect::RunFirstTask { bag, time_limit } => measuring.run(bag, time_limit, machine.peer(), shared),
+            Effect::StopFirstTask { bag } => measuring.stop(bag, shared),
+            Effect::Work(order) => execution.carry_out(order, storage.pins(), machine, shared),
+            Effect::Changed(changes) => storage.changed(&changes),
+            Effect::Write { write, changes, is_patient, from_reserve } => {
+                storage.write(write, &changes, is_patient, from_reserve);
+            }
+            Effect::SendResults { to, bag, executor, results } => {
+                traffic::send_results(to, bag, executor, results, machine.peer(), shared);
+            }
+            Effect::Unwritten(bags) => self.submissions.tell_unwritten(&bags),
+            Effect::FreezeMeasurer => measuring.freeze(),
+            Effect::ThawMeasurer => measuring.thaw(),
+            Effect::Judged(judgement) => owner.judged(&judgement, execution, machine, shared),
+            Effect::KeepPause(pause) => owner.keep_pause(pause, shared.clock.now()),
+            Effect::End => self.presence.end(),
         }
     }
 
@@ -433,97 +225,181 @@ impl Driver {
         match notice {
             Notice::BagAccepted(bag) => {
                 tracing::info!(%bag, "bag accepted");
-                self.answer_submission(bag);
+                self.submissions.taken(bag, &mut self.shared);
             }
             Notice::BagClosed(bag) => {
                 tracing::info!(%bag, "bag closed");
-                self.answer_ending(bag);
+                self.submissions.ended(bag, &mut self.shared);
             }
             Notice::BagRemoved(bag) => {
                 tracing::info!(%bag, "bag removed");
-                self.answer_ending(bag);
+                self.submissions.ended(bag, &mut self.shared);
             }
             Notice::Joined => {
                 tracing::info!("member of the grid");
-                self.neighbours.save(self.machine.peer().overlay_view().neighbours());
+                self.presence.save_neighbours(self.machine.peer());
             }
-            Notice::Left => {
-                self.left = true;
-                self.sleep.release();
+            Notice::Left => self.presence.note_left(),
+        }
+    }
+
+    // ---- what happens, for the part that it concerns ----
+
+    fn look_at_owner(&mut self) {
+        self.owner.look(&self.execution, &self.measuring, &self.machine, &mut self.shared);
+    }
+
+    fn look_around(&mut self) {
+        self.look_at_owner();
+        self.presence.notice_absence(&mut self.shared);
+        outputs::tidy_partial_blobs(&self.shared.supplies.blobs, self.machine.peer());
+    }
+
+    fn suspend(&mut self, suspend: Suspend) {
+        self.presence.suspend(suspend, self.machine.peer(), &mut self.shared);
+    }
+
+    fn sweep(&mut self) {
+        self.packing.sweep(self.machine.peer(), &mut self.shared);
+        self.storage.read_unread(&mut self.shared);
+    }
+
+    fn workers_ended(&mut self, event: WorkerEvent) {
+        self.worker_ended(event);
+        for _ in 1..AT_ONCE_MAX {
+            if !self.machine.has_room_for_tasks() {
+                return;
+            }
+            let Ok(event) = self.sources.workers.try_recv() else { return };
+            self.worker_ended(event);
+        }
+    }
+
+    fn worker_ended(&mut self, event: WorkerEvent) {
+        if let Some((bag, wall)) = self.execution.ended(event, self.storage.pins(), &mut self.shared) {
+            self.submissions.note_start(bag, wall, self.machine.peer(), self.shared.clock.now());
+        }
+        self.settle();
+    }
+
+    fn measurer_ended(&mut self, event: WorkerEvent) {
+        if let Some((bag, wall)) = self.measuring.ended(event, &mut self.shared) {
+            self.submissions.note_start(bag, wall, self.machine.peer(), self.shared.clock.now());
+        }
+    }
+
+    fn committed(&mut self, result: CommitResult) {
+        let others = std::iter::from_fn(|| self.sources.store.try_recv().ok());
+        for result in std::iter::once(result).chain(others).take(AT_ONCE_MAX) {
+            self.storage.committed(result, &mut self.shared);
+        }
+    }
+
+    fn came(&mut self, event: NetEvent) {
+        self.traffic.came(event, self.storage.pins(), self.machine.peer(), &mut self.shared);
+    }
+
+    fn command(&mut self, command: Command) {
+        let (peer, shared) = (self.machine.peer(), &mut self.shared);
+        match command {
+            Command::Question(question) => self.view().answer(question),
+            Command::Reading(reading) => readings::read(reading, self.storage.reader(), peer, shared),
+            Command::Bag(order) => self.submissions.order(order, self.storage.pins(), peer, shared),
+            Command::Owner(order) => {
+                self.look_at_owner();
+                self.owner.order(order, &self.machine, &mut self.shared);
             }
         }
     }
 
-    /// These bags could not be written: who submitted one is told that it is given up, who ends one that this goes on.
-    fn tell_unwritten(&mut self, bags: &[BagId]) {
-        for bag in bags {
-            if let Some(reply) = self.submitting.remove(bag) {
-                let why = "the bag could not be written to disk: free some space and submit it again";
-                super::views::answer(reply, Err(super::Refusal::Unavailable(why.to_owned())));
-            }
-            self.tell_unended(*bag);
-        }
-    }
-
-    fn net_event(&mut self, event: NetEvent) {
-        match event {
-            NetEvent::Received { from, bytes } => match Message::decode(&bytes) {
-                Ok(message) => {
-                    if let Some(message) = self.checked(from, message) {
-                        match self.gate.nonce_of(from) {
-                            Some(nonce) => self.feed(Event::Certified { peer: from, nonce }),
-                            // Its connection has ended meanwhile. Where it stands is known, or it is not heard.
-                            None if self.peer().is_certified(from) => {}
-                            None => return,
-                        }
-                        self.feed(Event::Received { from, message });
-                    }
-                }
-                Err(error) => {
-                    self.malformed_messages += 1;
-                    tracing::debug!(?from, %error, "message refused");
-                }
-            },
-            NetEvent::Unreachable(peer) => self.feed(Event::ConnectionLost(peer)),
-            // To join through, or to find that the grid has another half.
-            NetEvent::Found(contact) => self.feed(Event::Bootstrap(contact)),
-            NetEvent::Connected { .. } | NetEvent::Listening(_) => {}
-        }
-    }
-
-    fn done(&mut self, job: Id, done: Done) {
+    fn done(&mut self, id: Id, done: Done) {
+        let Self { machine, shared, execution, measuring, submissions, storage, .. } = self;
+        let peer = machine.peer();
         match done {
-            Done::Prepared { job, task, preparation } => self.prepared(job, task, preparation),
-            Done::Collected { job, task, collected } => self.collected(job, task, collected),
-            Done::MeasurePrepared { bag, preparation } => self.measure_prepared(job, bag, preparation),
-            Done::Measured { bag, cpu, collected } => self.measured(bag, cpu, &collected),
-            Done::Authorised { bag, label } => self.authorised(bag, label),
-            Done::OutputKept { fetch, kept } => self.output_kept(fetch, kept),
-            Done::Accepted { result, reply } => self.accepted(result, reply),
-            Done::AcceptLost => self.accepting -= 1,
-            Done::RerunReady { bag, tasks, needs, reply } => self.rerun_ready(bag, tasks.as_ref(), needs, reply),
-            Done::ManifestRead { bag, manifest: Some(manifest) } => self.manifest_read(bag, manifest),
-            Done::ManifestRetried { bag, manifest } => self.manifest_retried(bag, manifest),
-            Done::CheckpointsKept { stop, bag, kept } => self.checkpoints_kept(stop, bag, kept),
-            Done::Reclaimed { stop, took } => self.reclaimed(stop, took),
-            Done::Bootstrapped(Some(contact)) => self.feed(Event::Bootstrap(contact)),
+            Done::Prepared { job, task, preparation } => {
+                execution.prepared(job, task, preparation, storage.pins(), shared);
+            }
+            Done::Collected { job, task, collected } => execution.collected(job, task, collected, shared),
+            Done::MeasurePrepared { bag, preparation } => measuring.prepared(id, bag, preparation, peer, shared),
+            Done::Measured { bag, cpu, collected } => measuring.measured(bag, cpu, collected, peer, shared),
+            Done::Authorised { bag, label } => authorise::authorised(bag, label, shared),
+            Done::OutputKept { fetch, kept } => self.outputs.kept(fetch, kept, shared),
+            Done::Accepted { result, reply } => {
+                submissions.accepted(result, reply, storage.pins_mut(), peer, shared);
+            }
+            Done::AcceptLost => submissions.accept_lost(),
+            Done::RerunReady { bag, tasks, needs, reply } => {
+                submissions::rerun_ready(bag, tasks.as_ref(), needs, reply, storage.pins_mut(), machine, shared);
+            }
+            Done::ManifestRead { bag, manifest: Some(manifest) } => storage.manifest_read(bag, manifest, peer, shared),
+            Done::ManifestRetried { bag, manifest } => storage.manifest_retried(bag, manifest, peer, shared),
+            Done::CheckpointsKept { stop, bag, kept } => self.packing.packed(stop, bag, kept, peer, shared),
+            Done::Reclaimed { stop, took } => self.owner.reclaimed(stop, took),
+            Done::Bootstrapped(Some(contact)) => shared.events.tell(Event::Bootstrap(contact)),
             Done::ManifestRead { manifest: None, .. } | Done::Bootstrapped(None) | Done::Discarded => {}
         }
     }
 
-    /// Since when the machine has tasks, or has none. The owner's return must be noticed at once from the first on.
-    fn note_busy(&mut self) {
-        let busy = self.machine.is_busy();
-        if busy != std::mem::replace(&mut self.activity.busy, busy) {
-            self.activity.since = self.clock.now();
-            self.set_watchfulness();
+    // ---- the end ----
+
+    /// Leaves the grid in good order and ends everything, within [`SHUTDOWN_TIMEOUT`].
+    ///
+    /// # Errors
+    /// When the store was beyond use.
+    pub(super) async fn shut_down(mut self, control: Control) -> anyhow::Result<()> {
+        let until = Instant::now() + SHUTDOWN_TIMEOUT;
+        tracing::info!("leaving the grid");
+        self.execution.end();
+        self.measuring.end();
+        self.sources.commands.close();
+        while self.sources.commands.try_recv().is_ok() {
+            // Whoever asked is told that the agent ends, by losing the way for the answer.
+        }
+        self.submissions.end();
+        self.leave(until.min(Instant::now() + LEAVE_TIMEOUT)).await;
+        self.shared.events.tell(idlewood_machine::Event::Closing);
+        self.settle();
+        self.close(control, until).await
+    }
+
+    async fn leave(&mut self, until: Instant) {
+        self.shared.events.tell(Event::Leave);
+        self.end_turn();
+        while !self.presence.has_left() && Instant::now() < until {
+            let deadline = self.deadline().map_or(until, |deadline| deadline.min(until));
+            tokio::select! {
+                Some(result) = self.sources.store.recv() => self.committed(result),
+                Some(event) = self.sources.net.recv() => self.came(event),
+                () = tokio::time::sleep_until(deadline) => self.shared.events.tell(Event::DeadlineReached),
+            }
+            self.end_turn();
         }
     }
 
-    /// A task has ended that ran for so long: perhaps it was the first of a bag submitted here.
-    pub(super) fn note_start(&mut self, bag: BagId, wall: Duration) {
-        if !self.first_starts.contains_key(&bag) && self.peer().bag(bag).is_some() {
-            self.first_starts.insert(bag, self.clock.now() - wall);
+    async fn close(self, control: Control, until: Instant) -> anyhow::Result<()> {
+        let Self { shared, sources, execution, measuring, mut storage, .. } = self;
+        let Shared { jobs, answers, net, .. } = shared;
+        let Sources { net: mut net_events, store: store_events, .. } = sources;
+        // Nobody takes results any more: the writer must not wait for that.
+        drop(store_events);
+        let fatal = storage.take_fatal();
+        let closing = tokio::task::spawn_blocking(move || storage.close());
+        // What they ran in can be removed when all workers have ended.
+        let workers = tokio::task::spawn_blocking(move || drop((execution.shut_down(), measuring.shut_down())));
+        let events = async { while net_events.recv().await.is_some() {} };
+        let jobs = async { tokio::join!(jobs.shutdown(), answers.shutdown()) };
+        let all = async { tokio::join!(closing, workers, jobs, control.shutdown(), net.shutdown(), events) };
+        match tokio::time::timeout_at(until, all).await {
+            Ok((closed, ended, ..)) => {
+                closed.context("the last writes failed")?;
+                ended.context("the workers could not be ended")?;
+            }
+            // What was acknowledged is on disk, and workers die with the agent.
+            Err(_) => tracing::warn!("not everything ended in time; it is left behind"),
+        }
+        match fatal {
+            Some(error) => Err(error).context("the store cannot be used any more; start the agent again"),
+            None => Ok(()),
         }
     }
 }

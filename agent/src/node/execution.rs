@@ -6,18 +6,28 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use idlewood_machine::{JobId, WorkEvent, WorkOrder};
-use idlewood_net::fetch::Origin;
-use idlewood_overlay::Contact;
+use idlewood_machine::{JobId, Machine, WorkEvent, WorkOrder};
 use idlewood_scheduler::{BagHeader, BagId, Checkpoint, TaskId};
 use idlewood_trust::manifest::Manifest;
 use idlewood_units::ByteSize;
-use idlewood_worker::{Outcome, WorkerEvent};
+use idlewood_worker::{Outcome, Pool, WorkerEvent};
 use tokio::task::AbortHandle;
 
-use super::driver::{Done, Driver};
+use super::done::Done;
+use super::ended::{self, Collected, Ended};
 use super::pin::Pin;
-use super::task::{self, Collected, Ended, Preparation, PrepareError, Prepared};
+use super::pins::Pins;
+use super::shared::Shared;
+use super::supplies::{self, PrepareError};
+use super::task::{self, Preparation, Prepared};
+
+/// A job: which try at which task.
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
+    job: JobId,
+    task: TaskId,
+    attempt: u32,
+}
 
 /// A job that a worker has.
 #[derive(Debug)]
@@ -41,20 +51,26 @@ enum Stage {
     Kept(Pin),
 }
 
-/// What belongs to jobs.
-#[derive(Debug)]
-pub(super) struct Work {
+/// The workers, and what belongs to jobs.
+pub(super) struct Execution {
+    workers: Pool,
     /// What each worker has, the first one runs.
     runs: Vec<VecDeque<Given>>,
     /// Jobs that no worker has.
     jobs: BTreeMap<JobId, Stage>,
     /// One job of each bag whose tasks can be given like it.
     examples: BTreeMap<BagId, Arc<Prepared>>,
+    /// Checkpoints that tasks came with and that their submitters had not signed for them.
+    checkpoints_unsigned: u64,
+    /// The agent ends: nothing goes on any more.
+    ends: bool,
 }
 
-impl Work {
-    pub(super) fn new(slots: usize) -> Self {
-        Self { runs: (0..slots).map(|_| VecDeque::new()).collect(), jobs: BTreeMap::new(), examples: BTreeMap::new() }
+impl Execution {
+    pub(super) fn new(workers: Pool) -> Self {
+        let runs = (0..workers.slots()).map(|_| VecDeque::new()).collect();
+        let (jobs, examples) = (BTreeMap::new(), BTreeMap::new());
+        Self { workers, runs, jobs, examples, checkpoints_unsigned: 0, ends: false }
     }
 
     /// Whether no worker has a job.
@@ -68,30 +84,26 @@ impl Work {
         given.map(|given| (given.task.bag, given.prepared.manifest.clone())).collect()
     }
 
-    /// Another job like the example of its bag, where it needs nothing of its own.
-    fn like_example(&self, task: TaskId, attempt: u32) -> Option<Box<Prepared>> {
-        self.examples.get(&task.bag)?.another(task, attempt).map(Box::new)
-    }
-}
-
-impl Driver {
-    /// Where a bag's blobs come from: its submitter, then whoever is near.
-    pub(super) fn origin(&self, bag: BagId, submitter: &Contact) -> Origin {
-        let others = self.peer().overlay_view().neighbours();
-        let sources = std::iter::once(submitter).chain(others);
-        let sources = sources.filter(|contact| contact.peer != self.peer().me().peer).cloned().collect();
-        Origin { bag, key: self.peer().bag_key(bag), sources }
+    pub(super) fn worker_pids(&self) -> Vec<u32> {
+        self.workers.worker_pids()
     }
 
-    pub(super) fn carry_out_work(&mut self, order: WorkOrder) {
+    /// Checkpoints that tasks came with and that their submitters had not signed for them.
+    pub(super) fn checkpoints_unsigned(&self) -> u64 {
+        self.checkpoints_unsigned
+    }
+
+    pub(super) fn carry_out(&mut self, order: WorkOrder, pins: &Pins, machine: &Machine, shared: &mut Shared) {
         match order {
             WorkOrder::Prepare { job, task, attempt, bag, checkpoint } => {
-                self.prepare(job, task, attempt, bag, checkpoint);
+                self.prepare(Attempt { job, task, attempt }, bag, checkpoint, machine, shared);
             }
             WorkOrder::KeepExample { bag, job } => self.keep_example(bag, job),
-            WorkOrder::ForgetExample { bag } => drop(self.work.examples.remove(&bag)),
-            WorkOrder::Give { slot, job, task, attempt } => self.give(slot, job, task, attempt),
-            WorkOrder::TakeBack { slot } => self.take_back(slot),
+            WorkOrder::ForgetExample { bag } => drop(self.examples.remove(&bag)),
+            WorkOrder::Give { slot, job, task, attempt } => {
+                self.give(slot, Attempt { job, task, attempt }, pins, shared);
+            }
+            WorkOrder::TakeBack { slot } => self.take_back(slot, shared),
             WorkOrder::Stop { slot } => {
                 self.workers.stop(slot);
             }
@@ -103,144 +115,169 @@ impl Driver {
             }
             WorkOrder::FreezeAll => self.workers.freeze(),
             WorkOrder::ThawAll => {
-                // An agent that ends has closed its commands: nothing goes on any more.
-                if !self.commands.is_closed() {
+                if !self.ends {
                     self.workers.thaw();
                 }
             }
-            WorkOrder::Forget { job } => self.forget_job(job),
+            WorkOrder::Forget { job } => self.forget(job, shared),
             WorkOrder::TellNoMemory { task, wanted_bytes, taken_bytes } => {
-                self.tell_no_memory(task, ByteSize(wanted_bytes), ByteSize(taken_bytes));
+                tell_no_memory(task, ByteSize(wanted_bytes), ByteSize(taken_bytes), machine, shared);
             }
         }
     }
 
-    fn prepare(&mut self, job: JobId, task: TaskId, attempt: u32, bag: BagHeader, checkpoint: Option<Checkpoint>) {
-        let at_hand = if checkpoint.is_none() { self.work.like_example(task, attempt) } else { None };
+    /// Another job like the example of its bag, where it needs nothing of its own.
+    fn like_example(&self, task: TaskId, attempt: u32) -> Option<Box<Prepared>> {
+        self.examples.get(&task.bag)?.another(task, attempt).map(Box::new)
+    }
+
+    fn prepare(
+        &mut self,
+        Attempt { job, task, attempt }: Attempt,
+        bag: BagHeader,
+        checkpoint: Option<Checkpoint>,
+        machine: &Machine,
+        shared: &mut Shared,
+    ) {
+        let at_hand = if checkpoint.is_none() { self.like_example(task, attempt) } else { None };
         // Nothing more of it begins when its submitter is thrown out or the owner objects.
-        if let Some(prepared) = at_hand.filter(|it| self.supplies.objection(&it.manifest.label()).is_none()) {
-            let event = self.ready(job, task, prepared);
-            return self.follow_ups.push_back(event.into());
+        if let Some(prepared) = at_hand.filter(|it| shared.supplies.objection(&it.manifest.label()).is_none()) {
+            return shared.events.follow_up(self.ready(job, task, prepared));
         }
-        let origin = self.origin(task.bag, &bag.submitter);
-        let known = self.manifests.get(task.bag);
-        let supplies = self.supplies.clone();
-        let checkpoint = checkpoint.map(|checkpoint| (checkpoint, self.owner.settings.get().limits.checkpoint.0));
+        let origin = supplies::origin(machine.peer(), task.bag, &bag.submitter);
+        let known = shared.manifests.get(task.bag);
+        let supplies = shared.supplies.clone();
+        let checkpoint = checkpoint.map(|checkpoint| (checkpoint, shared.settings.get().limits.checkpoint.0));
         let prepare = async move {
-            let preparation = supplies.prepare(task, attempt, &bag, known, checkpoint, &origin).await;
+            let preparation = task::prepare(&supplies, task, attempt, &bag, known, checkpoint, &origin).await;
             Done::Prepared { job, task, preparation }
         };
-        let under_way = self.jobs.spawn(prepare, Done::Prepared { job, task, preparation: Preparation::lost() });
-        self.work.jobs.insert(job, Stage::Preparing(under_way));
+        let under_way = shared.jobs.spawn(prepare, Done::Prepared { job, task, preparation: Preparation::lost() });
+        self.jobs.insert(job, Stage::Preparing(under_way));
     }
 
-    pub(super) fn prepared(&mut self, job: JobId, task: TaskId, preparation: Preparation) {
+    /// The needs of a job were fetched, or not.
+    pub(super) fn prepared(
+        &mut self,
+        job: JobId,
+        task: TaskId,
+        preparation: Preparation,
+        pins: &Pins,
+        shared: &mut Shared,
+    ) {
         self.checkpoints_unsigned += u64::from(preparation.planted);
         if let Some(manifest) = preparation.manifest {
-            self.manifests.remember(task.bag, manifest);
-        }
-        if !self.work.jobs.contains_key(&job) {
-            // Forgotten the moment it was ready.
-            return self.discard(preparation.result.ok());
+            shared.manifests.remember(task.bag, manifest);
         }
         match preparation.result {
-            Ok(prepared) => {
-                let event = self.ready(job, task, prepared);
-                self.feed(event);
-            }
-            Err(error) => self.cannot_run(job, task, error, None),
+            // Forgotten the moment it was ready.
+            Ok(prepared) if !self.jobs.contains_key(&job) => shared.discard(prepared),
+            Err(_) if !self.jobs.contains_key(&job) => {}
+            Ok(prepared) => shared.events.tell(self.ready(job, task, prepared)),
+            Err(error) => self.cannot_run(job, task, error, None, pins, shared),
         }
     }
 
     /// What a job needs is here: what the machine hears of it.
     fn ready(&mut self, job: JobId, task: TaskId, prepared: Box<Prepared>) -> WorkEvent {
         let (memory_bytes, is_example) = (prepared.job.memory_bytes, prepared.is_example(task));
-        self.work.jobs.insert(job, Stage::Ready(prepared));
+        self.jobs.insert(job, Stage::Ready(prepared));
         WorkEvent::Prepared { job, memory_bytes, is_example }
     }
 
     fn keep_example(&mut self, bag: BagId, job: JobId) {
-        if let Some(Stage::Ready(prepared)) = self.work.jobs.get(&job) {
-            self.work.examples.insert(bag, Arc::new(prepared.example()));
+        if let Some(Stage::Ready(prepared)) = self.jobs.get(&job) {
+            self.examples.insert(bag, Arc::new(prepared.example()));
         }
     }
 
-    fn give(&mut self, slot: usize, job: JobId, task: TaskId, attempt: u32) {
-        let ready = match self.work.jobs.remove(&job) {
+    fn give(&mut self, slot: usize, given: Attempt, pins: &Pins, shared: &mut Shared) {
+        let Attempt { job, task, attempt } = given;
+        let ready = match self.jobs.remove(&job) {
             Some(Stage::Ready(prepared)) => Some(prepared),
-            _ => self.work.like_example(task, attempt),
+            _ => self.like_example(task, attempt),
         };
+        let not_taken = WorkEvent::Ended { slot, job, wall: None, outcome: None };
         let Some(mut prepared) = ready else {
-            return self.not_taken(slot, job, task, anyhow::anyhow!("it has to be prepared").into(), None);
+            shared.events.follow_up(not_taken);
+            return self.cannot_run(job, task, anyhow::anyhow!("it has to be prepared").into(), None, pins, shared);
         };
-        let most = self.owner.settings.get().limits.task_time.0;
+        let most = shared.settings.get().limits.task_time.0;
         let limit = &mut prepared.job.time_limit;
         *limit = Some(limit.map_or(most, |of_bag| of_bag.min(most)));
         match self.workers.append(slot, &prepared.job) {
-            Ok(number) => self.work.runs[slot].push_back(Given { job, task, prepared, number }),
-            Err(error) => self.not_taken(slot, job, task, error.into(), Some(prepared)),
+            Ok(number) => self.runs[slot].push_back(Given { job, task, prepared, number }),
+            Err(error) => {
+                shared.events.follow_up(not_taken);
+                self.cannot_run(job, task, error.into(), Some(prepared), pins, shared);
+            }
         }
     }
 
-    /// A worker does not take a job.
-    fn not_taken(
+    fn cannot_run(
         &mut self,
-        slot: usize,
         job: JobId,
         task: TaskId,
         error: PrepareError,
         prepared: Option<Box<Prepared>>,
+        pins: &Pins,
+        shared: &mut Shared,
     ) {
-        self.follow_ups.push_back(WorkEvent::Ended { slot, job, wall: None, outcome: None }.into());
-        self.cannot_run(job, task, error, prepared);
-    }
-
-    fn cannot_run(&mut self, job: JobId, task: TaskId, error: PrepareError, prepared: Option<Box<Prepared>>) {
-        let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
-        let takes_small = self.pins.takes_small_outputs();
-        self.collect(job, task, move || {
+        let (blobs, speed_mops) = (shared.supplies.blobs.clone(), shared.config.speed_mops);
+        let takes_small = pins.takes_small_outputs();
+        let collect = move || {
             drop(prepared);
-            task::not_prepared(&blobs, takes_small, error, speed_mops)
-        });
+            ended::not_prepared(&blobs, takes_small, error, speed_mops)
+        };
+        self.collect(job, task, collect, shared);
     }
 
     /// Keeps what came of a job, beside the loop.
-    fn collect(&mut self, job: JobId, task: TaskId, collect: impl FnOnce() -> Collected + Send + 'static) {
-        self.work.jobs.insert(job, Stage::Keeping);
+    fn collect(
+        &mut self,
+        job: JobId,
+        task: TaskId,
+        collect: impl FnOnce() -> Collected + Send + 'static,
+        shared: &mut Shared,
+    ) {
+        self.jobs.insert(job, Stage::Keeping);
         let collected = move || Done::Collected { job, task, collected: collect() };
-        self.jobs.spawn_blocking(collected, Done::Collected { job, task, collected: Collected::not_started() });
+        let lost = Done::Collected { job, task, collected: Collected::not_started() };
+        shared.jobs.spawn_blocking(collected, lost);
     }
 
-    pub(super) fn collected(&mut self, job: JobId, task: TaskId, collected: Collected) {
+    /// What came of a job is kept.
+    pub(super) fn collected(&mut self, job: JobId, task: TaskId, collected: Collected, shared: &mut Shared) {
         // Where it is not there, nobody waits for it any more.
-        if self.work.jobs.remove(&job).is_none() {
+        if self.jobs.remove(&job).is_none() {
             return;
         }
         let Collected { outcome, pin } = collected;
         if let Some(pin) = pin {
-            self.work.jobs.insert(job, Stage::Kept(pin));
+            self.jobs.insert(job, Stage::Kept(pin));
         }
-        self.feed(WorkEvent::Over { job, task, outcome });
+        shared.events.tell(WorkEvent::Over { job, task, outcome });
     }
 
-    fn take_back(&mut self, slot: usize) {
+    fn take_back(&mut self, slot: usize, shared: &mut Shared) {
         let numbers = self.workers.take_back(slot);
-        let run = &mut self.work.runs[slot];
+        let run = &mut self.runs[slot];
         let (back, begun): (Vec<Given>, Vec<Given>) =
             run.drain(..).partition(|given| numbers.binary_search(&given.number).is_ok());
         run.extend(begun);
         let jobs = back.iter().map(|given| given.job).collect();
         for Given { job, prepared, .. } in back {
-            self.work.jobs.insert(job, Stage::Ready(prepared));
+            self.jobs.insert(job, Stage::Ready(prepared));
         }
-        self.follow_ups.push_back(WorkEvent::TakenBack { slot, jobs }.into());
+        shared.events.follow_up(WorkEvent::TakenBack { slot, jobs });
     }
 
-    pub(super) fn worker_ended(&mut self, event: WorkerEvent) {
+    /// A worker's run of a task has ended: of which bag, and how long it took.
+    pub(super) fn ended(&mut self, event: WorkerEvent, pins: &Pins, shared: &mut Shared) -> Option<(BagId, Duration)> {
         let (slot, mut ended) = Ended::of(event);
-        let Some(Given { job, task, prepared, .. }) = self.work.runs[slot].pop_front() else {
+        let Some(Given { job, task, prepared, .. }) = self.runs[slot].pop_front() else {
             tracing::error!(slot, "a worker ended that nobody had started");
-            return;
+            return None;
         };
         let of_bag = Duration::from_secs(prepared.manifest.time_limit_s);
         ended.cut = match ended.outcome {
@@ -248,48 +285,52 @@ impl Driver {
             Outcome::OverDisk { limit_bytes } => limit_bytes < prepared.manifest.disk_bytes,
             _ => false,
         };
-        let wall = Some(ended.wall);
-        self.note_start(task.bag, ended.wall);
-        let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
-        let takes_small = self.pins.takes_small_outputs();
+        let wall = ended.wall;
+        let (blobs, speed_mops) = (shared.supplies.blobs.clone(), shared.config.speed_mops);
+        let takes_small = pins.takes_small_outputs();
         let codes = &prepared.manifest.success_codes;
-        let untouched = takes_small.then(|| task::collect_untouched(&blobs, &prepared.job, codes, &ended, speed_mops));
-        if let Some(outcome) = untouched.flatten() {
+        let untouched = takes_small.then(|| ended::collect_untouched(&blobs, &prepared.job, codes, &ended, speed_mops));
+        let outcome = untouched.flatten();
+        if outcome.is_some() {
             prepared.leave_nothing();
-            return self.feed(WorkEvent::Ended { slot, job, wall, outcome: Some(outcome) });
+        } else {
+            let collect = move || {
+                let codes = &prepared.manifest.success_codes;
+                ended::collect(&blobs, takes_small, Some(&prepared.job), codes, &ended, speed_mops)
+            };
+            self.collect(job, task, collect, shared);
         }
-        self.collect(job, task, move || {
-            let codes = &prepared.manifest.success_codes;
-            task::collect(&blobs, takes_small, Some(&prepared.job), codes, &ended, speed_mops)
-        });
-        self.feed(WorkEvent::Ended { slot, job, wall, outcome: None });
+        shared.events.tell(WorkEvent::Ended { slot, job, wall: Some(wall), outcome });
+        Some((task.bag, wall))
     }
 
-    fn forget_job(&mut self, job: JobId) {
-        match self.work.jobs.remove(&job) {
+    fn forget(&mut self, job: JobId, shared: &mut Shared) {
+        match self.jobs.remove(&job) {
             Some(Stage::Preparing(under_way)) => under_way.abort(),
-            Some(Stage::Ready(prepared)) => self.discard(Some(prepared)),
+            Some(Stage::Ready(prepared)) => shared.discard(prepared),
             // Released when all that was ordered with this is carried out.
-            Some(Stage::Kept(pin)) => self.follow_up_pins.push(pin),
+            Some(Stage::Kept(pin)) => shared.events.pin(pin),
             Some(Stage::Keeping) | None => {}
         }
     }
 
-    /// Removes the directory of a job that is not going to run.
-    pub(super) fn discard(&mut self, prepared: Option<Box<Prepared>>) {
-        if let Some(prepared) = prepared {
-            let remove = move || {
-                drop(prepared);
-                Done::Discarded
-            };
-            self.jobs.spawn_blocking(remove, Done::Discarded);
-        }
+    /// The agent ends: nothing starts any more, and what runs is gone at once; it runs again after the restart, or elsewhere.
+    pub(super) fn end(&mut self) {
+        self.ends = true;
+        task::stop_all(&self.workers);
     }
 
-    fn tell_no_memory(&self, task: TaskId, wanted: ByteSize, taken: ByteSize) {
-        let name = if self.machine.owner().is_in_use() { "limits.in_use.memory" } else { "limits.memory" };
-        let cap = self.memory_cap();
-        let (bag, index) = (task.bag, task.index);
-        tracing::info!(%bag, index, "a task cannot start yet: it may take {wanted} of memory, {name} is {cap}, {taken} are taken");
+    /// Ends the workers. Blocks. What they ran in can be removed then: dropping the result does.
+    pub(super) fn shut_down(self) -> impl Sized {
+        self.workers.shutdown();
+        (self.runs, self.jobs, self.examples)
     }
+}
+
+fn tell_no_memory(task: TaskId, wanted: ByteSize, taken: ByteSize, machine: &Machine, shared: &Shared) {
+    let in_use = machine.owner().is_in_use();
+    let name = if in_use { "limits.in_use.memory" } else { "limits.memory" };
+    let cap = shared.memory_cap(in_use);
+    let (bag, index) = (task.bag, task.index);
+    tracing::info!(%bag, index, "a task cannot start yet: it may take {wanted} of memory, {name} is {cap}, {taken} are taken");
 }

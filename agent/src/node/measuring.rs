@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use idlewood_machine::{Event, FirstTask};
 use idlewood_net::fetch::Origin;
-use idlewood_scheduler::{BagId, TaskId, TaskOutcome, TaskResult};
-use idlewood_worker::WorkerEvent;
+use idlewood_scheduler::{BagId, Peer, TaskId, TaskOutcome, TaskResult};
+use idlewood_worker::{Pool, WorkerEvent};
 use tokio::task::{AbortHandle, Id};
 
-use super::driver::{Done, Driver};
-use super::task::{self, Collected, Ended, Preparation, PrepareError, Prepared};
+use super::done::Done;
+use super::ended::{self, Collected, Ended};
+use super::shared::Shared;
+use super::supplies::PrepareError;
+use super::task::{self, Preparation, Prepared};
 
 /// How far the first task is.
 #[derive(Debug, Default)]
@@ -23,111 +26,142 @@ enum Stage {
 
 /// The first task that runs, of which bag, and for how long at most.
 #[derive(Debug, Default)]
-pub(super) struct Measuring {
+struct First {
     bag: Option<BagId>,
     time_limit: Duration,
     stage: Stage,
 }
 
-impl Driver {
-    pub(super) fn run_first_task(&mut self, bag: BagId, time_limit: Duration) {
-        let Some(header) = self.peer().bag(bag).map(|view| view.bag) else {
-            return self.follow_ups.push_back(Event::FirstTaskEnded { bag, first: FirstTask::Nothing });
+/// The worker for first tasks, and what it has.
+pub(super) struct Measuring {
+    measurer: Pool,
+    first: First,
+}
+
+impl Measuring {
+    pub(super) fn new(measurer: Pool) -> Self {
+        Self { measurer, first: First::default() }
+    }
+
+    pub(super) fn worker_pids(&self) -> Vec<u32> {
+        self.measurer.worker_pids()
+    }
+
+    pub(super) fn freeze(&self) {
+        self.measurer.freeze();
+    }
+
+    pub(super) fn thaw(&self) {
+        self.measurer.thaw();
+    }
+
+    /// Prepares the first task of a bag, and runs it.
+    pub(super) fn run(&mut self, bag: BagId, time_limit: Duration, peer: &Peer, shared: &mut Shared) {
+        let Some(header) = peer.bag(bag).map(|view| view.bag) else {
+            return shared.events.follow_up(Event::FirstTaskEnded { bag, first: FirstTask::Nothing });
         };
-        let (known, supplies) = (self.manifests.get(bag), self.supplies.clone());
+        let (known, supplies) = (shared.manifests.get(bag), shared.supplies.clone());
         let here = Origin { bag, key: None, sources: Vec::new() };
         let prepare = async move {
-            let preparation = supplies.prepare(TaskId { bag, index: 0 }, 0, &header, known, None, &here).await;
+            let preparation = task::prepare(&supplies, TaskId { bag, index: 0 }, 0, &header, known, None, &here).await;
             Done::MeasurePrepared { bag, preparation }
         };
         let lost = Done::MeasurePrepared { bag, preparation: Preparation::lost() };
-        let stage = Stage::Preparing(self.jobs.spawn(prepare, lost));
-        self.measuring = Measuring { bag: Some(bag), time_limit, stage };
+        let stage = Stage::Preparing(shared.jobs.spawn(prepare, lost));
+        self.first = First { bag: Some(bag), time_limit, stage };
     }
 
-    pub(super) fn measure_prepared(&mut self, id: Id, bag: BagId, preparation: Preparation) {
+    /// The needs of a first task were fetched, or not.
+    pub(super) fn prepared(&mut self, id: Id, bag: BagId, preparation: Preparation, peer: &Peer, shared: &mut Shared) {
         if let Some(manifest) = preparation.manifest {
-            self.manifests.remember(bag, manifest);
+            shared.manifests.remember(bag, manifest);
         }
-        if !matches!(&self.measuring.stage, Stage::Preparing(job) if job.id() == id) {
-            return self.discard(preparation.result.ok());
+        if !matches!(&self.first.stage, Stage::Preparing(job) if job.id() == id) {
+            return preparation.result.into_iter().for_each(|prepared| shared.discard(prepared));
         }
-        let error = match preparation.result {
-            Ok(mut prepared) => {
-                let limit = self.measuring.time_limit;
-                prepared.job.time_limit = Some(prepared.job.time_limit.map_or(limit, |of_bag| of_bag.min(limit)));
-                match self.measurer.start(0, &prepared.job) {
-                    Ok(()) => {
-                        self.measuring.stage = Stage::Running(prepared);
-                        return;
-                    }
-                    Err(error) => {
-                        self.discard(Some(prepared));
-                        PrepareError::from(error)
-                    }
-                }
-            }
-            Err(error) => error,
-        };
+        let Err(error) = preparation.result.and_then(|prepared| self.start(prepared, shared)) else { return };
         tracing::warn!(%bag, %error, "the first task could not be started");
         let first = match error {
             PrepareError::Later(_) => FirstTask::NotStarted,
             PrepareError::Never(_) => FirstTask::Nothing,
         };
-        self.first_task_ended(bag, first);
+        self.over(bag, first, peer, shared);
     }
 
-    pub(super) fn measure_ended(&mut self, event: WorkerEvent) {
+    /// Gives a first task to its worker.
+    fn start(&mut self, mut prepared: Box<Prepared>, shared: &mut Shared) -> Result<(), PrepareError> {
+        let limit = self.first.time_limit;
+        prepared.job.time_limit = Some(prepared.job.time_limit.map_or(limit, |of_bag| of_bag.min(limit)));
+        if let Err(error) = self.measurer.start(0, &prepared.job) {
+            shared.discard(prepared);
+            return Err(error.into());
+        }
+        self.first.stage = Stage::Running(prepared);
+        Ok(())
+    }
+
+    /// The worker's run has ended: of which bag, and how long it took.
+    pub(super) fn ended(&mut self, event: WorkerEvent, shared: &mut Shared) -> Option<(BagId, Duration)> {
         let (_, ended) = Ended::of(event);
-        let prepared = match std::mem::replace(&mut self.measuring.stage, Stage::Collecting) {
+        let prepared = match std::mem::replace(&mut self.first.stage, Stage::Collecting) {
             Stage::Running(prepared) => prepared,
             other => {
                 tracing::error!("a worker ended that nobody had started");
-                self.measuring.stage = other;
-                return;
+                self.first.stage = other;
+                return None;
             }
         };
-        let Some(bag) = self.measuring.bag else { return };
-        self.note_start(bag, ended.wall);
-        let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
+        let (bag, wall) = (self.first.bag?, ended.wall);
+        let (blobs, speed_mops) = (shared.supplies.blobs.clone(), shared.config.speed_mops);
         let collect = move || {
             let codes = &prepared.manifest.success_codes;
-            let collected = task::collect(&blobs, true, Some(&prepared.job), codes, &ended, speed_mops);
+            let collected = ended::collect(&blobs, true, Some(&prepared.job), codes, &ended, speed_mops);
             Done::Measured { bag, cpu: ended.cpu, collected }
         };
         let lost = Done::Measured { bag, cpu: Duration::ZERO, collected: Collected::not_started() };
-        self.jobs.spawn_blocking(collect, lost);
+        shared.jobs.spawn_blocking(collect, lost);
+        Some((bag, wall))
     }
 
-    /// `collected` pins the output until the peer's record does.
-    pub(super) fn measured(&mut self, bag: BagId, cpu: Duration, collected: &Collected) {
-        let first = match &collected.outcome {
+    /// What came of a first task is kept. `collected` pins the output until the peer's record does.
+    pub(super) fn measured(
+        &mut self,
+        bag: BagId,
+        cpu: Duration,
+        collected: Collected,
+        peer: &Peer,
+        shared: &mut Shared,
+    ) {
+        let Collected { outcome, pin } = collected;
+        pin.into_iter().for_each(|pin| shared.events.pin(pin));
+        let first = match outcome {
             TaskOutcome::NotStarted { .. } => FirstTask::NotStarted,
             // The bag is closed, or the agent ends.
             TaskOutcome::Stopped => FirstTask::Nothing,
-            TaskOutcome::Finished(finished) => FirstTask::Ran { cpu, result: TaskResult::of(0, 0, finished.clone()) },
+            TaskOutcome::Finished(finished) => FirstTask::Ran { cpu, result: TaskResult::of(0, 0, finished) },
         };
-        self.first_task_ended(bag, first);
+        self.over(bag, first, peer, shared);
     }
 
-    fn first_task_ended(&mut self, bag: BagId, first: FirstTask) {
-        let is_open = self.peer().bag(bag).is_some_and(|view| view.closed.is_none());
+    fn over(&mut self, bag: BagId, first: FirstTask, peer: &Peer, shared: &mut Shared) {
+        let is_open = peer.bag(bag).is_some_and(|view| view.closed.is_none());
         if is_open && !matches!(first, FirstTask::Ran { .. }) {
             tracing::warn!(%bag, "the first task could not be measured; where that goes on, it is taken as short");
         }
-        self.measuring = Measuring::default();
-        self.feed(Event::FirstTaskEnded { bag, first });
+        self.first = First::default();
+        shared.events.tell(Event::FirstTaskEnded { bag, first });
     }
 
-    pub(super) fn stop_first_task(&mut self, bag: BagId) {
-        if self.measuring.bag != Some(bag) {
+    /// Ends the first task of a bag.
+    pub(super) fn stop(&mut self, bag: BagId, shared: &mut Shared) {
+        if self.first.bag != Some(bag) {
             return;
         }
-        match &self.measuring.stage {
+        match &self.first.stage {
             Stage::Preparing(job) => {
                 job.abort();
-                self.measuring = Measuring::default();
-                self.follow_ups.push_back(Event::FirstTaskEnded { bag, first: FirstTask::Nothing });
+                self.first = First::default();
+                shared.events.follow_up(Event::FirstTaskEnded { bag, first: FirstTask::Nothing });
             }
             // Its end comes as an event.
             Stage::Running(_) => {
@@ -135,5 +169,16 @@ impl Driver {
             }
             Stage::Idle | Stage::Collecting => {}
         }
+    }
+
+    /// The agent ends: nothing starts any more, and what runs is gone at once.
+    pub(super) fn end(&self) {
+        task::stop_all(&self.measurer);
+    }
+
+    /// Ends the worker. Blocks. What it ran in can be removed then: dropping the result does.
+    pub(super) fn shut_down(self) -> impl Sized {
+        self.measurer.shutdown();
+        self.first
     }
 }

@@ -3,21 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use blake3::Hash;
-use idlewood_machine::{Event, FetchEnd, FetchId, Wanted};
-use idlewood_scheduler::{BagId, Checkpoint};
+use idlewood_blobs::Blobs;
+use idlewood_machine::{Event, FetchEnd, FetchId, Machine, Wanted};
+use idlewood_scheduler::{BagId, Checkpoint, Peer};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::driver::{Done, Driver};
+use super::done::{Done, Fetched};
 use super::pin::Pin;
-use super::task::{PrepareError, Supplies};
+use super::shared::Shared;
+use super::supplies::{PrepareError, Supplies};
 
 /// The fetches that are under way.
 #[derive(Debug, Default)]
-pub(super) struct Fetches(BTreeMap<FetchId, AbortHandle>);
-
-/// Result of a fetch: a pin of the blobs that must stay, and for a checkpoint its signed name.
-pub(super) type Fetched = (Pin, Option<Checkpoint>);
+pub(super) struct Outputs {
+    fetches: BTreeMap<FetchId, AbortHandle>,
+    /// Whether outputs waited for room when that was looked at last.
+    lacked_room: bool,
+}
 
 async fn keep(supplies: &Supplies, wanted: Wanted) -> Result<Fetched, PrepareError> {
     let Wanted { task, output, output_bytes, unfinished, from } = wanted;
@@ -29,19 +32,18 @@ async fn keep(supplies: &Supplies, wanted: Wanted) -> Result<Fetched, PrepareErr
     Ok((supplies.keep_output(task.bag, output, output_bytes, from).await?, None))
 }
 
-impl Driver {
-    pub(super) fn fetch_output(&mut self, fetch: FetchId, wanted: Wanted) {
+impl Outputs {
+    pub(super) fn fetch(&mut self, fetch: FetchId, wanted: Wanted, shared: &mut Shared) {
+        let blobs = &shared.supplies.blobs;
         let hash = Hash::from_bytes(wanted.output.0);
-        let pin = Pin::new(&self.supplies.blobs, hash);
-        let is_here =
-            || self.supplies.blobs.is_durable(hash) && self.supplies.blobs.len(hash) == Some(wanted.output_bytes);
-        if !wanted.unfinished && is_here() {
+        let pin = Pin::new(blobs, hash);
+        if !wanted.unfinished && blobs.is_durable(hash) && blobs.len(hash) == Some(wanted.output_bytes) {
             // Executed here, or like another that is here.
-            self.follow_up_pins.push(pin);
-            self.follow_ups.push_back(Event::FetchEnded { fetch, end: FetchEnd::Here { checkpoint: None } });
+            shared.events.pin(pin);
+            shared.events.follow_up(Event::FetchEnded { fetch, end: FetchEnd::Here { checkpoint: None } });
             return;
         }
-        let supplies = self.supplies.clone();
+        let supplies = shared.supplies.clone();
         let bytes = wanted.output_bytes;
         let get = async move {
             let kept = match keep(&supplies, wanted).await {
@@ -58,38 +60,44 @@ impl Driver {
             };
             Done::OutputKept { fetch, kept }
         };
-        let job = self.jobs.spawn(get, Done::OutputKept { fetch, kept: Err(FetchEnd::NotHad) });
-        self.fetches.0.insert(fetch, job);
+        let job = shared.jobs.spawn(get, Done::OutputKept { fetch, kept: Err(FetchEnd::NotHad) });
+        self.fetches.insert(fetch, job);
     }
 
-    pub(super) fn abandon_fetch(&mut self, fetch: FetchId) {
-        if let Some(job) = self.fetches.0.remove(&fetch) {
+    pub(super) fn abandon(&mut self, fetch: FetchId) {
+        if let Some(job) = self.fetches.remove(&fetch) {
             job.abort();
         }
     }
 
-    pub(super) fn output_kept(&mut self, fetch: FetchId, kept: Result<Fetched, FetchEnd>) {
+    /// A fetch has ended.
+    pub(super) fn kept(&mut self, fetch: FetchId, kept: Result<Fetched, FetchEnd>, shared: &mut Shared) {
         // Where it is not there its bag was closed the moment the output was here.
-        if self.fetches.0.remove(&fetch).is_none() {
+        if self.fetches.remove(&fetch).is_none() {
             return;
         }
-        let end = match &kept {
-            Ok((_, checkpoint)) => FetchEnd::Here { checkpoint: *checkpoint },
-            Err(end) => *end,
+        let end = match kept {
+            Ok((pin, checkpoint)) => {
+                shared.events.pin(pin);
+                FetchEnd::Here { checkpoint }
+            }
+            Err(end) => end,
         };
-        let lacked_room = self.machine.lacks_room_for_outputs();
-        self.feed(Event::FetchEnded { fetch, end });
-        if !lacked_room && self.machine.lacks_room_for_outputs() {
-            tracing::warn!("there is no room for a result, which stays where it is");
-        }
-        // By now the peer's record pins the output, or nobody wants it.
-        drop(kept);
+        shared.events.tell(Event::FetchEnded { fetch, end });
     }
 
-    /// Removes partial blobs that are old, or of bags neither held nor open here.
-    pub(super) fn tidy_partial_blobs(&self) {
-        let held: BTreeSet<BagId> = self.peer().held().into_iter().map(|held| held.bag).collect();
-        let is_open = |bag| self.peer().bag(bag).is_some_and(|bag| bag.closed.is_none());
-        self.supplies.blobs.tidy_partials(Instant::now(), |bag| held.contains(&bag) || is_open(bag));
+    /// Says when outputs begin to wait for room. To be called after each event of the machine's.
+    pub(super) fn note_room(&mut self, machine: &Machine) {
+        let lacks_room = machine.lacks_room_for_outputs();
+        if !std::mem::replace(&mut self.lacked_room, lacks_room) && lacks_room {
+            tracing::warn!("there is no room for a result, which stays where it is");
+        }
     }
+}
+
+/// Removes partial blobs that are old, or of bags neither held nor open here.
+pub(super) fn tidy_partial_blobs(blobs: &Blobs, peer: &Peer) {
+    let held: BTreeSet<BagId> = peer.held().into_iter().map(|held| held.bag).collect();
+    let is_open = |bag| peer.bag(bag).is_some_and(|bag| bag.closed.is_none());
+    blobs.tidy_partials(Instant::now(), |bag| held.contains(&bag) || is_open(bag));
 }

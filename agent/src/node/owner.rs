@@ -1,4 +1,4 @@
-//! The owner, from the driver's side: what is sensed and set goes to the machine, which judges, and its orders to the workers.
+//! The owner, from the loop's side: what is sensed and set goes to the machine, which judges, and its orders to the workers.
 
 use std::path::Path;
 use std::sync::PoisonError;
@@ -6,58 +6,70 @@ use std::time::{Duration, Instant};
 
 use idlewood_blobs::Blobs;
 use idlewood_machine::policy::{Facts, Input, Judgement, Orders, OwnerSettings, Pause};
-use idlewood_machine::{Event, WorkEvent};
+use idlewood_machine::{Event, Machine, WorkEvent};
 use idlewood_overlay::Time;
-use idlewood_sensing::{Reading, Watch, cpu, memory, power, programs};
-use idlewood_units::ByteSize;
-use idlewood_units::clock::wall_now;
+use idlewood_sensing::{Reading, Watch, cpu, power, programs};
+use idlewood_units::clock::{Clock, wall_now};
 use jiff::Zoned;
 
-use super::driver::{Done, Driver};
+use super::authorise;
+use super::done::Done;
+use super::execution::Execution;
+use super::measuring::Measuring;
 use super::pause::PauseFile;
 use super::reclaim::{self, Reclaims};
+use super::shared::{Due, Shared};
+use crate::handle::OwnerOrder;
 use crate::reasons::local_time;
-use crate::settings::{Current, Settings};
+use crate::settings::Settings;
 
 /// How often everything but input is looked at: battery, processor, programs, settings.
 const SAMPLE_EVERY: Duration = Duration::from_secs(2);
 /// Less room for blobs than this is none, whatever share of all of it that is. Our choice: some tasks' worth of small outputs.
 const ROOM_BYTES_MIN: u64 = 1 << 20;
 
-/// What is sensed of the owner, and what they have set.
+/// Whether, and since when, this machine has tasks.
+#[derive(Clone, Copy, Debug)]
+struct Activity {
+    /// Whether a place has a task.
+    busy: bool,
+    since: Time,
+}
+
+/// What is sensed of the owner, and what follows their return.
 #[derive(Debug)]
 pub(super) struct Owner {
     watch: Watch,
     meter: cpu::Meter,
-    pub(super) settings: Current,
     pause: PauseFile,
     on_battery: bool,
     foreign_cpu: Option<f64>,
     program: Option<String>,
     disk_room: f64,
-    /// What tasks get of this machine's memory where the owner says nothing.
-    memory_share: ByteSize,
     sampled: Option<Time>,
-    pub(super) reclaims: Reclaims,
+    reclaims: Reclaims,
     /// Counts judgements, to tell the present stop from those before.
     stops: u64,
+    activity: Activity,
+    /// Whether the machine was told that something goes on.
+    was_busy: bool,
 }
 
 impl Owner {
-    pub(super) fn new(watch: Watch, settings: Current, pause: PauseFile) -> Self {
+    pub(super) fn new(watch: Watch, pause: PauseFile, now: Time) -> Self {
         Self {
             watch,
             meter: cpu::Meter::default(),
-            settings,
             pause,
             on_battery: false,
             foreign_cpu: None,
             program: None,
             disk_room: 1.0,
-            memory_share: memory::share(Path::new("/proc")),
             sampled: None,
             reclaims: Reclaims::default(),
             stops: 0,
+            activity: Activity { busy: false, since: now },
+            was_busy: false,
         }
     }
 
@@ -66,9 +78,11 @@ impl Owner {
         self.watch.changed().await;
     }
 
-    /// The pause that was in force when the agent ended, unless it is over.
-    pub(super) fn kept_pause(&self, now: Time) -> Option<Pause> {
-        self.pause.load(now, wall_now())
+    /// Orders the pause that was in force when the agent ended, unless it is over.
+    pub(super) fn tell_kept_pause(&self, shared: &mut Shared) {
+        if let Some(pause) = self.pause.load(shared.clock.now(), wall_now()) {
+            shared.events.tell(Event::Ordered(Orders { pause: Some(pause), finish: false }));
+        }
     }
 
     /// Keeps the pause, or that there is none.
@@ -76,11 +90,22 @@ impl Owner {
         self.pause.save(pause, now, wall_now());
     }
 
-    /// Most memory for all tasks together while the owner is there or away.
-    pub(super) fn memory_cap_while(&self, in_use: bool) -> ByteSize {
-        self.settings.get().limits.memory_now(in_use).unwrap_or(self.memory_share)
+    /// How long it took to give the machine back.
+    pub(super) fn reclaims(&self) -> &Reclaims {
+        &self.reclaims
     }
 
+    /// Since when the machine has tasks, or has none.
+    pub(super) fn active_since(&self) -> Time {
+        self.activity.since
+    }
+
+    /// Whether a place has a task.
+    pub(super) fn is_active(&self) -> bool {
+        self.activity.busy
+    }
+
+    /// What is known of the owner now.
     pub(super) fn facts(&self) -> Facts {
         let input = match self.watch.last_input() {
             None => Input::Unknown,
@@ -97,25 +122,131 @@ impl Owner {
         }
     }
 
+    /// Tells the machine what is known of the owner. To be called at least every second, and at input.
+    pub(super) fn look(
+        &mut self,
+        execution: &Execution,
+        measuring: &Measuring,
+        machine: &Machine,
+        shared: &mut Shared,
+    ) {
+        let now = shared.clock.now();
+        if self.sampled.is_none_or(|sampled| now.since(sampled) >= SAMPLE_EVERY) {
+            self.sampled = Some(now);
+            let workers = [execution.worker_pids(), measuring.worker_pids()].concat();
+            let is_set = self.sample(now, &workers, shared);
+            keep_to_limits(machine, shared);
+            authorise::withdraw_unwanted(&execution.manifests(), machine.peer(), shared);
+            if is_set {
+                shared.events.tell(Event::OwnerSet(OwnerSettings::from(shared.settings.get())));
+            }
+        }
+        shared.events.tell(Event::Sensed(self.facts()));
+    }
+
     /// Looks at everything but input: whether the settings have changed. What cannot be read does not hold tasks up; `idlewood doctor`
     /// tells.
-    fn sample(&mut self, now: Time, workers: &[u32]) -> bool {
-        self.sampled = Some(now);
-        let is_set = self.settings.refresh();
+    fn sample(&mut self, now: Time, workers: &[u32], shared: &mut Shared) -> bool {
+        let is_set = shared.settings.refresh();
         if is_set {
-            tracing::info!(path = %self.settings.path().display(), "the settings have changed");
+            tracing::info!(path = %shared.settings.path().display(), "the settings have changed");
         }
+        let Settings { limits, bags, owner, .. } = shared.settings.get();
         self.on_battery = power::on_battery(Path::new(power::POWER_SUPPLY)).unwrap_or(false);
         let proc = Path::new("/proc");
-        self.program = programs::running(proc, &self.settings.get().owner.programs).map(str::to_owned);
-        if !self.watch.is_file() && self.settings.get().owner.foreign_cpu_percent.get() < 100 {
+        self.program = programs::running(proc, &owner.programs).map(str::to_owned);
+        if !self.watch.is_file() && owner.foreign_cpu_percent.get() < 100 {
             let since_start = now.since(Time::ZERO);
             self.foreign_cpu = self.meter.sample(proc, std::process::id(), workers, since_start).unwrap_or(None);
         } else {
             (self.foreign_cpu, self.meter) = (None, cpu::Meter::default());
         }
+        bags.clone_into(&mut shared.supplies.bags.lock().unwrap_or_else(PoisonError::into_inner));
+        shared.supplies.blobs.set_quota(limits.disk.0);
+        self.disk_room = disk_room(&shared.supplies.blobs);
         is_set
     }
+
+    /// What the owner orders, which is answered when the machine has heard it.
+    pub(super) fn order(&mut self, order: OwnerOrder, machine: &Machine, shared: &mut Shared) {
+        let given = machine.owner().orders();
+        let (orders, reply) = match order {
+            OwnerOrder::Pause(for_, reply) => {
+                let pause = Pause { until: for_.map(|for_| shared.clock.now() + for_) };
+                (Orders { pause: Some(pause), ..given }, reply)
+            }
+            OwnerOrder::Resume(reply) => (Orders::default(), reply),
+            OwnerOrder::Finish(reply) => (Orders { finish: true, ..given }, reply),
+        };
+        shared.events.tell(Event::Ordered(orders));
+        shared.due.push(Due::Status(reply));
+    }
+
+    /// A new judgement holds.
+    pub(super) fn judged(
+        &mut self,
+        judgement: &Judgement,
+        execution: &Execution,
+        machine: &Machine,
+        shared: &mut Shared,
+    ) {
+        let Judgement { reason, cpu_percent, takes_work, .. } = judgement;
+        self.stops += 1;
+        if judgement.stands_still() && reason.as_ref().is_some_and(|reason| reason.is_return()) {
+            self.time_reclaim(execution, shared);
+        }
+        let reason = reason.as_ref().map_or("none", |reason| reason.code());
+        tracing::info!(reason, cpu_percent, takes_work, "owner's state");
+        keep_to_limits(machine, shared);
+    }
+
+    /// Notes since when the machine has tasks, or has none. The owner's return must be noticed at once from the first on; the less
+    /// there is to stop, the less often the owner's input is looked for. To be called after each event of the machine's.
+    pub(super) fn note_busy(&mut self, machine: &Machine, clock: &Clock) {
+        let busy = machine.is_busy();
+        if busy != std::mem::replace(&mut self.activity.busy, busy) {
+            self.activity.since = clock.now();
+        }
+        self.watch.set_fast(busy && !machine.owner().judgement().stands_still());
+    }
+
+    /// The machine hears whether something goes on that has to end before it may.
+    pub(super) fn tell_whether_busy(&mut self, is_busy: bool, shared: &mut Shared) {
+        if std::mem::replace(&mut self.was_busy, is_busy) != is_busy {
+            shared.events.tell(Event::Busy(is_busy));
+        }
+    }
+
+    /// Measures how long the workers that run tasks take to stop.
+    fn time_reclaim(&self, execution: &Execution, shared: &mut Shared) {
+        if execution.is_idle() {
+            return;
+        }
+        let from = self.watch.last_input().map_or_else(Instant::now, |last: Reading| last.not_before);
+        let (stop, workers) = (self.stops, execution.worker_pids());
+        let watch = move || {
+            let took = reclaim::wait_until_stopped(Path::new("/proc"), &workers, from);
+            Done::Reclaimed { stop, took }
+        };
+        shared.jobs.spawn_blocking(watch, Done::Discarded);
+    }
+
+    /// Records how long a reclaim took, unless another judgement came meanwhile.
+    pub(super) fn reclaimed(&mut self, stop: u64, took: Duration) {
+        if stop == self.stops {
+            tracing::info!(took_ms = took.as_millis(), "the machine is the owner's again");
+            self.reclaims.record(took);
+        }
+    }
+}
+
+/// What holds of memory and the line, by whether the owner is there.
+fn keep_to_limits(machine: &Machine, shared: &mut Shared) {
+    let in_use = machine.owner().is_in_use();
+    let (upload, download) = shared.settings.get().limits.rates_now(in_use);
+    shared.net.rates().upload.set(upload.map(|rate| rate.0));
+    shared.net.rates().download.set(download.map(|rate| rate.0));
+    shared.events.follow_up(WorkEvent::MemoryMax(shared.memory_cap(in_use).0));
 }
 
 /// Share of the room for blobs that nothing needs: of the quota, or of what the disk has.
@@ -124,104 +255,4 @@ fn disk_room(blobs: &Blobs) -> f64 {
     let limit_bytes = blobs.limit_bytes();
     let room_bytes = blobs.room_bytes().min(limit_bytes.saturating_sub(kept_bytes));
     if room_bytes < ROOM_BYTES_MIN { 0.0 } else { room_bytes as f64 / limit_bytes as f64 }
-}
-
-impl Driver {
-    /// Tells the machine what is known of the owner. To be called at least every second, and at input.
-    pub(super) fn look_at_owner(&mut self) {
-        let now = self.clock.now();
-        if self.owner.sampled.is_none_or(|sampled| now.since(sampled) >= SAMPLE_EVERY) {
-            self.sample_owner(now);
-        }
-        self.feed(Event::Sensed(self.owner.facts()));
-        self.set_watchfulness();
-    }
-
-    fn sample_owner(&mut self, now: Time) {
-        let mut workers = self.workers.worker_pids();
-        workers.extend(self.measurer.worker_pids());
-        let owner = &mut self.owner;
-        let is_set = owner.sample(now, &workers);
-        let Settings { limits, bags, .. } = owner.settings.get();
-        bags.clone_into(&mut self.supplies.bags.lock().unwrap_or_else(PoisonError::into_inner));
-        self.supplies.blobs.set_quota(limits.disk.0);
-        owner.disk_room = disk_room(&self.supplies.blobs);
-        self.keep_to_limits();
-        self.withdraw_unwanted();
-        if is_set {
-            self.feed(Event::OwnerSet(OwnerSettings::from(self.owner.settings.get())));
-        }
-    }
-
-    /// What the owner orders.
-    pub(super) fn order(&mut self, orders: Orders) {
-        self.look_at_owner();
-        self.feed(Event::Ordered(orders));
-    }
-
-    /// The less there is to stop, the less often the owner's input is looked for.
-    pub(super) fn set_watchfulness(&self) {
-        self.owner.watch.set_fast(self.activity.busy && !self.machine.owner().judgement().stands_still());
-    }
-
-    /// Most memory for all tasks together now.
-    pub(super) fn memory_cap(&self) -> ByteSize {
-        self.owner.memory_cap_while(self.machine.owner().is_in_use())
-    }
-
-    /// What holds of memory and the line, by whether the owner is there.
-    fn keep_to_limits(&mut self) {
-        let (upload, download) = self.owner.settings.get().limits.rates_now(self.machine.owner().is_in_use());
-        self.net.rates().upload.set(upload.map(|rate| rate.0));
-        self.net.rates().download.set(download.map(|rate| rate.0));
-        self.keep_to_memory();
-    }
-
-    /// A new judgement holds.
-    pub(super) fn judged(&mut self, judgement: &Judgement) {
-        let Judgement { reason, cpu_percent, takes_work, .. } = judgement;
-        self.owner.stops += 1;
-        if judgement.stands_still() && reason.as_ref().is_some_and(|reason| reason.is_return()) {
-            self.time_reclaim();
-        }
-        let reason = reason.as_ref().map_or("none", |reason| reason.code());
-        tracing::info!(reason, cpu_percent, takes_work, "owner's state");
-        self.set_watchfulness();
-        self.keep_to_limits();
-    }
-
-    /// The machine hears whether something goes on that has to end before it may.
-    pub(super) fn tell_whether_busy(&mut self) {
-        let is_busy = self.activity.busy || !self.submitting.is_empty() || self.accepting > 0 || self.packing > 0;
-        if std::mem::replace(&mut self.was_busy, is_busy) != is_busy {
-            self.feed(Event::Busy(is_busy));
-        }
-    }
-
-    /// Tells the machine how much memory tasks may take.
-    fn keep_to_memory(&mut self) {
-        self.follow_ups.push_back(WorkEvent::MemoryMax(self.memory_cap().0).into());
-    }
-
-    /// Measures how long the workers that run tasks take to stop.
-    fn time_reclaim(&mut self) {
-        if self.work.is_idle() {
-            return;
-        }
-        let from = self.owner.watch.last_input().map_or_else(Instant::now, |last: Reading| last.not_before);
-        let (stop, workers) = (self.owner.stops, self.workers.worker_pids());
-        let watch = move || {
-            let took = reclaim::wait_until_stopped(Path::new("/proc"), &workers, from);
-            Done::Reclaimed { stop, took }
-        };
-        self.jobs.spawn_blocking(watch, Done::Discarded);
-    }
-
-    /// Records how long a reclaim took, unless another judgement came meanwhile.
-    pub(super) fn reclaimed(&mut self, stop: u64, took: Duration) {
-        if stop == self.owner.stops {
-            tracing::info!(took_ms = took.as_millis(), "the machine is the owner's again");
-            self.owner.reclaims.record(took);
-        }
-    }
 }

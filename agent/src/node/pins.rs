@@ -13,9 +13,8 @@ use idlewood_scheduler::{BagHeader, BagId, Change, Record, RecordKey, Seed, Task
 use idlewood_trust::envelope::Opened;
 use idlewood_trust::manifest::Manifest;
 
-use super::Refusal;
-use super::driver::{Done, Driver};
 use super::pin::Pin;
+use crate::handle::Refusal;
 
 /// Most bytes of small outputs without acknowledgement. They are in memory, too; further ones are kept as blobs.
 const OUTBOX_BYTES_MAX: u64 = 32 << 20;
@@ -280,6 +279,23 @@ impl Pins {
         self.unread.contains_key(&bag)
     }
 
+    /// The bags whose manifest is to be read again, and is not yet.
+    pub(super) fn begin_reading(&mut self) -> Vec<BagId> {
+        let waiting: Vec<BagId> = self.unread.iter().filter(|(_, is_read)| !**is_read).map(|(&bag, _)| bag).collect();
+        self.unread.values_mut().for_each(|is_read| *is_read = true);
+        waiting
+    }
+
+    /// The manifest of a bag could not be read this time either.
+    pub(super) fn note_unread(&mut self, bag: BagId) {
+        self.unread.entry(bag).and_modify(|is_read| *is_read = false);
+    }
+
+    /// The manifest of a bag is not on this disk any more.
+    pub(super) fn note_lost(&mut self, bag: BagId) {
+        self.unread.remove(&bag);
+    }
+
     /// Changes the state of a bag that has, or had, tasks or results here. Reads its envelope with its first result,
     /// and again with the next ones if it could not be read.
     fn note_executed(&mut self, bag: BagId, change: impl FnOnce(&mut Executed)) {
@@ -297,7 +313,7 @@ impl Pins {
     }
 
     /// A bag is closed: it needs only its manifest.
-    fn close(&mut self, bag: BagId) {
+    pub(super) fn close(&mut self, bag: BagId) {
         if let Some(bag) = self.bags.get_mut(&bag) {
             bag.needs.clear();
         }
@@ -368,45 +384,6 @@ pub(super) fn manifest(
     }
     let read = read_manifest(blobs, bag).map_err(|error| Refusal::Unavailable(error.to_string()))?;
     Ok(read.map(Arc::new))
-}
-
-impl Driver {
-    /// Tries again to read unreadable manifests, in blocking threads.
-    pub(super) fn read_unread(&mut self) {
-        for (&bag, is_read) in self.pins.unread.iter_mut().filter(|(_, is_read)| !**is_read) {
-            *is_read = true;
-            let blobs = self.supplies.blobs.clone();
-            let read = move || Done::ManifestRetried { bag, manifest: manifest(None, &blobs, bag) };
-            let stopped = || Refusal::Unavailable("the agent stops".to_owned());
-            self.answers.spawn_blocking(read, Done::ManifestRetried { bag, manifest: Err(stopped()) });
-        }
-    }
-
-    /// Handles the result of another attempt to read a manifest.
-    pub(super) fn manifest_retried(&mut self, bag: BagId, manifest: Result<Option<Arc<Manifest>>, Refusal>) {
-        match manifest {
-            Ok(Some(manifest)) => self.manifest_read(bag, manifest),
-            Ok(None) => {
-                tracing::warn!(%bag, "the manifest of a bag submitted here is lost");
-                self.pins.unread.remove(&bag);
-            }
-            Err(error) => {
-                tracing::warn!(%bag, %error, "the manifest of a bag submitted here cannot be read");
-                self.pins.unread.entry(bag).and_modify(|is_read| *is_read = false);
-            }
-        }
-    }
-
-    /// Takes note of a manifest that was read, of a bag of this machine or of another.
-    pub(super) fn manifest_read(&mut self, bag: BagId, manifest: Arc<Manifest>) {
-        if self.pins.is_unread(bag) {
-            self.pins.learn(bag, Some(&manifest));
-            if self.peer().bag(bag).is_some_and(|view| view.closed.is_some()) {
-                self.pins.close(bag);
-            }
-        }
-        self.manifests.remember(bag, manifest);
-    }
 }
 
 #[cfg(test)]

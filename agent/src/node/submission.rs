@@ -1,83 +1,32 @@
-//! Taking a bag: its manifest is made, everything is kept durably, then the peer gets it.
+//! Taking a bag: its manifest is made and signed, and everything is kept durably, before the peer gets it (`submissions`).
 
 use std::sync::Arc;
 
 use blake3::Hash;
 use idlewood_blobs::{BlobError, Blobs};
 use idlewood_overlay::PeerId;
-use idlewood_scheduler::{BagId, Event, Submission};
+use idlewood_scheduler::Submission;
 use idlewood_trust::envelope::{self, Envelope};
 use idlewood_trust::manifest::{MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest};
 use idlewood_trust::{Gate, now_s};
 
-use super::Refusal;
-use super::driver::{Done, Driver};
-use super::handle::Reply;
 use super::pin::Pin;
-use super::views::answer;
-
-/// Submissions that are checked and kept at the same time.
-const ACCEPTING_MAX: usize = 64;
+use crate::handle::Refusal;
 
 /// A submission whose manifest, program and inputs are durable.
 #[derive(Debug)]
 pub(super) struct Accepted {
-    submission: Submission,
-    manifest: Arc<Manifest>,
+    pub(super) submission: Submission,
+    pub(super) manifest: Arc<Manifest>,
     /// They stay until the bag's record keeps them.
-    pins: Vec<Pin>,
+    pub(super) pins: Vec<Pin>,
 }
 
-impl Driver {
-    /// Makes the manifest and keeps everything durably, beside the loop.
-    pub(super) fn submit(&mut self, request: idlewood_api::SubmitRequest, reply: Reply<idlewood_api::Bag>) {
-        if self.accepting >= ACCEPTING_MAX {
-            let why = format!("{ACCEPTING_MAX} submissions are being taken already: submit it again in a moment");
-            return answer(reply, Err(Refusal::Unavailable(why)));
-        }
-        if request.native && request.work_mops.is_none() && !self.supplies.confines_natives {
-            let why = "no native program can be confined on this machine (idlewood doctor says why), so that the first task \
-                       cannot show how long one takes: say it with --work";
-            return answer(reply, Err(Refusal::Conflict(why.to_owned())));
-        }
-        self.accepting += 1;
-        let (blobs, gate, me) = (self.supplies.blobs.clone(), self.gate.clone(), self.peer().me().peer);
-        let take = async move {
-            let result = tokio::task::spawn_blocking(move || accept(&blobs, &gate, me, request)).await;
-            let result =
-                result.unwrap_or_else(|error| Err(Refusal::Unavailable(format!("the bag could not be kept: {error}"))));
-            Done::Accepted { result: result.map(Box::new), reply }
-        };
-        self.jobs.spawn(take, Done::AcceptLost);
-    }
-
-    /// Hands the bag to the peer; whoever submitted it hears of it when that is durable too.
-    pub(super) fn accepted(&mut self, result: Result<Box<Accepted>, Refusal>, reply: Reply<idlewood_api::Bag>) {
-        self.accepting -= 1;
-        let Accepted { submission, manifest, pins } = match result {
-            Ok(accepted) => *accepted,
-            Err(refusal) => return answer(reply, Err(refusal)),
-        };
-        if let Err(error) = self.peer().check(&submission) {
-            return answer(reply, Err(Refusal::Invalid(error.to_string())));
-        }
-        self.pins.learn(submission.id, Some(&manifest));
-        drop(pins);
-        self.manifests.remember(submission.id, manifest);
-        self.submitting.insert(submission.id, reply);
-        self.feed(Event::Submitted(submission));
-    }
-
-    /// The submission of a bag is durable: whoever submitted it may know.
-    pub(super) fn answer_submission(&mut self, bag: BagId) {
-        let Some(reply) = self.submitting.remove(&bag) else { return };
-        let gone = || Refusal::Unavailable("the bag was given up meanwhile".to_owned());
-        answer(reply, self.peer().bag(bag).map(|view| self.bag_view(&view)).ok_or_else(gone));
-    }
-}
-
-/// Blocks.
-fn accept(
+/// Makes the manifest of a bag, signs its envelope, and keeps everything durably. Blocks.
+///
+/// # Errors
+/// Why there is no such bag; nothing of it is kept for long.
+pub(super) fn accept(
     blobs: &Arc<Blobs>,
     gate: &Gate,
     submitter: PeerId,

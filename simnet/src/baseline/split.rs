@@ -18,20 +18,25 @@ use crate::workload::Bag;
 
 /// Schedules the bags; returns when each was complete, none if it was not by the horizon.
 pub fn speed_split(instance: &Instance, frozen_max: usize) -> Vec<Option<Time>> {
-    let shares: Vec<Vec<Vec<u64>>> = instance.bags.iter().map(|bag| shares(instance, bag)).collect();
     let mut completed: Vec<Option<Time>> = instance.bags.iter().map(|bag| Some(bag.arrival)).collect();
-    for machine in 0..instance.machines.len() {
-        let here: Vec<usize> = (0..instance.bags.len()).filter(|&bag| !shares[bag][machine].is_empty()).collect();
-        let part = Instance {
-            machines: vec![instance.machines[machine].clone()],
-            bags: here.iter().map(|&bag| piece(&instance.bags[bag], shares[bag][machine].len())).collect(),
-            true_mops: true_mops(instance, here.iter().map(|&bag| (bag, shares[bag][machine].as_slice()))),
-            submitters: here.iter().filter_map(|&bag| instance.submitters.get(bag).copied()).collect(),
-            widths: here.iter().map(|&bag| width(instance, &instance.bags[bag])).collect(),
+    // Of each machine the bags that it has tasks of, and which.
+    let mut parts: Vec<Vec<(usize, Vec<u64>)>> = vec![Vec::new(); instance.machines.len()];
+    for (number, bag) in instance.bags.iter().enumerate() {
+        for (part, tasks) in parts.iter_mut().zip(shares(instance, bag)).filter(|(_, tasks)| !tasks.is_empty()) {
+            part.push((number, tasks));
+        }
+    }
+    for (machine, part) in instance.machines.iter().zip(parts) {
+        let alone = Instance {
+            machines: vec![machine.clone()],
+            bags: part.iter().map(|(bag, tasks)| piece(&instance.bags[*bag], tasks.len())).collect(),
+            true_mops: true_mops(instance, &part),
+            submitters: part.iter().filter_map(|(bag, _)| instance.submitters.get(*bag).copied()).collect(),
+            widths: part.iter().map(|(bag, _)| width(instance, &instance.bags[*bag])).collect(),
             ..*instance
         };
-        for (&bag, at) in here.iter().zip(schedule(&part, Policy::MinCentPlus { frozen_max })) {
-            completed[bag] = completed[bag].zip(at).map(|(known, at)| known.max(at));
+        for ((bag, _), at) in part.iter().zip(schedule(&alone, Policy::MinCentPlus { frozen_max })) {
+            completed[*bag] = completed[*bag].zip(at).map(|(known, at)| known.max(at));
         }
     }
     completed
@@ -76,11 +81,11 @@ fn shares(instance: &Instance, bag: &Bag) -> Vec<Vec<u64>> {
 }
 
 /// The true work of these tasks of each of these bags; empty if all are as declared.
-fn true_mops<'a>(instance: &Instance, parts: impl Iterator<Item = (usize, &'a [u64])>) -> Vec<Vec<f64>> {
-    if instance.true_mops.is_empty() {
-        return Vec::new();
-    }
-    parts.map(|(bag, tasks)| tasks.iter().map(|&index| instance.true_mops[bag][index as usize]).collect()).collect()
+fn true_mops(instance: &Instance, part: &[(usize, Vec<u64>)]) -> Vec<Vec<f64>> {
+    let of = |(bag, tasks): &(usize, Vec<u64>)| {
+        instance.true_mops.get(*bag).map(|all| tasks.iter().map(|&index| all[index as usize]).collect())
+    };
+    part.iter().filter_map(of).collect()
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use idlewood_machine::Effect as Order;
-use idlewood_overlay::{Body, Node};
-use idlewood_scheduler::{Change, Effect, Event, Message, Notice, Peer, Record as StoreRecord};
+use idlewood_overlay::{Body, Node, PeerId};
+use idlewood_scheduler::{Change, Event, Message, Notice, Peer, Record as StoreRecord};
 
 use super::deed::Deed;
 use super::observed::Observed;
@@ -48,7 +48,7 @@ impl Shard {
         }
         let mut left = false;
         for effect in effects.drain(..) {
-            left |= effect == Order::Peer(Effect::Notify(Notice::Left));
+            left |= effect == Order::Notify(Notice::Left);
             self.carry_out(host, effect, around);
         }
         self.effects = effects;
@@ -62,7 +62,17 @@ impl Shard {
     fn carry_out(&mut self, host: HostIndex, order: Order, around: &Surroundings) {
         Trace(&mut self.host_mut(host).trace).order(&order);
         match order {
-            Order::Peer(effect) => self.carry_out_of_peer(host, effect, around),
+            Order::Send { to, message } => self.send_of_peer(host, to.peer, message, around),
+            // Here the machine has the manifest at once.
+            Order::Authorise { bag } => {
+                let (now, life) = (self.now, self.host_mut(host).life);
+                self.cause(host, now, host, Occurrence::Authorised { life, bag: bag.id });
+            }
+            // Simulated tasks keep none.
+            Order::KeepCheckpoints { .. } => {}
+            Order::Notify(Notice::BagAccepted(bag)) => self.tell(host, Observed::Accepted(bag)),
+            Order::Notify(Notice::BagClosed(bag)) => self.tell(host, Observed::Closed(bag)),
+            Order::Notify(Notice::BagRemoved(_) | Notice::Joined | Notice::Left) => {}
             Order::Fetch { fetch, wanted } => self.fetch(host, fetch, &wanted, around),
             Order::AbandonFetch { fetch } => {
                 self.host_mut(host).fetches.remove(&fetch);
@@ -100,53 +110,28 @@ impl Shard {
         }
     }
 
-    fn carry_out_of_peer(&mut self, host: HostIndex, effect: Effect, around: &Surroundings) {
-        let now = self.now;
+    /// Sends a message of a peer, and notes what checks want of it.
+    fn send_of_peer(&mut self, host: HostIndex, to: PeerId, message: Message, around: &Surroundings) {
         let machine = &mut self.hosts[(host / self.count) as usize];
-        let life = machine.life;
-        match effect {
-            Effect::Send { to, message } => {
-                if let Message::Request { request, climbing: false, .. } = &message {
-                    let decided = Some((host, request.bag.id, request.number));
-                    let overlay = machine.peer().map(Peer::overlay_view);
-                    let depth = overlay
-                        .and_then(|overlay| if overlay.is_root() { Some(0) } else { overlay.depth(Node::Router) });
-                    if request.path.len() == 1 && self.decided != decided {
-                        self.decided = decided;
-                        *self.counts.decided.entry(depth.unwrap_or(u32::MAX)).or_default() += 1;
-                    }
-                    if self.is_watched {
-                        let (bag, number, path) = (request.bag.id, request.number, request.path.clone());
-                        self.deeds.push((host, Deed::SentDown { bag, number, path }));
-                    }
-                }
-                if self.is_watched
-                    && let Some((node, version)) = published(&message)
-                {
-                    self.deeds.push((host, Deed::Reported { node, version }));
-                }
-                self.send(host, to.peer, message, around);
+        if let Message::Request { request, climbing: false, .. } = &message {
+            let decided = Some((host, request.bag.id, request.number));
+            let overlay = machine.peer().map(Peer::overlay_view);
+            let depth =
+                overlay.and_then(|overlay| if overlay.is_root() { Some(0) } else { overlay.depth(Node::Router) });
+            if request.path.len() == 1 && self.decided != decided {
+                self.decided = decided;
+                *self.counts.decided.entry(depth.unwrap_or(u32::MAX)).or_default() += 1;
             }
-            // Here the machine has the manifest at once.
-            Effect::Authorise { bag } => {
-                self.cause(host, now, host, Occurrence::Authorised { life, bag: bag.id });
+            if self.is_watched {
+                let (bag, number, path) = (request.bag.id, request.number, request.path.clone());
+                self.deeds.push((host, Deed::SentDown { bag, number, path }));
             }
-            // Simulated tasks keep none.
-            Effect::KeepCheckpoints { .. } => {}
-            Effect::StartTask { .. }
-            | Effect::StopTask { .. }
-            | Effect::FreezeTask { .. }
-            | Effect::ThawTask { .. }
-            | Effect::SuspendTasks
-            | Effect::ResumeTasks
-            | Effect::Persist { .. }
-            | Effect::MeasureTask { .. }
-            | Effect::FetchOutput { .. } => {
-                unreachable!("{effect:?} is for its machine to decide about")
-            }
-            Effect::Notify(Notice::BagAccepted(bag)) => self.tell(host, Observed::Accepted(bag)),
-            Effect::Notify(Notice::BagClosed(bag)) => self.tell(host, Observed::Closed(bag)),
-            Effect::Notify(Notice::BagRemoved(_) | Notice::Joined | Notice::Left) => {}
         }
+        if self.is_watched
+            && let Some((node, version)) = published(&message)
+        {
+            self.deeds.push((host, Deed::Reported { node, version }));
+        }
+        self.send(host, to, message, around);
     }
 }

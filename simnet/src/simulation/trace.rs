@@ -7,7 +7,7 @@
 use idlewood_machine::policy::Input;
 use idlewood_machine::{Effect as Order, FetchEnd, FirstTask, WorkEvent, WorkOrder};
 use idlewood_overlay::PeerId;
-use idlewood_scheduler::{BagId, Change, Effect, Event, Notice, TaskId, TaskOutcome};
+use idlewood_scheduler::{BagId, Change, Event, Notice, TaskId, TaskOutcome};
 
 use crate::size::mix;
 use crate::size::size_of;
@@ -109,7 +109,21 @@ impl Trace<'_> {
     /// Adds an order of a machine.
     pub(super) fn order(&mut self, order: &Order) {
         match order {
-            Order::Peer(effect) => self.effect(effect),
+            // The digest of the message follows.
+            Order::Send { to, .. } => {
+                self.letter(b'0');
+                self.word(tag(to.peer));
+            }
+            Order::KeepCheckpoints { bag, tasks, .. } => {
+                self.letter(b'K');
+                self.bag(*bag);
+                self.word(tasks.len());
+            }
+            Order::Authorise { bag } => {
+                self.letter(b'a');
+                self.bag(bag.id);
+            }
+            Order::Notify(notice) => self.notice(notice),
             Order::Fetch { fetch, wanted } => {
                 self.letter(b'7');
                 self.word(fetch.0);
@@ -260,64 +274,16 @@ impl Trace<'_> {
         }
     }
 
-    /// Adds an effect of a peer, but for the digest of a message, which follows.
-    pub(super) fn effect(&mut self, effect: &Effect) {
-        let mut about = |letter, place: u32, task| {
-            self.letter(letter);
-            self.word(place.into());
-            self.task(task);
+    fn notice(&mut self, notice: &Notice) {
+        let (letter, bag) = match notice {
+            Notice::BagAccepted(bag) => (b'A', Some(*bag)),
+            Notice::BagClosed(bag) => (b'C', Some(*bag)),
+            Notice::BagRemoved(bag) => (b'R', Some(*bag)),
+            Notice::Joined => (b'J', None),
+            Notice::Left => (b'L', None),
         };
-        match effect {
-            Effect::Send { to, .. } => {
-                self.letter(b'0');
-                self.word(tag(to.peer));
-            }
-            Effect::Persist { ticket, changes } => {
-                self.letter(b'1');
-                self.word(ticket.0);
-                changes.iter().for_each(|change| self.change(change));
-            }
-            Effect::StartTask { place, task, attempt, .. } => {
-                about(b'2', *place, task);
-                self.word(u64::from(*attempt));
-            }
-            Effect::StopTask { place, task } => about(b'3', *place, task),
-            Effect::FreezeTask { place, task } => about(b'8', *place, task),
-            Effect::ThawTask { place, task } => about(b'9', *place, task),
-            Effect::KeepCheckpoints { bag, tasks, .. } => {
-                self.letter(b'K');
-                self.bag(*bag);
-                self.word(tasks.len());
-            }
-            Effect::SuspendTasks => self.letter(b'4'),
-            Effect::ResumeTasks => self.letter(b'5'),
-            Effect::Authorise { bag } => {
-                self.letter(b'a');
-                self.bag(bag.id);
-            }
-            Effect::MeasureTask { bag } => {
-                self.letter(b'6');
-                self.bag(*bag);
-            }
-            Effect::FetchOutput { task, output, output_bytes, from, .. } => {
-                self.letter(b'7');
-                self.task(task);
-                self.word(head(&output.0));
-                self.word(*output_bytes);
-                self.word(tag(from.peer));
-            }
-            Effect::Notify(notice) => {
-                let (letter, bag) = match notice {
-                    Notice::BagAccepted(bag) => (b'A', Some(*bag)),
-                    Notice::BagClosed(bag) => (b'C', Some(*bag)),
-                    Notice::BagRemoved(bag) => (b'R', Some(*bag)),
-                    Notice::Joined => (b'J', None),
-                    Notice::Left => (b'L', None),
-                };
-                self.letter(letter);
-                bag.into_iter().for_each(|bag| self.bag(bag));
-            }
-        }
+        self.letter(letter);
+        bag.into_iter().for_each(|bag| self.bag(bag));
     }
 
     fn change(&mut self, change: &Change) {

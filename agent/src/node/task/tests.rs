@@ -1,14 +1,16 @@
 use std::path::Path;
 
+use idlewood_blobs::Blobs;
 use idlewood_net::NetConfig;
-use idlewood_overlay::PeerId;
-use idlewood_scheduler::{Finished, TaskOutcome};
+use idlewood_net::fetch::Fetcher;
+use idlewood_overlay::{Contact, PeerId};
+use idlewood_scheduler::{BagId, BlobId};
+use idlewood_trust::Gate;
 use idlewood_trust::manifest::{Input as Named, MANIFEST_VERSION, TaskOutput};
-use idlewood_worker::{NO_MEMORY, Outcome, Streams};
 use libp2p::identity::Keypair;
 use serde_bytes::ByteBuf;
 
-use super::ended::{LEFT_OUT_MAX, encode_within, read_outputs};
+use super::super::homes::Homes;
 use super::*;
 
 /// A manifest of one task.
@@ -62,172 +64,8 @@ pub(in crate::node) fn prepared(memory_bytes: u64) -> Prepared {
     Prepared { job, manifest, scratch: None, pins: Arc::default(), inputs: None, home }
 }
 
-fn blobs(dir: &Path, quota_bytes: u64) -> Arc<Blobs> {
+pub(in crate::node) fn blobs(dir: &Path, quota_bytes: u64) -> Arc<Blobs> {
     Arc::new(Blobs::open(&dir.join("blobs"), quota_bytes).expect("an empty directory"))
-}
-
-#[test]
-fn an_output_over_the_limit_says_so_and_is_within_it() {
-    let files = BTreeMap::from([("file".to_owned(), ByteBuf::from(vec![0; 5000]))]);
-    let mut output = TaskOutput { exit_code: Some(0), stdout: b"said".to_vec(), files, ..TaskOutput::default() };
-    let whole = output.encode();
-    let limit = whole.len() as u64;
-    assert_eq!(encode_within(&mut output, limit), whole);
-    assert_eq!(output.error, None);
-    let bytes = encode_within(&mut output, limit - 1);
-    assert!((bytes.len() as u64) < limit);
-    let told = TaskOutput::decode(&bytes).expect("it is an output");
-    let message = told.error.expect("it fails");
-    assert!(message.contains(&whole.len().to_string()) && message.contains(&(limit - 1).to_string()), "{message}");
-    assert_eq!((told.stdout, told.files.len()), (b"said".to_vec(), 0));
-}
-
-#[test]
-fn whoever_is_over_a_limit_fails_with_its_name_and_what_to_change() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let blobs = blobs(dir.path(), 1 << 20);
-    let error_of = |outcome: Outcome, output_truncated: bool, cut: bool| {
-        let (wall, cpu, untouched) = (Duration::ZERO, Duration::ZERO, false);
-        let ended = Ended { outcome, wall, cpu, output_truncated, untouched, streams: Streams::default(), cut };
-        let TaskOutcome::Finished(Finished { success: false, output, .. }) =
-            collect(&blobs, false, None, &[0], &ended, 1.0).outcome
-        else {
-            panic!("it succeeds");
-        };
-        let bytes = fs::read(blobs.path(Hash::from_bytes(output.0)).expect("it can be read").expect("it was kept"))
-            .expect("it is there");
-        TaskOutput::decode(&bytes).expect("it is an output").error.expect("it says why")
-    };
-    let timed_out = Outcome::TimedOut { limit: Duration::from_secs(7) };
-    for (outcome, output_truncated, cut, named, change) in [
-        (timed_out.clone(), false, false, "7 s", "--time-limit"),
-        (timed_out, false, true, "7s", "limits.task_time"),
-        (Outcome::OverDisk { limit_bytes: 3 << 20 }, false, false, "3M", "--disk"),
-        (Outcome::Exited { code: 0 }, true, false, "16 MiB", "write to a file"),
-    ] {
-        let message = error_of(outcome, output_truncated, cut);
-        assert!(message.contains(named) && message.contains(change), "{message}");
-    }
-}
-
-/// Machines differ in speed, disk and memory: what fails for that is tried on another, and is no vote.
-#[test]
-fn what_fails_for_want_of_the_machine_is_no_fault_of_the_task() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let blobs = blobs(dir.path(), 1 << 20);
-    let mut job = prepared(1).job;
-    let mut crashed = |outcome: Outcome, cut: bool, fixed: Option<u64>| {
-        job.fixed = fixed;
-        let (wall, cpu) = (Duration::ZERO, Duration::ZERO);
-        let ended =
-            Ended { outcome, wall, cpu, output_truncated: false, untouched: true, streams: Streams::default(), cut };
-        match collect(&blobs, false, Some(&job), &[0], &ended, 1.0).outcome {
-            TaskOutcome::Finished(Finished { success: false, crashed, .. }) => crashed,
-            other => panic!("{other:?}"),
-        }
-    };
-    let timed_out = || Outcome::TimedOut { limit: Duration::from_secs(7) };
-    assert!(crashed(timed_out(), true, None) && crashed(timed_out(), false, Some(1)));
-    assert!(!crashed(timed_out(), false, None), "its bag's limit, and nobody compares");
-    let over_disk = || Outcome::OverDisk { limit_bytes: 1 };
-    assert!(crashed(over_disk(), true, None) && !crashed(over_disk(), false, Some(1)));
-    let trapped = |message: &str| Outcome::Trapped { message: message.to_owned() };
-    assert!(crashed(trapped(&format!("{NO_MEMORY}: mmap failed")), false, None));
-    assert!(!crashed(trapped("aborted itself"), false, Some(1)));
-    assert!(!crashed(Outcome::Invalid { message: String::new() }, false, Some(1)));
-}
-
-#[test]
-fn an_output_is_pinned_until_its_record_is() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let blobs = blobs(dir.path(), 1000);
-    let outcome = Outcome::Exited { code: 3 };
-    let ended = Ended {
-        outcome,
-        wall: Duration::ZERO,
-        cpu: Duration::from_secs(2),
-        output_truncated: false,
-        untouched: false,
-        streams: Streams::default(),
-        cut: false,
-    };
-    let collected = collect(&blobs, false, None, &[0, 3], &ended, 10.0);
-    let TaskOutcome::Finished(Finished {
-        success: true,
-        crashed: false,
-        output,
-        output_bytes,
-        content: None,
-        work_mops: 20.0,
-        exit_code: Some(3),
-    }) = collected.outcome
-    else {
-        panic!("{collected:?}")
-    };
-    let hash = Hash::from_bytes(output.0);
-    assert_eq!(blobs.len(hash), Some(output_bytes));
-    let rest = vec![1; 1001 - output_bytes as usize];
-    blobs.put_bytes(&rest).expect_err("there is no room beside what is pinned");
-    drop(collected.pin);
-    blobs.put_bytes(&rest).expect("nobody wanted it");
-    assert_eq!(blobs.len(hash), None);
-}
-
-/// The same bytes with the same hash, in the result or as a blob.
-#[test]
-fn a_small_output_goes_with_its_result_and_makes_no_file() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let blobs = blobs(dir.path(), 10_000);
-    let outcome = Outcome::Exited { code: 0 };
-    let (wall, cpu) = (Duration::ZERO, Duration::ZERO);
-    let ended = Ended {
-        outcome,
-        wall,
-        cpu,
-        output_truncated: false,
-        untouched: false,
-        streams: Streams::default(),
-        cut: false,
-    };
-    let finished = |takes_small: bool| match collect(&blobs, takes_small, None, &[0], &ended, 1.0).outcome {
-        TaskOutcome::Finished(finished) => finished,
-        other => panic!("{other:?}"),
-    };
-    let small = finished(true);
-    let content = small.content.clone().expect("it is small");
-    assert_eq!(
-        (blake3::hash(content.bytes()), content.bytes().len() as u64),
-        (small.output.0.into(), small.output_bytes)
-    );
-    assert_eq!((blobs.used_bytes(), blobs.len(small.output.0.into())), (0, None), "nothing is on the disk");
-    let as_blob = finished(false);
-    assert_eq!(blobs.len(small.output.0.into()), Some(small.output_bytes));
-    assert_eq!(as_blob, Finished { content: None, ..small });
-
-    // Where there is no room it is run again later, as with blobs.
-    blobs.count_in_records(0, 10_000);
-    assert!(matches!(collect(&blobs, true, None, &[0], &ended, 1.0).outcome, TaskOutcome::NotStarted { .. }));
-    let untouched = Ended { untouched: true, ..ended };
-    let job = prepared(1).job;
-    assert!(collect_untouched(&blobs, &job, &[0], &untouched, 1.0).is_none());
-    blobs.count_in_records(10_000, 0);
-    assert!(collect_untouched(&blobs, &job, &[0], &untouched, 1.0).is_some());
-}
-
-#[test]
-fn what_no_machine_can_start_is_not_tried_again() {
-    let never = |error: StartError| matches!(PrepareError::from(error), PrepareError::Never(_));
-    assert!(never(StartError::TooLarge));
-    assert!(never(StartError::Job(JobError::Text { what: "argument", value: "a\0".to_owned() })));
-    assert!(matches!(LayOutError::Twice { name: "a".to_owned() }.into(), PrepareError::Never(_)));
-    assert!(!never(StartError::Job(JobError::Path { path: PathBuf::from("/a") })));
-    assert!(!never(StartError::Busy { slot: 0 }));
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let blobs = blobs(dir.path(), 1000);
-    let failed = not_prepared(&blobs, false, PrepareError::Never("no".to_owned()), 1.0);
-    assert!(matches!(failed.outcome, TaskOutcome::Finished(Finished { success: false, .. })), "{failed:?}");
-    let later = not_prepared(&blobs, false, anyhow::anyhow!("not now").into(), 1.0);
-    assert!(matches!(later.outcome, TaskOutcome::NotStarted { .. }), "{later:?}");
 }
 
 #[test]
@@ -244,39 +82,6 @@ fn a_directory_goes_with_its_attempt() {
 }
 
 /// Whoever broke out of WebAssembly would have the agent read what they cannot.
-#[test]
-fn outputs_are_what_the_task_wrote_and_lead_nowhere() {
-    let root = tempfile::tempdir().expect("a temporary directory");
-    let secret = root.path().join("key");
-    fs::write(&secret, "secret").expect("our directory");
-    let job = Job { directory: root.path().join("attempt"), ..prepared(0).job };
-    let read = || {
-        let mut output = TaskOutput::default();
-        read_outputs(&job, &mut output).expect("nothing is wrong with it");
-        (String::from_utf8(output.stdout).expect("text"), output.files.len(), output.left_out)
-    };
-    let nothing = || (String::new(), 0, Vec::new());
-    assert_eq!(read(), nothing(), "it wrote nothing");
-    fs::create_dir_all(job.work_dir()).expect("our directory");
-    fs::write(job.stdout_path(), "said").expect("our directory");
-    fs::write(job.work_dir().join("file"), "kept").expect("our directory");
-    std::os::unix::fs::symlink(&secret, job.work_dir().join("link")).expect("a link");
-    assert_eq!(read(), ("said".to_owned(), 1, vec!["link".to_owned()]));
-    fs::remove_file(job.stdout_path()).expect("ours");
-    std::os::unix::fs::symlink(&secret, job.stdout_path()).expect("a link");
-    assert_eq!(read().0, "");
-    fs::rename(&job.directory, root.path().join("moved")).expect("our directory");
-    std::os::unix::fs::symlink(root.path().join("moved"), &job.directory).expect("a link");
-    assert_eq!(read(), nothing());
-    fs::remove_file(&job.directory).expect("ours");
-    fs::create_dir_all(job.work_dir()).expect("our directory");
-    for number in 0..LEFT_OUT_MAX + 3 {
-        std::os::unix::fs::symlink(&secret, job.work_dir().join(number.to_string())).expect("a link");
-    }
-    let (_, files, left_out) = read();
-    assert_eq!((files, left_out.len(), left_out[LEFT_OUT_MAX].as_str()), (0, LEFT_OUT_MAX + 1, "3 more"));
-}
-
 /// Where a machine alone gets what tasks need.
 fn supplies(dir: &Path) -> Supplies {
     let key = Keypair::generate_ed25519();
@@ -325,7 +130,7 @@ async fn a_task_goes_on_from_what_its_submitter_signed_for_it_and_from_nothing_e
         async move {
             let here = Origin { bag: bag.id, key: None, sources: Vec::new() };
             let goes_on = Some((checkpoint, bytes_max));
-            let prepared = supplies.prepare(task(index), 0, bag, Some(known), goes_on, &here).await;
+            let prepared = prepare(supplies, task(index), 0, bag, Some(known), goes_on, &here).await;
             let progress = fs::read(checkpoints::path(supplies.homes.checkpoints(), task(index)).join("progress")).ok();
             assert!(prepared.result.is_ok(), "it begins in any case: {:?}", prepared.result);
             (prepared.planted, progress)

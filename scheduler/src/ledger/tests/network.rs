@@ -212,8 +212,9 @@ impl World {
                 self.plan(Duration::ZERO, Happening::Wakes);
             }
             Effect::KeepCheckpoints { stop, bag, tasks } => {
-                let packed =
-                    |index: u64| (index, (index % 3 > 0).then_some(Checkpoint { blob: BlobId([9; 32]), bytes: 5 }));
+                let packed = |index: u64| {
+                    (index, (!index.is_multiple_of(3)).then_some(Checkpoint { blob: BlobId([9; 32]), bytes: 5 }))
+                };
                 let packed: BTreeMap<u64, Option<Checkpoint>> = tasks.indices().map(packed).collect();
                 machine.executor.kept_checkpoints(stop, bag, &packed, &mut machine.io, &self.config);
                 self.plan(Duration::ZERO, Happening::Wakes);

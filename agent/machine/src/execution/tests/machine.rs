@@ -47,7 +47,6 @@ impl World {
 
     /// What is answered at once.
     fn carry_out(&mut self, effect: Effect) -> Option<Event> {
-        use idlewood_scheduler::Effect as Order;
         match effect {
             Effect::Work(order) => {
                 self.workers.carry_out(order);
@@ -56,16 +55,16 @@ impl World {
             Effect::Fetch { fetch, .. } => Some(Event::FetchEnded { fetch, end: FetchEnd::Here { checkpoint: None } }),
             Effect::Write { write, .. } => Some(Event::Written { write, end: WriteEnd::Durable }),
             Effect::Changed(_) | Effect::Judged(_) => None,
-            Effect::Peer(Order::Authorise { bag }) => {
+            Effect::Authorise { bag } => {
                 let verdict = Ok(Approval { signed_ago: Duration::ZERO, at_hand: true });
                 Some(PeerEvent::Authorised { bag: bag.id, verdict }.into())
             }
-            Effect::Peer(Order::Notify(Notice::BagClosed(bag))) => {
+            Effect::Notify(Notice::BagClosed(bag)) => {
                 assert!(self.closed.insert(bag), "{bag:?} is closed twice");
                 None
             }
             // Nobody else is there, and tasks keep nothing.
-            Effect::Peer(_) => None,
+            Effect::Send { .. } | Effect::KeepCheckpoints { .. } | Effect::Notify(_) => None,
             other => panic!("{other:?}"),
         }
     }

@@ -45,26 +45,82 @@ impl Default for Page {
     }
 }
 
+/// The way back to whoever asked.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 
 /// A question, or an order.
 #[derive(Debug)]
 pub(crate) enum Command {
+    Question(Question),
+    Reading(Reading),
+    Bag(BagOrder),
+    Owner(OwnerOrder),
+}
+
+/// A question that is answered at once.
+#[derive(Debug)]
+pub(crate) enum Question {
     Status(Reply<idlewood_api::Status>),
     Peers(Reply<idlewood_api::Peers>),
     Bags(Reply<Vec<idlewood_api::Bag>>),
     Bag(String, Reply<idlewood_api::BagDetail>),
+}
+
+/// A question about a bag whose answer is read from the disk.
+#[derive(Debug)]
+pub(crate) enum Reading {
     Results(String, Page, Reply<Vec<idlewood_api::TaskResult>>),
     Output(String, u64, Reply<Result<Vec<u8>, blake3::Hash>>),
     Receipts(String, Reply<Vec<idlewood_api::Receipt>>),
+    Ticket(String, bool, Reply<idlewood_api::Ticket>),
+}
+
+/// An order about a bag of this machine.
+#[derive(Debug)]
+pub(crate) enum BagOrder {
     Submit(Box<idlewood_api::SubmitRequest>, Reply<idlewood_api::Bag>),
     Cancel(String, Reply<idlewood_api::Bag>),
     Rerun(String, Option<Vec<u64>>, Reply<idlewood_api::Bag>),
     Remove(String, Reply<idlewood_api::Bag>),
-    Ticket(String, bool, Reply<idlewood_api::Ticket>),
+}
+
+/// An order of the owner's.
+#[derive(Debug)]
+pub(crate) enum OwnerOrder {
     Pause(Option<Duration>, Reply<idlewood_api::Status>),
     Resume(Reply<idlewood_api::Status>),
     Finish(Reply<idlewood_api::Status>),
+}
+
+impl From<Question> for Command {
+    fn from(question: Question) -> Self {
+        Self::Question(question)
+    }
+}
+
+impl From<Reading> for Command {
+    fn from(reading: Reading) -> Self {
+        Self::Reading(reading)
+    }
+}
+
+impl From<BagOrder> for Command {
+    fn from(order: BagOrder) -> Self {
+        Self::Bag(order)
+    }
+}
+
+impl From<OwnerOrder> for Command {
+    fn from(order: OwnerOrder) -> Self {
+        Self::Owner(order)
+    }
+}
+
+/// Answers a question. Whoever asked may be gone, which is fine.
+pub(crate) fn answer<T>(reply: Reply<T>, result: Result<T, Refusal>) {
+    if reply.send(result).is_err() {
+        tracing::debug!("whoever asked is gone");
+    }
 }
 
 /// Asks the agent. Cheap to clone.
@@ -78,10 +134,10 @@ impl NodeHandle {
         Self { commands }
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Refusal> {
+    async fn ask<T, C: Into<Command>>(&self, command: impl FnOnce(Reply<T>) -> C) -> Result<T, Refusal> {
         let gone = || Refusal::Unavailable("the agent is shutting down; start it again".to_owned());
         let (reply, answer) = oneshot::channel();
-        self.commands.send(command(reply)).await.map_err(|_| gone())?;
+        self.commands.send(command(reply).into()).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
 
@@ -90,7 +146,7 @@ impl NodeHandle {
     /// # Errors
     /// [`Refusal::Unavailable`] while the agent shuts down; likewise below.
     pub async fn status(&self) -> Result<idlewood_api::Status, Refusal> {
-        self.ask(Command::Status).await
+        self.ask(Question::Status).await
     }
 
     /// This machine's place in the tree.
@@ -98,7 +154,7 @@ impl NodeHandle {
     /// # Errors
     /// As [`NodeHandle::status`].
     pub async fn peers(&self) -> Result<idlewood_api::Peers, Refusal> {
-        self.ask(Command::Peers).await
+        self.ask(Question::Peers).await
     }
 
     /// The bags submitted from this machine, newest first.
@@ -106,7 +162,7 @@ impl NodeHandle {
     /// # Errors
     /// As [`NodeHandle::status`].
     pub async fn bags(&self) -> Result<Vec<idlewood_api::Bag>, Refusal> {
-        self.ask(Command::Bags).await
+        self.ask(Question::Bags).await
     }
 
     /// One of them, by a unique prefix of its id, or `last`.
@@ -114,7 +170,7 @@ impl NodeHandle {
     /// # Errors
     /// Also [`Refusal::NotFound`] and [`Refusal::Ambiguous`].
     pub async fn bag(&self, id: &str) -> Result<idlewood_api::BagDetail, Refusal> {
-        self.ask(|reply| Command::Bag(id.to_owned(), reply)).await
+        self.ask(|reply| Question::Bag(id.to_owned(), reply)).await
     }
 
     /// Its tasks that are over, by index.
@@ -122,7 +178,7 @@ impl NodeHandle {
     /// # Errors
     /// As [`NodeHandle::bag`].
     pub async fn results(&self, id: &str, page: Page) -> Result<Vec<idlewood_api::TaskResult>, Refusal> {
-        self.ask(|reply| Command::Results(id.to_owned(), page, reply)).await
+        self.ask(|reply| Reading::Results(id.to_owned(), page, reply)).await
     }
 
     /// The output of one of them; the hash of the blob that it is, where it is not in the record of the result.
@@ -130,7 +186,7 @@ impl NodeHandle {
     /// # Errors
     /// As [`NodeHandle::bag`]; [`Refusal::NotFound`] also when the task is not over.
     pub async fn output(&self, id: &str, index: u64) -> Result<Result<Vec<u8>, blake3::Hash>, Refusal> {
-        self.ask(|reply| Command::Output(id.to_owned(), index, reply)).await
+        self.ask(|reply| Reading::Output(id.to_owned(), index, reply)).await
     }
 
     /// What the machines signed that ran its tasks, by index; tasks that are over without any are left out.
@@ -138,7 +194,7 @@ impl NodeHandle {
     /// # Errors
     /// As [`NodeHandle::bag`].
     pub async fn receipts(&self, id: &str) -> Result<Vec<idlewood_api::Receipt>, Refusal> {
-        self.ask(|reply| Command::Receipts(id.to_owned(), reply)).await
+        self.ask(|reply| Reading::Receipts(id.to_owned(), reply)).await
     }
 
     /// Takes a bag; returns when it is durable.
@@ -146,7 +202,7 @@ impl NodeHandle {
     /// # Errors
     /// [`Refusal::Invalid`] when it makes no sense or a blob of it is not here.
     pub async fn submit(&self, request: idlewood_api::SubmitRequest) -> Result<idlewood_api::Bag, Refusal> {
-        self.ask(|reply| Command::Submit(Box::new(request), reply)).await
+        self.ask(|reply| BagOrder::Submit(Box::new(request), reply)).await
     }
 
     /// Gives a bag up.
@@ -154,7 +210,7 @@ impl NodeHandle {
     /// # Errors
     /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when it is over.
     pub async fn cancel(&self, id: &str) -> Result<idlewood_api::Bag, Refusal> {
-        self.ask(|reply| Command::Cancel(id.to_owned(), reply)).await
+        self.ask(|reply| BagOrder::Cancel(id.to_owned(), reply)).await
     }
 
     /// Runs those of these tasks of a bag again that are over, or those that failed.
@@ -162,7 +218,7 @@ impl NodeHandle {
     /// # Errors
     /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when there are none, it was cancelled, or what they need is gone.
     pub async fn rerun(&self, id: &str, tasks: Option<Vec<u64>>) -> Result<idlewood_api::Bag, Refusal> {
-        self.ask(|reply| Command::Rerun(id.to_owned(), tasks, reply)).await
+        self.ask(|reply| BagOrder::Rerun(id.to_owned(), tasks, reply)).await
     }
 
     /// Removes a bag that is over, and its results; what it was.
@@ -170,7 +226,7 @@ impl NodeHandle {
     /// # Errors
     /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when it is not over.
     pub async fn remove(&self, id: &str) -> Result<idlewood_api::Bag, Refusal> {
-        self.ask(|reply| Command::Remove(id.to_owned(), reply)).await
+        self.ask(|reply| BagOrder::Remove(id.to_owned(), reply)).await
     }
 
     /// Everything with which another machine could go on with a bag, with or without its results so far.
@@ -178,7 +234,7 @@ impl NodeHandle {
     /// # Errors
     /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when it is over.
     pub async fn ticket(&self, id: &str, results: bool) -> Result<idlewood_api::Ticket, Refusal> {
-        self.ask(|reply| Command::Ticket(id.to_owned(), results, reply)).await
+        self.ask(|reply| Reading::Ticket(id.to_owned(), results, reply)).await
     }
 
     /// Freezes all tasks here until resumed, or for a while.
@@ -186,7 +242,7 @@ impl NodeHandle {
     /// # Errors
     /// As [`NodeHandle::status`].
     pub async fn pause(&self, for_: Option<Duration>) -> Result<idlewood_api::Status, Refusal> {
-        self.ask(|reply| Command::Pause(for_, reply)).await
+        self.ask(|reply| OwnerOrder::Pause(for_, reply)).await
     }
 
     /// Undoes [`NodeHandle::pause`] and [`NodeHandle::finish`].
@@ -194,7 +250,7 @@ impl NodeHandle {
     /// # Errors
     /// As [`NodeHandle::status`].
     pub async fn resume(&self) -> Result<idlewood_api::Status, Refusal> {
-        self.ask(Command::Resume).await
+        self.ask(OwnerOrder::Resume).await
     }
 
     /// Takes no new tasks; the agent ends when those that run have.
@@ -202,6 +258,6 @@ impl NodeHandle {
     /// # Errors
     /// As [`NodeHandle::status`].
     pub async fn finish(&self) -> Result<idlewood_api::Status, Refusal> {
-        self.ask(Command::Finish).await
+        self.ask(OwnerOrder::Finish).await
     }
 }

@@ -13,37 +13,41 @@ use idlewood_worker::untrusted::{Contents, Room, UntrustedDir};
 use idlewood_worker::{Job, NO_MEMORY, Outcome, STDERR, STDOUT, Streams, WORK, WorkerEvent};
 use serde_bytes::ByteBuf;
 
-use super::{PrepareError, RETRY_AFTER, STREAM_BYTES_MAX};
-use crate::node::checkpoints;
-use crate::node::pin::Pin;
+use super::checkpoints;
+use super::pin::Pin;
+use super::supplies::PrepareError;
 
+/// Most that is kept of each of stdout and stderr. Our choice: what exceeds it belongs in an output file.
+pub(super) const STREAM_BYTES_MAX: u64 = 16 << 20;
+/// A bag whose program cannot be had is left alone for this long.
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Most paths that are told of what a task left and is not kept.
-pub(super) const LEFT_OUT_MAX: usize = 16;
+const LEFT_OUT_MAX: usize = 16;
 
 /// How a worker's run ended, with its times.
 #[derive(Clone, Debug)]
-pub(in crate::node) struct Ended {
-    pub(in crate::node) outcome: Outcome,
-    pub(in crate::node) wall: Duration,
-    pub(in crate::node) cpu: Duration,
-    pub(in crate::node) output_truncated: bool,
+pub(super) struct Ended {
+    pub(super) outcome: Outcome,
+    pub(super) wall: Duration,
+    pub(super) cpu: Duration,
+    pub(super) output_truncated: bool,
     /// The task had no directory, and left no file.
-    pub(in crate::node) untouched: bool,
+    pub(super) untouched: bool,
     /// What it wrote to its standard output and error, where that is in no file.
-    pub(in crate::node) streams: Streams,
+    pub(super) streams: Streams,
     /// The limit that it met, of time or of disk, is smaller here than its bag's.
-    pub(in crate::node) cut: bool,
+    pub(super) cut: bool,
 }
 
 impl Ended {
     /// What a worker's event says, and of which slot.
-    pub(in crate::node) fn of(event: WorkerEvent) -> (usize, Self) {
+    pub(super) fn of(event: WorkerEvent) -> (usize, Self) {
         let WorkerEvent::Ended { slot, outcome, wall, cpu, output_truncated, untouched, streams, .. } = event;
         (slot, Self { outcome, wall, cpu, output_truncated, untouched, streams, cut: false })
     }
 
     /// The end of a task that could not begin on any machine.
-    pub(in crate::node) fn never(reason: String) -> Self {
+    pub(super) fn never(reason: String) -> Self {
         Self {
             outcome: Outcome::Invalid { message: reason },
             wall: Duration::ZERO,
@@ -84,16 +88,16 @@ impl Ended {
     }
 
     /// Its work, in Mop: processor time at the slot's speed.
-    pub(in crate::node) fn work_mops(&self, speed_mops: f64) -> f64 {
+    pub(super) fn work_mops(&self, speed_mops: f64) -> f64 {
         self.cpu.as_secs_f64() * speed_mops
     }
 }
 
 /// What became of a task here. The output is pinned until the peer's own record of it does that, or nobody wants it.
 #[derive(Debug)]
-pub(in crate::node) struct Collected {
-    pub(in crate::node) outcome: TaskOutcome,
-    pub(in crate::node) pin: Option<Pin>,
+pub(super) struct Collected {
+    pub(super) outcome: TaskOutcome,
+    pub(super) pin: Option<Pin>,
 }
 
 impl Collected {
@@ -102,14 +106,14 @@ impl Collected {
     }
 
     /// Nothing that could be kept: the task runs again later.
-    pub(in crate::node) fn not_started() -> Self {
+    pub(super) fn not_started() -> Self {
         Self::without_output(TaskOutcome::NotStarted { retry_after: RETRY_AFTER })
     }
 }
 
 /// What a task produced that left no file: it goes into the record of its result where it is little. Neither blocks nor writes. `None`:
 /// [`collect`] has to keep it.
-pub(in crate::node) fn collect_untouched(
+pub(super) fn collect_untouched(
     blobs: &Blobs,
     job: &Job,
     success_codes: &[i32],
@@ -149,7 +153,7 @@ fn keep(
 }
 
 /// Keeps what a task produced: durably, or, where that is little and may be, with its result. Blocks.
-pub(in crate::node) fn collect(
+pub(super) fn collect(
     blobs: &Arc<Blobs>,
     takes_small: bool,
     job: Option<&Job>,
@@ -231,7 +235,7 @@ pub(in crate::node) fn collect(
 }
 
 /// The blob of an output, without the files if it would be larger than submitters take.
-pub(super) fn encode_within(output: &mut TaskOutput, bytes_max: u64) -> Vec<u8> {
+fn encode_within(output: &mut TaskOutput, bytes_max: u64) -> Vec<u8> {
     let bytes = output.encode();
     if bytes.len() as u64 <= bytes_max {
         return bytes;
@@ -246,12 +250,7 @@ pub(super) fn encode_within(output: &mut TaskOutput, bytes_max: u64) -> Vec<u8> 
 }
 
 /// What failing to prepare a task means for it.
-pub(in crate::node) fn not_prepared(
-    blobs: &Arc<Blobs>,
-    takes_small: bool,
-    error: PrepareError,
-    speed_mops: f64,
-) -> Collected {
+pub(super) fn not_prepared(blobs: &Arc<Blobs>, takes_small: bool, error: PrepareError, speed_mops: f64) -> Collected {
     match error {
         PrepareError::Later(error) => {
             tracing::info!(error = format!("{error:#}"), "a task cannot start yet");
@@ -261,7 +260,7 @@ pub(in crate::node) fn not_prepared(
     }
 }
 
-pub(super) fn read_outputs(job: &Job, output: &mut TaskOutput) -> io::Result<()> {
+fn read_outputs(job: &Job, output: &mut TaskOutput) -> io::Result<()> {
     let over = format!("it is over the limit of {} MiB: split the task, or let it write less", OUTPUT_BYTES_MAX >> 20);
     let mut room = Room::new(OUTPUT_BYTES_MAX, over);
     let Some(left) = UntrustedDir::open(&job.directory)? else { return Ok(()) };
@@ -281,3 +280,6 @@ pub(super) fn read_outputs(job: &Job, output: &mut TaskOutput) -> io::Result<()>
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! Bags of this machine in the API's words.
+
+use idlewood_overlay::Time;
+use idlewood_scheduler::{BagView, Closing, Peer};
+use idlewood_trust::identity;
+use idlewood_units::clock::{Clock, iso, wall_now};
+
+use super::pins::Pins;
+use crate::handle::Refusal;
+use crate::output;
+
+/// A time for people.
+pub(super) fn wall(clock: &Clock, time: Time) -> String {
+    iso(wall_now() - clock.now().since(time))
+}
+
+/// A bag of this machine by a unique prefix of its id, or `last`.
+///
+/// # Errors
+/// No bag, or more than one.
+pub(super) fn find(peer: &Peer, id: &str) -> Result<BagView, Refusal> {
+    let mut bags: Vec<BagView> = peer.bags().collect();
+    if id == "last" {
+        let last = bags.into_iter().max_by_key(|bag| bag.released);
+        return last.ok_or_else(|| Refusal::NotFound("no bag was submitted from this machine yet".to_owned()));
+    }
+    let prefix = id.to_ascii_lowercase();
+    bags.retain(|bag| hex::encode(bag.bag.id.0).starts_with(&prefix));
+    match (bags.len(), bags.pop()) {
+        (1, Some(bag)) => Ok(bag),
+        (0, _) => Err(Refusal::NotFound(format!(
+            "no bag {id:?} was submitted from this machine; `idlewood bag list` shows those that were"
+        ))),
+        (count, _) => Err(Refusal::Ambiguous(format!("{count} bags begin with {id:?}: give more digits of the id"))),
+    }
+}
+
+/// A bag of this machine. Its first task here began to run at `first_start`.
+pub(super) fn bag(
+    view: &BagView,
+    first_start: Option<Time>,
+    pins: &Pins,
+    peer: &Peer,
+    clock: &Clock,
+) -> idlewood_api::Bag {
+    let now = clock.now();
+    let end = view.closed.map_or(now, |(_, at)| at);
+    let elapsed_s = end.since(view.released).as_secs_f64();
+    let measured = view.bag.task_mops > 0.0;
+    let machines = peer.overlay_view().root().map_or(1, |root| root.count);
+    let state = match view.closed {
+        // One that was removed is in no view.
+        Some((Closing::Cancelled | Closing::Removed, _)) => idlewood_api::BagState::Cancelled,
+        Some((Closing::Completed, _)) if view.failed > 0 => idlewood_api::BagState::Failed,
+        Some((Closing::Completed, _)) => idlewood_api::BagState::Succeeded,
+        None if !measured => idlewood_api::BagState::Measuring,
+        None => idlewood_api::BagState::Running,
+    };
+    idlewood_api::Bag {
+        id: hex::encode(view.bag.id.0),
+        name: pins.description(view.bag.id).map(|bag| bag.name.clone()).unwrap_or_default(),
+        state,
+        tasks: view.bag.tasks,
+        done: view.done,
+        failed: view.failed,
+        placed: view.placed,
+        machines: view.executors,
+        unplaced: view.unplaced,
+        reissued: view.reissued,
+        duplicates: view.duplicates,
+        unasked: view.unasked,
+        replication: view.replication,
+        disputed: view.disputed,
+        undecidable: undecidable(view, machines),
+        declined: view
+            .declined
+            .iter()
+            .map(|(reason, declines)| idlewood_api::Declined {
+                reason: reason.to_string(),
+                tasks: declines.tasks,
+                machine: identity::to_libp2p(declines.last).to_string(),
+            })
+            .collect(),
+        astray: view.astray,
+        swallowed: view
+            .swallowed
+            .iter()
+            .map(|(&router, swallowed)| idlewood_api::Swallowed {
+                machine: identity::to_libp2p(router).to_string(),
+                tasks: swallowed.tasks,
+                is_left_out: swallowed.is_left_out,
+            })
+            .collect(),
+        work_mops: measured.then_some(view.bag.task_mops),
+        measured_mops: (view.measured_mops > 0.0).then_some(view.measured_mops),
+        overstated: view.overstated,
+        given_up_with: (state == idlewood_api::BagState::Cancelled && view.bag.submitter.peer != peer.me().peer)
+            .then(|| identity::to_libp2p(view.bag.submitter.peer).to_string()),
+        submitted: wall(clock, view.released),
+        finished: view.closed.map(|(_, at)| wall(clock, at)),
+        elapsed_s,
+        first_start_s: first_start.map(|at| at.since(view.released).as_secs_f64()),
+        stretch: measured.then(|| elapsed_s / view.bag.application_size_mops),
+    }
+}
+
+/// Why nothing, or not all, of an open bag can be decided before more machines join a grid of so many.
+fn undecidable(view: &BagView, machines: u64) -> Option<String> {
+    let quorum = u64::from(view.replication.quorum);
+    if view.closed.is_some() {
+        None
+    } else if quorum > machines {
+        let grid = output::count(machines, "machine");
+        Some(format!(
+            "{quorum} machines have to say the same and the grid has {grid}: nothing is decided until more join"
+        ))
+    } else {
+        let tasks = output::count(view.undecided, "task");
+        (view.undecided > 0).then(|| {
+            format!(
+                "{tasks} did not end alike on {quorum} machines, and no other can be asked: they are tried again where they \
+                 failed, if that can help, or wait for more to join"
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use idlewood_overlay::{Contact, PeerId};
+    use idlewood_scheduler::{BagHeader, BagId, Replication};
+
+    use super::*;
+
+    #[test]
+    fn a_bag_that_waits_for_more_machines_says_for_what() {
+        let submitter = Contact { peer: PeerId([1; 32]), incarnation: 1, address: "".into(), nonce: None };
+        let (task_mops, application_size_mops) = (1.0, 9.0);
+        let id = BagId([2; 32]);
+        let bag = BagHeader { id, submitter, tasks: 9, task_mops, application_size_mops, declared: true };
+        let open = BagView {
+            bag,
+            released: Time::ZERO,
+            done: 0,
+            failed: 0,
+            placed: 9,
+            executors: 2,
+            unplaced: 0,
+            reissued: 0,
+            duplicates: 0,
+            measured_mops: 0.0,
+            overstated: 0,
+            replication: Replication { replicas: 3, quorum: 2, recheck: 0 },
+            disputed: 0,
+            undecided: 0,
+            declined: BTreeMap::new(),
+            unasked: 0,
+            astray: 0,
+            swallowed: BTreeMap::new(),
+            closed: None,
+        };
+        let stuck = BagView { undecided: 4, ..open.clone() };
+        let over = BagView { closed: Some((Closing::Cancelled, Time::ZERO)), ..stuck.clone() };
+        assert_eq!([(&open, 2), (&over, 1)].map(|(view, machines)| undecidable(view, machines)), [None, None]);
+        let [few, stuck] = [(&open, 1), (&stuck, 2)].map(|(view, machines)| undecidable(view, machines).expect("why"));
+        assert!(few.starts_with("2 machines have to say the same and the grid has 1 machine:"), "{few}");
+        assert!(stuck.starts_with("4 tasks did not end alike on 2 machines"), "{stuck}");
+    }
+}

@@ -1,0 +1,89 @@
+//! What work beside the loop ends in, for the part that began it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use idlewood_machine::{FetchEnd, FetchId, JobId};
+use idlewood_overlay::Contact;
+use idlewood_scheduler::ranges::IntervalSet;
+use idlewood_scheduler::{BagId, Checkpoint, DeclineReason, TaskId};
+use idlewood_trust::label::Label;
+use idlewood_trust::manifest::Manifest;
+
+use super::checkpoints::Kept;
+use super::ended::Collected;
+use super::pin::Pin;
+use super::rerun::Needs;
+use super::submission::Accepted;
+use super::task::Preparation;
+use crate::handle::{Refusal, Reply};
+
+/// Result of a fetch: a pin of the blobs that must stay, and for a checkpoint its signed name.
+pub(super) type Fetched = (Pin, Option<Checkpoint>);
+
+/// What work beside the loop ends in.
+pub(super) enum Done {
+    Prepared {
+        job: JobId,
+        task: TaskId,
+        preparation: Preparation,
+    },
+    Collected {
+        job: JobId,
+        task: TaskId,
+        collected: Collected,
+    },
+    MeasurePrepared {
+        bag: BagId,
+        preparation: Preparation,
+    },
+    /// A bag was looked at.
+    Authorised {
+        bag: BagId,
+        label: Result<Label, DeclineReason>,
+    },
+    Measured {
+        bag: BagId,
+        cpu: Duration,
+        collected: Collected,
+    },
+    /// The output is here, durable and pinned, or how else its fetch ended.
+    OutputKept {
+        fetch: FetchId,
+        kept: Result<Fetched, FetchEnd>,
+    },
+    Accepted {
+        result: Result<Box<Accepted>, Refusal>,
+        reply: Reply<idlewood_api::Bag>,
+    },
+    AcceptLost,
+    RerunReady {
+        bag: BagId,
+        tasks: Option<IntervalSet>,
+        needs: Result<Box<Needs>, Refusal>,
+        reply: Reply<idlewood_api::Bag>,
+    },
+    ManifestRead {
+        bag: BagId,
+        manifest: Option<Arc<Manifest>>,
+    },
+    /// A manifest of a bag of this machine that could not be read.
+    ManifestRetried {
+        bag: BagId,
+        manifest: Result<Option<Arc<Manifest>>, Refusal>,
+    },
+    Bootstrapped(Option<Contact>),
+    /// The owner is back, and no task has run since.
+    Reclaimed {
+        stop: u64,
+        took: Duration,
+    },
+    /// What tasks that do not run can go on from elsewhere.
+    CheckpointsKept {
+        stop: u64,
+        bag: BagId,
+        kept: Kept,
+    },
+    /// What nobody needs any more is gone.
+    Discarded,
+}
