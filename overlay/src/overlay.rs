@@ -222,7 +222,8 @@ impl Overlay {
         let Self { local, membership, tree, wake } = self;
         membership.assert_consistent();
         tree.assert_consistent(local, &membership.line);
-        debug_assert!(local.outbox.is_empty(), "an effect or a notice is kept back");
+        // What is published when this peer has left concerns nobody.
+        debug_assert!(local.life.is_over() || local.outbox.is_empty(), "an effect or a notice is kept back");
         match local.life.state {
             State::Alone => debug_assert!(membership.line.is_lonely(), "alone, but with neighbours"),
             State::Member => debug_assert!(!membership.line.is_lonely(), "a member without neighbours"),
@@ -240,8 +241,12 @@ impl Overlay {
     /// Payloads longer than [`PAYLOAD_BYTES_MAX`] are counted and ignored.
     pub fn publish(&mut self, now: Time, node: Node, payload: Vec<u8>, effects: &mut Vec<Effect>) {
         if self.may_publish(now, &payload) {
+            std::mem::swap(&mut self.local.outbox.effects, effects);
             self.tree.publish(&mut self.local, node, payload);
-            self.settle_own(effects);
+            self.settle_own();
+            std::mem::swap(&mut self.local.outbox.effects, effects);
+            #[cfg(debug_assertions)]
+            self.assert_consistent();
         }
     }
 
@@ -251,8 +256,12 @@ impl Overlay {
     /// Payloads longer than [`PAYLOAD_BYTES_MAX`] are counted and ignored.
     pub fn publish_root(&mut self, now: Time, payload: Vec<u8>, effects: &mut Vec<Effect>) {
         if self.may_publish(now, &payload) {
+            std::mem::swap(&mut self.local.outbox.effects, effects);
             self.tree.publish_root(payload);
-            self.settle_own(effects);
+            self.settle_own();
+            std::mem::swap(&mut self.local.outbox.effects, effects);
+            #[cfg(debug_assertions)]
+            self.assert_consistent();
         }
     }
 
@@ -263,15 +272,11 @@ impl Overlay {
         !is_oversized
     }
 
-    fn settle_own(&mut self, effects: &mut Vec<Effect>) {
+    fn settle_own(&mut self) {
         // Publishing may be the first activity after a pause.
         self.notice_lateness();
         if !self.local.life.is_over() {
-            std::mem::swap(&mut self.local.outbox.effects, effects);
             self.settle();
-            std::mem::swap(&mut self.local.outbox.effects, effects);
-            #[cfg(debug_assertions)]
-            self.assert_consistent();
         }
     }
 

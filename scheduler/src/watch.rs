@@ -18,6 +18,9 @@ use idlewood_overlay::{PeerId, Time};
 const LOST_IN_ROW: u32 = 2;
 /// How long a router that swallows is left out. Our choice.
 const LEFT_OUT: Duration = Duration::from_secs(600);
+/// Two losses are in a row if they are no further apart. Our choice: many times what lies between two tickets or two requests of a
+/// bag, and less than most machines are away after a crash.
+const IN_ROW_WITHIN: Duration = Duration::from_secs(300);
 /// Most routers with losses; the one whose last loss is the oldest is forgotten first. Our choice.
 const ROUTERS_MAX: usize = 64;
 
@@ -41,18 +44,22 @@ pub(crate) struct Watch {
 }
 
 impl Lost {
-    /// One loss more. What was sent before the last loss is no further one: a router that crashes loses all that is on its way.
-    pub(crate) fn counted(known: Option<Self>, sent: Time, now: Time) -> Self {
+    /// One loss more, where `needed` in a row are a verdict. What was sent before the last loss is no further one: a router that crashes loses all that is on its way. A
+    /// loss long after the last one is a first one again, unless the router was left out before: machines may crash every day.
+    pub(crate) fn counted(known: Option<Self>, needed: u32, sent: Time, now: Time) -> Self {
         match known {
             None => Self { in_row: 1, first: now, last: now },
             Some(known) if sent < known.last => known,
+            Some(known) if known.in_row < needed && now.since(known.last) > IN_ROW_WITHIN => {
+                Self { in_row: 1, first: now, last: now }
+            }
             Some(Self { in_row, first, .. }) => Self { in_row: in_row.saturating_add(1), first, last: now },
         }
     }
 
-    /// Whether these losses leave the router out now.
-    pub(crate) fn is_verdict(&self, now: Time) -> bool {
-        self.in_row >= LOST_IN_ROW && now.since(self.last) < LEFT_OUT
+    /// Whether these losses, where so many in a row are needed, leave the router out now.
+    pub(crate) fn is_verdict(&self, needed: u32, now: Time) -> bool {
+        self.in_row >= needed && now.since(self.last) < LEFT_OUT
     }
 }
 
@@ -63,7 +70,7 @@ impl Watch {
             let oldest = self.routers.iter().min_by_key(|(_, lost)| lost.last).map(|(&peer, _)| peer);
             oldest.map(|peer| self.routers.remove(&peer));
         }
-        let lost = Lost::counted(self.routers.get(&router).copied(), sent, now);
+        let lost = Lost::counted(self.routers.get(&router).copied(), LOST_IN_ROW, sent, now);
         self.routers.insert(router, lost);
     }
 
@@ -74,7 +81,7 @@ impl Watch {
 
     /// No machine accounted in time for a request sent at `sent`, which climbed past its first hop.
     pub(crate) fn lost_climbing(&mut self, sent: Time, now: Time) {
-        self.climbs_lost = Some(Lost::counted(self.climbs_lost, sent, now));
+        self.climbs_lost = Some(Lost::counted(self.climbs_lost, LOST_IN_ROW, sent, now));
     }
 
     /// A machine accounts for tasks of a request that climbed.
@@ -94,12 +101,14 @@ impl Watch {
 
     /// Whether the router is left out now.
     pub(crate) fn swallows(&self, router: PeerId, now: Time) -> bool {
-        self.routers.get(&router).is_some_and(|lost| lost.is_verdict(now) && self.was_accounted_since(lost))
+        self.routers
+            .get(&router)
+            .is_some_and(|lost| lost.is_verdict(LOST_IN_ROW, now) && self.was_accounted_since(lost))
     }
 
     /// Whether requests that climb are lost, so that new ones go around the tree at once.
     pub(crate) fn is_way_up_lost(&self, now: Time) -> bool {
-        self.climbs_lost.is_some_and(|lost| lost.is_verdict(now) && self.was_accounted_since(&lost))
+        self.climbs_lost.is_some_and(|lost| lost.is_verdict(LOST_IN_ROW, now) && self.was_accounted_since(&lost))
     }
 
     /// Whether the last request that climbed was lost.

@@ -20,8 +20,8 @@ impl Directory {
         std::fs::create_dir_all(path.join("inner")).expect("a new directory");
         let row = |nodes: u32, failures: &str, ratio: f64| {
             json!({
-                "nodes": nodes, "failures": failures, "bag_interval_s": 10, "seeds": 3, "ratio_mincent": ratio,
-                "ratio_mincent_ci95": [ratio - 0.05, ratio + 0.05], "ratio_fcfs": ratio / 4.0, "ratio_offline": ratio * 1.01,
+                "nodes": nodes, "failures": failures, "bag_interval_s": 10, "seeds": 3, "ratio_mincent_submitters": ratio,
+                "ratio_mincent_submitters_ci95": [ratio - 0.05, ratio + 0.05], "ratio_fcfs": ratio / 4.0, "ratio_offline": ratio * 1.01,
                 "ratio_fcfs_mincent": 4.1, "ratio_fcfs_mincent_ci95": [3.9, 4.3], "ratio_offline_mincent": 0.98,
             })
         };
@@ -34,7 +34,7 @@ impl Directory {
         let bar = |variant: &str, ratio: f64| {
             json!({
                 "nodes": 100, "failures": "none", "machines": "stay", "sizes": "log_uniform", "load": 0.7,
-                "variant": variant, "seeds": 2, "ratio_mincent": ratio, "ratio_mincent_ci95": [ratio * 0.9, ratio * 1.1],
+                "variant": variant, "seeds": 2, "ratio_mincent_submitters": ratio, "ratio_mincent_submitters_ci95": [ratio * 0.9, ratio * 1.1],
             })
         };
         let desktops = json!({

@@ -76,11 +76,10 @@ pub(super) fn of(experiment: Experiment, nodes: u32, bags: Option<u32>) -> Vec<C
     }
 }
 
-/// The paper's machines, links and load (§7.1), which are the defaults of a scenario. Each bag counts as another
-/// user's, as for the centralised schedulers, though several come from one machine.
+/// The paper's machines, links and load (§7.1), which are the defaults of a scenario, and peers as they ship: a user's bags are one
+/// application, as for the rivals that know submitters.
 fn paper(nodes: u32, bags: u32) -> Case {
-    let mut scenario = Scenario { nodes, bags, ..Scenario::default() };
-    scenario.peer.per_submitter = PerSubmitter::Off;
+    let scenario = Scenario { nodes, bags, ..Scenario::default() };
     Case {
         labels: vec![("nodes", json!(nodes))],
         scenario,
@@ -107,7 +106,7 @@ fn fairness(paper: &Case) -> Vec<Case> {
             case.scenario.queue_lost = failures == "queue_lost";
             // Handing work on helps most if queues are lost.
             let ablations = REDISTRIBUTIONS.iter().filter(|_| case.scenario.queue_lost);
-            for (variant, change) in [&OURS].into_iter().chain(ablations) {
+            for (variant, change) in [&OURS, &BAGS_ALONE].into_iter().chain(ablations) {
                 let mut case = Case { on_demand: *variant != OURS.0, ..case.clone() };
                 change(&mut case.scenario.peer);
                 case.labels.push(("variant", json!(variant)));
@@ -184,6 +183,9 @@ type Variant = (&'static str, fn(&mut idlewood_scheduler::Config));
 /// As it ships.
 const OURS: Variant = ("ours", |_| {});
 
+/// Each bag as if it were another user's, as for the rivals that do not know submitters.
+const BAGS_ALONE: Variant = ("bags_alone", |config| config.per_submitter = PerSubmitter::Off);
+
 /// Compared on every load of desktops.
 const RIVALS: [Variant; 2] = [OURS, ("paper", papers_scheme)];
 
@@ -220,6 +222,8 @@ fn desktops(paper: &Case) -> Vec<Case> {
                 let ablations = ABLATIONS.iter().chain(&REDISTRIBUTIONS).filter(|_| is_first);
                 let variants = RIVALS.iter().chain(ablations);
                 cases.extend(variants.map(|variant| desktop(paper, machines, sizes, load, variant)));
+                let alone = desktop(paper, machines, sizes, load, &BAGS_ALONE);
+                cases.push(Case { on_demand: true, ..alone });
             }
         }
     }
