@@ -159,6 +159,22 @@ fn a_cheat_is_compared_with_the_same_user_being_honest() {
     }
 }
 
+/// The load is one on which a rival that knows nothing is clearly worse, so that the figures show something.
+#[test]
+fn as_shipped_ours_is_near_the_best_rival_of_the_same_objective() {
+    let out = Directory::new("headline");
+    let arguments =
+        "desktops --nodes 40 --bags 30 --seed 1 --seeds 3 --only stay,log_uniform,load=0.95,ours --output json";
+    let summary = json(&reproduce(arguments, &out));
+    let row = &rows(&summary)[0];
+    let [mincent, mincent_plus, speed_split] =
+        ["ratio_mincent_submitters", "ratio_mincent_plus_submitters", "ratio_speed_split"]
+            .map(|name| number(row, name));
+    assert!(mincent < 1.05 && mincent_plus < 1.1 && speed_split < 0.9, "{row}");
+    assert_eq!(["lost_tasks", "open_tasks", "unaccepted_tasks"].map(|name| number(row, name)), [0.0; 3]);
+    assert!(number(row, "wasted_work_share") < 0.01, "{row}");
+}
+
 #[test]
 fn rows_of_the_summary_are_those_of_the_tables() {
     let out = Directory::new("agree");
