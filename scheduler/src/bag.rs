@@ -196,7 +196,8 @@ impl BagHeader {
 
     /// a and w.
     pub(crate) fn sizes(&self) -> Sizes {
-        Sizes { task_mops: self.task_mops, application_size_mops: self.application_size_mops }
+        let Self { task_mops, application_size_mops, declared, .. } = *self;
+        Sizes { task_mops, application_size_mops, declared }
     }
 }
 
@@ -209,6 +210,9 @@ pub struct Sizes {
     /// w in Mop.
     #[serde(rename = "w")]
     pub application_size_mops: f64,
+    /// Whether the submitter declared a, instead of measuring it.
+    #[serde(rename = "d")]
+    pub declared: bool,
 }
 
 impl Sizes {

@@ -269,8 +269,8 @@ impl Executor {
         self.changed = true;
     }
 
-    /// A `Lease` arrived, asked for or not: ignored unless `from` is the bag's submitter. Tasks are dropped where it was not asked
-    /// for, or answers the last `Holding`.
+    /// A `Lease` arrived, asked for or not: ignored unless `from` is the bag's submitter. Drops tasks if it was not asked for
+    /// (version 0), or answers the last `Holding`.
     pub(crate) fn lease(&mut self, from: PeerId, lease: Lease, io: &mut Io, config: &Config) {
         let Lease { bag, version, submitter, term, drop, rest, key, sizes } = lease;
         let Some(held) = self.bags.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
@@ -279,11 +279,10 @@ impl Executor {
         }
         held.spoken_for = true;
         held.key = key.or(held.key);
-        if sizes.is_some_and(|sizes| held.correct_sizes(sizes)) {
+        let are_corrected = sizes.is_some_and(|sizes| held.correct_sizes(sizes));
+        if are_corrected {
             let change = held.record_change(io);
             io.persist_held(bag, vec![change], Vec::new());
-            self.order_stale = true;
-            self.changed = true;
         }
         self.changed |= self.rest.is_told_to(rest, io.now);
         // An answer to an older `Holding` triggers no new one, since the newer is on its way: else the two machines would
@@ -294,13 +293,24 @@ impl Executor {
         } else if version == held.updates.version() {
             held.lease_extended(term, io, config);
         } else {
-            // What is to be dropped may have come again since, and the answer to the newer `Holding` may keep it.
-            return;
+            // A request may have placed these tasks here again since that `Holding`: the submitter's answer to the newer one decides.
+            return self.sizes_corrected(are_corrected, bag, io.now);
         }
+        self.sizes_corrected(are_corrected, bag, io.now);
         if !drop.is_empty() {
             self.give_up(bag, &drop, io);
         } else if version != 0 {
             self.forget_if_empty(bag);
+        }
+    }
+
+    /// The submitter says other sizes of a bag than requests did, if `are_corrected`: the bag's place in the line and its rating follow.
+    fn sizes_corrected(&mut self, are_corrected: bool, bag: BagId, now: Time) {
+        if are_corrected {
+            self.move_in_line(bag);
+            self.rate(bag, now);
+            self.order_stale = true;
+            self.changed = true;
         }
     }
 
@@ -360,12 +370,18 @@ impl Executor {
         config: &Config,
     ) {
         let Some(held) = self.bags.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
-        if held.lists_unsuccessful && held.outbox.has_unsuccessful(attempt, indices) {
-            // A `Holding` that listed the task after its submitter had counted the failure has placed it here again.
-            self.version += 1;
-            held.updates.send_holding_by(self.version, held.updates.paced(io.now));
-        }
+        // A `Holding` that listed the task after its submitter had counted the failure has placed it here again.
+        let is_listed = held.lists_unsuccessful && held.outbox.has_unsuccessful(attempt, indices);
         let acknowledged = held.outbox.acknowledged(attempt, indices, io.now);
+        if is_listed {
+            self.version += 1;
+            if held.is_empty() {
+                let message = held.new_holding(self.version, io, config);
+                io.send(held.bag.submitter.clone(), message);
+            } else {
+                held.updates.send_holding_by(self.version, held.updates.paced(io.now));
+            }
+        }
         held.updates.results_acknowledged(config);
         let changes: Vec<_> =
             acknowledged.into_iter().map(|index| Change::Delete(RecordKey::Outbox(bag, index))).collect();

@@ -2,8 +2,8 @@
 //!
 //! Now and then this machine puts a ticket on a request or an `Ask` for another machine's router. That router sends the
 //! ticket back as soon as it has the message, whatever it does with the message. A ticket is lost if it is not back in
-//! [`BACK_WITHIN`] and another machine is heard after that. Three lost tickets in a row, no two of them more than five minutes apart, are a
-//! verdict: the router is left out for ten minutes; after that one more lost ticket is enough.
+//! [`BACK_WITHIN`] and another machine is heard after that. Three lost tickets in a row, each within five minutes of the
+//! one before, are a verdict: the router is left out for ten minutes; after that one more lost ticket is enough.
 //!
 //! A router has at most one ticket at a time, and messages meanwhile have none: so a crash loses one ticket, not several. An
 //! honest router sends back every ticket, whichever machine the request is from, so that no other can have it left out.

@@ -144,7 +144,7 @@ pub(crate) struct Io {
     journalling: BTreeMap<BagId, Journalling>,
     /// How many of them an acknowledgement to this executor about this task waits for.
     recording: BTreeMap<(PeerId, TaskId), u32>,
-    /// The same to all executors.
+    /// How many of them acknowledge this task to any executor.
     recording_of_task: BTreeMap<TaskId, u32>,
     /// Acknowledgements that wait for others.
     acks: Acks,

@@ -77,7 +77,7 @@ pub(crate) struct Ledger {
     closed: Option<(Closing, Time)>,
     /// The bag's record is durable.
     open: bool,
-    /// So are a and w, which requests name: tasks may be issued.
+    /// a and w are durable, so that requests may name them.
     sized: bool,
     /// The newest attempt number of requests.
     attempt: u32,

@@ -400,7 +400,7 @@ impl Peer {
             return;
         }
         ledger.set_work(task_mops, size);
-        // Leaves ignore requests that name another w than those before: after a crash w would be measured anew.
+        // Leaves of agents before this one ignore requests that name another w: after a crash w would be measured anew.
         self.io.persist(vec![Change::Put(ledger.record(&self.io))], vec![Then::Open(bag)]);
         if let Some(result) = result.filter(|result| result.success && result.is_valid(tasks)) {
             let me = Contact::clone(&self.io.me);
@@ -453,9 +453,10 @@ impl Peer {
 
     /// A bag whose submission, or whose a and w, have just become durable may be issued.
     fn open(&mut self, bag: BagId) {
-        let Some(ledger) = self.ledgers.get_mut(&bag).filter(|ledger| !ledger.is_closed()) else { return };
+        let Some(ledger) = self.ledgers.get_mut(&bag) else { return };
+        // Also where the measured task was the only one: a rerun opens the bag again.
         ledger.open();
-        if !ledger.is_measured() {
+        if !ledger.is_measured() && !ledger.is_closed() {
             self.io.effects.push(Effect::MeasureTask { bag });
         }
     }

@@ -311,8 +311,8 @@ impl Source<'_> {
                 rest: self.time(),
                 key: self.maybe(|source| [source.number() as u8; 32].into()),
                 sizes: self.maybe(|source| {
-                    let BagHeader { task_mops, application_size_mops, .. } = source.header();
-                    Sizes { task_mops, application_size_mops }
+                    let BagHeader { task_mops, application_size_mops, declared, .. } = source.header();
+                    Sizes { task_mops, application_size_mops, declared }
                 }),
             },
             11 => {

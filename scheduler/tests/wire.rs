@@ -103,7 +103,7 @@ fn messages() -> Vec<Message> {
             drop: IntervalSet::new(),
             rest: Duration::ZERO,
             key: Some([3; 32].into()),
-            sizes: Some(Sizes { task_mops: 10.0, application_size_mops: 400.0 }),
+            sizes: Some(Sizes { task_mops: 10.0, application_size_mops: 400.0, declared: true }),
         },
         Message::Lease {
             bag: bag().id,

@@ -72,7 +72,7 @@ pub(crate) struct Workers {
     stand_still: bool,
     are_shut: bool,
     serial: u64,
-    /// How long jobs ran, those that run now left out: the sum over all.
+    /// The summed run time of all jobs, without the present run of those that run now.
     ran: Duration,
     /// How long tasks that were interrupted still take from their last checkpoint on.
     checkpoints: BTreeMap<TaskId, Duration>,

@@ -1,4 +1,4 @@
-//! Which bags of its submitter a held bag has counted as before it in its submitter's line (`submitters`), each once.
+//! For one held bag: the bags ahead of it in its submitter's line (`submitters`), each counted once.
 //!
 //! A bag may leave a machine and come again many times while another one stays: by redistribution, or since the machine's owner
 //! comes and goes. It counts once all the same, with the size that it had when it was counted first.
@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use crate::bag::BagId;
 
-/// Most bags that are remembered by name. Our choice: ten kilobytes for each held bag at most. Of more bags the smallest is
+/// Most bags that are remembered by name. Our choice: a kilobyte or two for each held bag at most. Of more bags the smallest is
 /// forgotten: it keeps its weight, and would count again if it came again.
-const NAMED_MAX: usize = 256;
+const NAMED_MAX: usize = 32;
 
 /// The bags before a held bag.
 #[derive(Debug, Default)]
@@ -31,6 +31,13 @@ impl BagsBefore {
         if self.named.len() > NAMED_MAX {
             let smallest = self.named.iter().min_by(|one, other| one.1.total_cmp(other.1)).map(|(&bag, _)| bag);
             smallest.map(|bag| self.named.remove(&bag));
+        }
+    }
+
+    /// Takes a bag out, if it is remembered as counted.
+    pub(super) fn forget(&mut self, bag: BagId) {
+        if let Some(size_mops) = self.named.remove(&bag) {
+            self.sum_mops -= size_mops;
         }
     }
 

@@ -115,24 +115,23 @@ impl HeldBag {
             .fold(self.updates.holding_due(), Time::min)
     }
 
-    /// Takes the sizes that the submitter says itself; returns whether they are other ones. Of a bag whose work is not declared the
-    /// task size changes all the time, and alone is no reason.
+    /// Takes the submitter's own sizes; returns whether they differ from those held. Of a bag whose work is not declared the task size
+    /// changes all the time: it counts as different from twice or half of that on.
     pub(super) fn correct_sizes(&mut self, sizes: Sizes) -> bool {
         let known = self.bag.sizes();
-        let is_other = known.application_size_mops != sizes.application_size_mops
-            || self.bag.declared && known.task_mops != sizes.task_mops;
-        if is_other {
-            let Sizes { task_mops, application_size_mops } = sizes;
-            (self.bag.task_mops, self.bag.application_size_mops) = (task_mops, application_size_mops);
-        }
+        let times = sizes.task_mops / known.task_mops;
+        let is_other = (known.application_size_mops, known.declared) != (sizes.application_size_mops, sizes.declared)
+            || if sizes.declared { times != 1.0 } else { !(0.5..=2.0).contains(&times) };
+        let Sizes { task_mops, application_size_mops, declared } = sizes;
+        self.bag = BagHeader { task_mops, application_size_mops, declared, ..self.bag.clone() };
         is_other
     }
 
-    /// Whether both headers can be of one bag: all fields are constant but the submitter's address. The sizes are no sign, since
-    /// anybody may have written them into a request: the submitter says them again with its `Lease`.
+    /// Whether both headers can be of one bag: all fields are constant but the submitter's address. Sizes are not compared: any router
+    /// may have changed them, and the submitter says them again in its `Lease`.
     pub(super) fn agrees_with(&self, bag: &BagHeader) -> bool {
-        let BagHeader { id, submitter, tasks, declared, .. } = &self.bag;
-        (*id, submitter.peer, *tasks, *declared) == (bag.id, bag.submitter.peer, bag.tasks, bag.declared)
+        let BagHeader { id, submitter, tasks, .. } = &self.bag;
+        (*id, submitter.peer, *tasks) == (bag.id, bag.submitter.peer, bag.tasks)
     }
 
     /// Whether the bag's tasks here, with those of this request, fit in one `Holding` and one record.

@@ -18,7 +18,6 @@
 //! under several identities.
 
 use super::Executor;
-use super::bags_before::BagsBefore;
 use super::held_bag::HeldBag;
 use crate::bag::BagId;
 use crate::config::PerSubmitter;
@@ -38,6 +37,20 @@ impl HeldBag {
 }
 
 impl Executor {
+    /// A bag that is here has another size than it seemed to have: it takes its place in its submitter's line anew. Bags that have
+    /// ended still count for it.
+    pub(super) fn move_in_line(&mut self, bag: BagId) {
+        let here: Vec<BagId> = self.bags.iter().map(|(&bag, _)| bag).collect();
+        for held in self.bags.values_mut() {
+            if held.bag.id == bag {
+                here.iter().for_each(|other| held.before.forget(*other));
+            } else {
+                held.before.forget(bag);
+            }
+        }
+        self.insert_in_line(bag);
+    }
+
     /// A bag is new here: it takes its place in its submitter's line.
     pub(super) fn insert_in_line(&mut self, new: BagId) {
         if self.per_submitter == PerSubmitter::Off {
@@ -48,7 +61,7 @@ impl Executor {
         else {
             return;
         };
-        let mut before = BagsBefore::default();
+        let mut before = self.bags.get_mut(&new).map(|held| std::mem::take(&mut held.before)).unwrap_or_default();
         for held in self.bags.values_mut().filter(|held| held.bag.id != new && held.bag.submitter.peer == submitter) {
             if held.line_key() < key {
                 before.count(held.bag.id, held.open_mops());

@@ -288,8 +288,7 @@ impl Ledger {
         // An executor with results needs the key, too: it signs them with what the manifest says.
         let reads = !keep.is_empty() || !awaited.is_empty();
         let changed = !lost.is_empty() || !gained.is_empty();
-        // Most machines have them right, and where this message is lost the next tasks bring another one.
-        let sizes = (!gained.is_empty()).then(|| self.bag.sizes());
+        let sizes = reads.then(|| self.bag.sizes());
         let message = lease(io.recorded(executor.peer, bag, dropped.clone()), reads.then(|| self.key(io)), sizes);
         // A task that it is to try again may be listed from before it was told to forget its result.
         let withdrawn = self.votes.is_retried(executor.peer, &keep);

@@ -126,7 +126,7 @@ impl Ledger {
     }
 
     /// A result that does not count is acknowledged, and its machine forgets the task. Where the task is placed there all the same,
-    /// that machine has to say what it holds. Returns whether it has to.
+    /// this requires a `Holding` of that machine. Returns whether it did.
     fn doubt(&mut self, index: u64, executor: PeerId) -> bool {
         let is_placed = self.placed.holds(executor, index);
         if is_placed {

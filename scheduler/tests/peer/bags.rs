@@ -56,6 +56,26 @@ fn no_task_is_issued_before_its_measured_work_is_durable() {
 }
 
 #[test]
+fn a_bag_whose_only_task_was_measured_can_be_rerun() {
+    let mut host = Host::new(1);
+    host.give(Event::Submitted(Submission { task_mops: None, ..submission(1, 0.0) }));
+    let finished = Finished {
+        success: true,
+        crashed: false,
+        output: BlobId([1; 32]),
+        output_bytes: 1,
+        content: None,
+        work_mops: 1000.0,
+        exit_code: None,
+    };
+    let result = Some(TaskResult::of(0, 0, finished));
+    host.give(Event::Measured { bag: BAG, task_mops: 1000.0, result });
+    assert_eq!((host.peer.bag(BAG).map(|bag| bag.done), host.started.len()), (Some(1), 0));
+    host.give(Event::Rerun { bag: BAG, tasks: IntervalSet::from(0..1) });
+    assert_eq!(host.started.len(), 1);
+}
+
+#[test]
 fn a_quorum_needs_replicas_and_replicas_a_quorum() {
     let host = Host::new(1);
     let check = |replicas, quorum| {

@@ -8,11 +8,8 @@ fn requests_that_contradict_the_bag_are_refused() {
     host.receive(1, request(1, 0, 0..5));
     host.receive(1, lease(host.holdings()[0].0, IntervalSet::new()));
     let before = (host.peer.held(), host.holdings());
-    let changes: [fn(&mut Request); 3] = [
-        |request| request.bag.tasks = 1 << 40,
-        |request| request.bag.declared = false,
-        |request| request.bag.submitter.peer = PeerId([5; 32]),
-    ];
+    let changes: [fn(&mut Request); 2] =
+        [|request| request.bag.tasks = 1 << 40, |request| request.bag.submitter.peer = PeerId([5; 32])];
     for (number, change) in (2..).zip(changes) {
         host.receive(5, forged(number, change));
         assert_eq!((host.peer.held(), host.holdings()), before, "request {number}");
@@ -35,13 +32,14 @@ fn a_bags_sizes_are_those_that_its_submitter_says() {
     };
     assert_eq!(sizes(&host), Some((1.0, 1.0)));
     let before = host.peer.held()[0].waiting + host.peer.held()[0].running;
-    host.receive(1, forged(2, |request| request.ranges = IntervalSet::from(50..60)));
+    let other_ranges = |request: &mut Request| request.ranges = IntervalSet::from(50..60);
+    host.receive(1, forged(2, other_ranges));
     assert_eq!(host.peer.held()[0].waiting + host.peer.held()[0].running, before + 10, "the true request is taken");
     let said = |from, version| {
         let Message::Lease { bag, submitter, term, drop, rest, key, .. } = lease(version, IntervalSet::new()) else {
             unreachable!()
         };
-        let sizes = Some(Sizes { task_mops: 1000.0, application_size_mops: 1e5 });
+        let sizes = Some(Sizes { task_mops: 1000.0, application_size_mops: 1e5, declared: true });
         (from, Message::Lease { bag, version, submitter, term, drop, rest, key, sizes })
     };
     let version = host.holdings().last().expect("it asks").0;

@@ -132,7 +132,7 @@ mod tests {
             vec![Session { from: at(0.0), to: at(5.0) }, Session { from: at(100.0), to: at(1e7) }];
         assert_eq!(seconds(&speed_split(&all, 2)), [110.0]);
         all.machines[1].sessions.remove(0);
-        assert_eq!(seconds(&speed_split(&all, 2)), [20.0], "who is down gets none");
+        assert_eq!(seconds(&speed_split(&all, 2)), [20.0], "a machine that is down gets no tasks");
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::time::Duration;
 use idlewood_overlay::{Time, WallTime};
 use proptest::prelude::*;
 
-use super::super::Executor;
+use super::super::{Executor, Lease};
 use super::contact;
-use crate::bag::{BagHeader, BagId, Path, Request};
+use crate::bag::{BagHeader, BagId, Path, Request, Sizes};
 use crate::config::{Config, PerSubmitter};
 use crate::io::Io;
 use crate::ranges::IntervalSet;
@@ -122,6 +122,35 @@ fn a_bag_that_leaves_and_comes_again_counts_once() {
         assert_eq!(sizes(&executor), [300.0, 100.0], "round {round}");
         executor.give_up(BagId([2; 32]), &IntervalSet::from(0..4), &mut io);
         assert_eq!(sizes(&executor), [300.0], "round {round}");
+    }
+}
+
+#[test]
+fn a_bag_whose_size_the_submitter_corrects_takes_its_place_anew() {
+    let (mut executor, mut io, config) = empty(PerSubmitter::Line);
+    give(&mut executor, &mut io, &config, 1, 1, 300.0);
+    give(&mut executor, &mut io, &config, 2, 1, 50.0);
+    executor.give_up(BagId([2; 32]), &IntervalSet::from(0..4), &mut io);
+    // A router says that it is large.
+    give(&mut executor, &mut io, &config, 3, 1, 1000.0);
+    assert_eq!(sizes(&executor), [350.0, 1300.0]);
+    let sizes_of = |application_size_mops: f64| {
+        Some(Sizes { task_mops: application_size_mops / 4.0, application_size_mops, declared: true })
+    };
+    for (said, expected) in [(100.0, [450.0, 100.0]), (1000.0, [350.0, 1300.0]), (100.0, [450.0, 100.0])] {
+        let (bag, term, drop) = (BagId([3; 32]), Duration::from_secs(60), IntervalSet::new());
+        let lease = Lease {
+            bag,
+            version: 0,
+            submitter: None,
+            term,
+            drop,
+            rest: Duration::ZERO,
+            key: None,
+            sizes: sizes_of(said),
+        };
+        executor.lease(contact(1).peer, lease, &mut io, &config);
+        assert_eq!(sizes(&executor), expected, "{said} Mop");
     }
 }
 
