@@ -60,6 +60,7 @@ fn request(bag: u64) -> Message {
         path,
         climbed: 0,
         machines: 0,
+        link_kb_s: idlewood_scheduler::LINK_KB_S,
         leads: false,
         ticket: 0,
         checkpoints: Box::default(),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, PeerId, Side, WallTime};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::link::{LINK_KB_S, Writers};
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 
@@ -24,11 +25,6 @@ pub const BAG_WORK_MOPS_MAX: f64 = 1e18;
 pub(crate) const HELD_INTERVALS_MAX: usize = 4096;
 /// Largest accepted age of a request. Older ones are clamped.
 pub const AGE_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
-/// Machines that answer to one request in a second, on average: what they say and are told takes 3 % of the paper's link of
-/// 1 Mb/s each way.
-const ANSWERS_PER_S: u32 = 25;
-/// Longest time for their answers, however many machines there are. Our choice.
-pub(crate) const ANSWER_WITHIN_MAX: Duration = Duration::from_secs(600);
 /// How far clocks of machines that are kept right are apart. Our choice.
 pub(crate) const CLOCKS_APART_MAX: Duration = Duration::from_secs(600);
 /// Largest output that travels within its result and is kept in the record that has the result. Our choice: what most short
@@ -441,12 +437,14 @@ pub struct Request {
     /// Routers that passed it upward so far: bounds the way while the tree heals.
     #[serde(rename = "c")]
     pub climbed: u16,
-    /// How many machines may get a part of it, at most as many as the bag has tasks. The more, the longer each may take to say so, a
-    /// 25th of a second for each up to 10 min, at a moment of its own, so that they do not take the submitter's link all at once;
-    /// results that others follow are told as often, and the last where tasks are short. The submitter waits so much longer for
-    /// them.
+    /// How many machines may get a part of it, at most as many as the bag has tasks. The more, and the slower the submitter's link,
+    /// the longer each may take to say so, at a moment of its own, so that they do not take that link all at once
+    /// (module `link`). The submitter waits so much longer for them.
     #[serde(rename = "m")]
     pub machines: u32,
+    /// What the submitter's link takes, in kB/s; left out where it is [`LINK_KB_S`].
+    #[serde(rename = "l", default = "link_kb_s", skip_serializing_if = "is_usual_link")]
+    pub link_kb_s: u32,
     /// Whether this part has the first task of the request. Its executor answers at once, so that the submitter knows that the
     /// request was not lost.
     #[serde(rename = "f", default, skip_serializing_if = "std::ops::Not::not")]
@@ -460,6 +458,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// The machines that may get a part of it, as those that write to its submitter.
+    pub(crate) fn writers(&self) -> Writers {
+        Writers { machines: self.machines, link_kb_s: self.link_kb_s }
+    }
+
     /// The part of this request that goes down one side.
     pub(crate) fn part(&self, ranges: IntervalSet, side: Side) -> Self {
         let checkpoints = self.checkpoints.iter().filter(|(index, _)| ranges.contains(*index)).copied().collect();
@@ -480,9 +483,12 @@ impl Request {
     }
 }
 
-/// Longest time that so many machines take to answer a request.
-pub(crate) fn answer_within(machines: u32) -> Duration {
-    (Duration::from_secs(machines.into()) / ANSWERS_PER_S).min(ANSWER_WITHIN_MAX)
+fn link_kb_s() -> u32 {
+    LINK_KB_S
+}
+
+fn is_usual_link(link_kb_s: &u32) -> bool {
+    *link_kb_s == LINK_KB_S
 }
 
 #[cfg(test)]

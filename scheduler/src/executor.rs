@@ -46,7 +46,7 @@ use self::held_bags::HeldBags;
 use self::places::Places;
 use self::rest::Rest;
 use self::suspension::Suspension;
-use crate::bag::{AGE_MAX, BagHeader, BagId, BagKey, Checkpoint, Request, Sizes, TaskId, TaskResult, answer_within};
+use crate::bag::{AGE_MAX, BagHeader, BagId, BagKey, Checkpoint, Request, Sizes, TaskId, TaskResult};
 use crate::config::{Config, PerSubmitter};
 use crate::io::{Io, Then};
 use crate::pace::Pace;
@@ -223,8 +223,8 @@ impl Executor {
         }
         let released = io.now - request.age.min(AGE_MAX);
         let submitter = request.bag.submitter.clone();
-        let pace = Pace::new(answer_within(request.machines), &io.me, &id.0);
-        let (machines, leads) = (request.machines, request.leads);
+        let (writers, leads) = (request.writers(), request.leads);
+        let pace = Pace::new(writers.answer_within(), &io.me, &id.0);
         let is_new = self.seen.insert(&request);
         let is_first = !self.bags.contains_key(&id);
         let held = self.bags.get_or_insert_with(id, || HeldBag::new(request.bag, released, config));
@@ -237,7 +237,7 @@ impl Executor {
             if held.waiting.is_empty() {
                 held.fresh_until = held.fresh_until.map(|until| until.max(io.now));
             }
-            held.updates.slow_down(machines, pace);
+            held.updates.take_pace(writers, pace);
             held.set_attempt(request.attempt, &request.ranges);
             changes = held.supersede(request.attempt, &request.ranges);
             let new = request.ranges.difference(&held.ranges());

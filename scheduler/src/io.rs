@@ -12,6 +12,7 @@ use crate::bag::{BagId, TaskId};
 use crate::config::Config;
 use crate::crowd::{Acks, Crowds};
 use crate::handed::Handed;
+use crate::link::LINK_KB_S;
 use crate::message::Message;
 use crate::peer::{Effect, Notice};
 use crate::ranges::IntervalSet;
@@ -120,6 +121,8 @@ pub(crate) struct Io {
     pub(crate) leaves: u64,
     /// The largest maximum stretch of a machine, as the root last reported, in s/Mop.
     pub(crate) maximum_stretch: f64,
+    /// What this machine's link takes, as far as downloads have shown, in kB/s.
+    pub(crate) link_kb_s: u32,
     /// Executors of all bags submitted here; one that has tasks of several bags counts for each.
     pub(crate) placements: u64,
     /// Reputations of other machines, from bags with a quorum.
@@ -161,6 +164,7 @@ impl Io {
             speed_mops: Config::default().speed_mops,
             leaves: 1,
             maximum_stretch: 0.0,
+            link_kb_s: LINK_KB_S,
             placements: 0,
             reputations: Reputations::default(),
             watch: Watch::default(),

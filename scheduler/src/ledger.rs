@@ -58,11 +58,10 @@ use self::quorum::Votes;
 pub use self::quorum::{REPLICAS_MAX, Replication};
 use self::waiting::Waiting;
 use self::work::Work;
-use crate::bag::{
-    BAG_WORK_MOPS_MAX, BagHeader, Checkpoint, DeclineReason, REQUEST_INTERVALS_MAX, Request, TaskResult, answer_within,
-};
+use crate::bag::{BAG_WORK_MOPS_MAX, BagHeader, Checkpoint, DeclineReason, REQUEST_INTERVALS_MAX, Request, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Journalling, Then};
+use crate::link::Writers;
 use crate::message::Message;
 use crate::peer::Notice;
 use crate::queue::WORK_MOPS_MIN;
@@ -405,7 +404,8 @@ impl Ledger {
         let machines = if to.is_some() { 0 } else { ranges.len().min(io.leaves) };
         let machines = u32::try_from(machines).unwrap_or(u32::MAX);
         let unheard_until = io.now + config.placement_timeout;
-        let until = unheard_until + answer_within(machines);
+        let link_kb_s = io.link_kb_s;
+        let until = unheard_until + Writers { machines, link_kb_s }.answer_within();
         let (number, end) = self.issues.send(ranges.clone(), to, io.now, unheard_until, until);
         self.ends_at(end);
         let checkpoints = self.checkpoints.of(&ranges);
@@ -418,6 +418,7 @@ impl Ledger {
             path: crate::bag::Path::default(),
             climbed: 0,
             machines,
+            link_kb_s,
             leads: true,
             ticket: 0,
             checkpoints,

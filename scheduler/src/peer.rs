@@ -27,6 +27,7 @@ use crate::config::Config;
 use crate::executor::{Executor, Lease};
 use crate::io::{Durable, Io, Then};
 use crate::ledger::{Holding, Known, Ledger, refuse};
+use crate::link;
 use crate::message::Message;
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
@@ -145,6 +146,7 @@ impl Peer {
             }
             Event::OwnerReturned { stands_still } => self.executor.suspend(stands_still, &mut self.io),
             Event::OwnerLeft => self.executor.resume(&mut self.io),
+            Event::Downloaded { kb_s } => self.io.link_kb_s = link::measured(self.io.link_kb_s, kb_s),
             Event::DiskFull(is_full) => self.disk_is_full = is_full,
             Event::Leave => {
                 self.executor.send_all_now(now);

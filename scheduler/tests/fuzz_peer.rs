@@ -283,6 +283,7 @@ impl Source<'_> {
                     path: self.path(),
                     climbed: self.number() as u16,
                     machines: self.number() as u32,
+                    link_kb_s: self.number() as u32,
                     leads: self.flag(),
                     ticket: 0,
                     checkpoints: self
@@ -776,6 +777,7 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
             path: Path::default(),
             climbed: 0,
             machines: 0,
+            link_kb_s: idlewood_scheduler::LINK_KB_S,
             leads: false,
             ticket: 0,
             checkpoints: Default::default(),

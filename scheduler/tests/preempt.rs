@@ -194,6 +194,7 @@ impl Machine {
             path: Path::default(),
             climbed: 0,
             machines: 0,
+            link_kb_s: idlewood_scheduler::LINK_KB_S,
             leads: false,
             ticket: 0,
             checkpoints: Box::default(),

@@ -62,6 +62,7 @@ fn request() -> Request {
         path: Path::default().down(Side::Left).down(Side::Right),
         climbed: 2,
         machines: 0,
+        link_kb_s: idlewood_scheduler::LINK_KB_S,
         leads: false,
         ticket: 0,
         checkpoints: Box::default(),

@@ -154,6 +154,12 @@ impl Fetcher {
         Downloads { under_way, waiting, left_alone, found_slow }
     }
 
+    /// The rate of the fastest piece of a download since the last call, in kB/s: this machine's link takes at least that.
+    /// `None` without any.
+    pub fn take_fastest(&self) -> Option<u32> {
+        self.0.sources.take_fastest()
+    }
+
     /// Fetches the blob `hash` of at most `size_max` bytes, from this machine's store or from the first source of its
     /// origin that gives it; returns its path. Pin it first if it must stay.
     ///

@@ -17,9 +17,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Executor;
-use crate::bag::{ANSWER_WITHIN_MAX, BagId, CLOCKS_APART_MAX, DeclineReason, REQUEST_INTERVALS_MAX, Request};
+use crate::bag::{BagId, CLOCKS_APART_MAX, DeclineReason, REQUEST_INTERVALS_MAX, Request};
 use crate::config::Config;
 use crate::io::Io;
+use crate::link::ANSWER_WITHIN_MAX;
 use crate::message::Message;
 use crate::peer::{Approval, Effect};
 use crate::ranges::IntervalSet;

@@ -21,9 +21,6 @@ use crate::record::{Change, Record, RecordKey};
 /// largest record.
 const HELD_CHECKPOINTS_MAX: usize = 4096;
 
-/// A bag is spared while its stretch is below this share of the grid's largest, which is known as of a second ago. Our choice.
-const SPARED: f64 = 0.9;
-
 /// One bag on this machine.
 #[derive(Debug)]
 pub(super) struct HeldBag {
@@ -442,9 +439,7 @@ impl HeldBag {
             return io.now;
         }
         let age = io.now.since(self.released);
-        let spared_s = io.maximum_stretch * SPARED * self.size_mops() - age.as_secs_f64();
-        let spared = Duration::try_from_secs_f64(spared_s.max(0.0)).unwrap_or(Duration::MAX);
-        self.updates.last_results_due(io.now, age, spared)
+        self.updates.last_results_due(io.now, age)
     }
 
     /// When results are sent next, for the first time or again.

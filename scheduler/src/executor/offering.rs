@@ -96,7 +96,8 @@ impl Executor {
         let bags: Vec<BagId> = first.into_iter().map(|index| bags[index]).filter(|&bag| seen.insert(bag)).collect();
         let free = |held: &HeldBag| if held.spoken_for { held.waiting.len() - held.unmovable().len() } else { 0 };
         let waiting = bags.iter().filter_map(|bag| self.bags.get(bag)).filter(|held| free(held) > 0);
-        // Tasks are whole: one more of the last bag is offered where the asker has it done well before the rest is done here.
+        // Tasks are whole. With so many the last are done here, with one more there: one more is offered where that is sooner, by
+        // so much that a task is worth moving. All slots of the asker may be busy when it begins.
         let task_mops = waiting.clone().next_back()?.task_mops();
         let tasks = (surplus_mops / task_mops).floor();
         let left_s = here_s - tasks * task_mops / self.speed_mops();

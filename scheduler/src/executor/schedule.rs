@@ -91,14 +91,15 @@ impl Executor {
         !has_frozen && self.bags.get(&bag).is_some_and(waits)
     }
 
-    /// A task that comes ahead of these bags is to begin, but no more tasks may be preempted. If some preempted task has
-    /// less than half the work left of the last running one, they change places, so that a place is free soon.
+    /// A task that comes ahead of these bags is to begin, but no more tasks may be preempted. If some preempted task is over
+    /// sooner than the last running one, they change places, so that a place is free as soon as can be. Their turns end: the
+    /// task that runs has ever less left.
     fn free_a_place(&self, behind: &[BagId], now: Time) -> Option<Step> {
         let last = self.last_that_runs(behind)?;
         let rest = |place: usize| self.places.get(place).map_or(f64::INFINITY, |it| self.rest_mops(it, now));
         let frozen = self.places.preempted().map(|(place, _)| place);
         let first = frozen.min_by(|&one, &other| rest(one).total_cmp(&rest(other)))?;
-        (2.0 * rest(first) < rest(last)).then_some(Step { freeze: Some(last), go: Go::Thaw(first) })
+        (rest(first) < rest(last)).then_some(Step { freeze: Some(last), go: Go::Thaw(first) })
     }
 
     /// The place of a running task of the last of these bags that has any.

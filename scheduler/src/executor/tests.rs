@@ -47,6 +47,7 @@ fn executor(config: &Config) -> (Executor, Io) {
                 path,
                 climbed: 0,
                 machines: 0,
+                link_kb_s: crate::link::LINK_KB_S,
                 leads: false,
                 ticket: 0,
                 checkpoints: Box::default(),
@@ -118,6 +119,7 @@ fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_m
         path,
         climbed: 0,
         machines: 0,
+        link_kb_s: crate::link::LINK_KB_S,
         leads: false,
         ticket: 0,
         checkpoints: Box::default(),
@@ -237,6 +239,7 @@ impl Machine {
             path,
             climbed: 0,
             machines: 0,
+            link_kb_s: crate::link::LINK_KB_S,
             leads: false,
             ticket: 0,
             checkpoints: Box::default(),
@@ -345,6 +348,7 @@ fn laden(config: &Config) -> (Executor, Io) {
                 path,
                 climbed: 0,
                 machines: 0,
+                link_kb_s: crate::link::LINK_KB_S,
                 leads: false,
                 ticket: 0,
                 checkpoints: Box::default(),
@@ -449,6 +453,7 @@ fn each_task_keeps_the_attempt_it_came_with() {
                 path,
                 climbed: 0,
                 machines: 0,
+                link_kb_s: crate::link::LINK_KB_S,
                 leads: false,
                 ticket: 0,
                 checkpoints: Box::default(),
@@ -498,7 +503,20 @@ fn declines_of_scattered_tasks_fit_in_valid_messages() {
     let (age, path, checkpoints) = (Duration::ZERO, Path::default(), Box::default());
     let (number, attempt, climbed, machines, leads) = (1, 0, 0, 0, true);
     let ranges = IntervalSet::from(0..2000);
-    let request = Request { bag, number, attempt, ranges, age, path, climbed, machines, leads, ticket: 0, checkpoints };
+    let request = Request {
+        bag,
+        number,
+        attempt,
+        ranges,
+        age,
+        path,
+        climbed,
+        machines,
+        link_kb_s: crate::link::LINK_KB_S,
+        leads,
+        ticket: 0,
+        checkpoints,
+    };
     executor.accept(request, &mut io, &config);
     let mut declined = IntervalSet::new();
     for effect in &io.effects {

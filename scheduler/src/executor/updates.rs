@@ -8,29 +8,24 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Time};
 
 use super::outbox::Outbox;
-use crate::bag::{ANSWER_WITHIN_MAX, BagId};
+use crate::bag::BagId;
 use crate::config::Config;
+use crate::link::{LINK_KB_S, Writers};
 use crate::pace::Pace;
 
-/// Messages that a submitter's link takes in a second: nine tenths of 1 Mb/s, the paper's, at 280 bytes each, the size of
-/// `Results` with two tasks.
-const MESSAGES_PER_S: u32 = 400;
-
-/// The last results of a bag on a machine are sent at this multiple of the bag's pace, so that they take a tenth of that
-/// link: on machines whose speeds are multiples of each other all last tasks end at the same instant.
+/// The last results of a bag on a machine are sent at this multiple of the bag's pace, so that they take a tenth of the
+/// submitter's link: on machines whose speeds are multiples of each other all last tasks end at the same instant.
 const LAST_RATE: u32 = 2;
-/// They wait for at most one such part of the bag's age: half a percent.
+/// They wait for at most one such part of the bag's age: half a percent, which no stretch can show.
 const LAST_SHARE: u32 = 200;
-/// The same where the bag's stretch stays below the grid's largest, which is what counts: 20 %.
-const LAST_SHARE_SPARED: u32 = 5;
 
 /// When a bag's submitter hears from this machine next.
 #[derive(Debug)]
 pub(super) struct Updates {
     /// How often messages that can wait are sent.
     pace: Pace,
-    /// How many machines may hold tasks of the bag, as requests say.
-    machines: u32,
+    /// The machines that may hold tasks of the bag, as requests say.
+    writers: Writers,
     /// That of the last `Holding`; 0 before the first.
     version: u64,
     /// Whether the submitter has answered that `Holding`: then a `Renewal` is enough.
@@ -53,7 +48,7 @@ impl Updates {
     pub(super) fn new(config: &Config) -> Self {
         Self {
             pace: Pace::NONE,
-            machines: 0,
+            writers: Writers { machines: 0, link_kb_s: LINK_KB_S },
             version: 0,
             is_answered: false,
             holding_due: Time::ZERO,
@@ -65,10 +60,10 @@ impl Updates {
         }
     }
 
-    /// Takes the pace of a request for the bag, if that one is for more machines than those before.
-    pub(super) fn slow_down(&mut self, machines: u32, pace: Pace) {
-        if machines > self.machines {
-            (self.machines, self.pace) = (machines, pace);
+    /// Takes the pace of a request for the bag, if that is slower than those before.
+    pub(super) fn take_pace(&mut self, writers: Writers, pace: Pace) {
+        if pace.period > self.pace.period {
+            (self.writers, self.pace) = (writers, pace);
         }
     }
 
@@ -101,12 +96,7 @@ impl Updates {
     /// write to one submitter, what its link may take for one message of each; else repetitions would fill a link that is
     /// behind.
     pub(super) fn first_wait(&self, config: &Config) -> Duration {
-        config.repeat_after.max(self.link_takes())
-    }
-
-    /// How long the submitter's link takes for one message of each machine that may hold tasks of the bag.
-    fn link_takes(&self) -> Duration {
-        (Duration::from_secs(self.machines.into()) / MESSAGES_PER_S).min(ANSWER_WITHIN_MAX)
+        config.repeat_after.max(self.writers.results_take())
     }
 
     /// How long to wait after that.
@@ -174,7 +164,7 @@ impl Updates {
     /// A task has ended that began then. Where tasks are shorter than the submitter's link takes for one message of each
     /// machine, last results are spread over that time, so that other messages to the submitter do not wait behind them.
     pub(super) fn spread_last_results(&mut self, began: Time) {
-        self.last_results_from = began + self.link_takes().mul_f64(self.pace.share);
+        self.last_results_from = began + self.writers.results_take().mul_f64(self.pace.share);
     }
 
     /// When unsent results are next sent at this pace.
@@ -182,11 +172,9 @@ impl Updates {
         self.pace.next(now)
     }
 
-    /// When the last results on this machine, which may be the bag's last of all, are sent: of a bag of this age, whose stretch
-    /// stays below the grid's largest for another `spared`.
-    pub(super) fn last_results_due(&self, now: Time, age: Duration, spared: Duration) -> Time {
-        let most = spared.min(age / LAST_SHARE_SPARED).max(age / LAST_SHARE);
-        let pace = self.pace.within((self.pace.period / LAST_RATE).min(most));
+    /// When the last results on this machine, which may be the bag's last of all, are sent, where the bag has this age.
+    pub(super) fn last_results_due(&self, now: Time, age: Duration) -> Time {
+        let pace = self.pace.within((self.pace.period / LAST_RATE).min(age / LAST_SHARE));
         pace.next(now).max(self.last_results_from)
     }
 

@@ -19,6 +19,7 @@ use super::placed::Placement;
 use crate::bag::{BagId, BagKey, REQUEST_INTERVALS_MAX};
 use crate::config::Config;
 use crate::io::{Io, Then};
+use crate::link::renewals_take;
 use crate::message::Message;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
@@ -27,10 +28,6 @@ use crate::record::{Change, Record, RecordKey};
 const LEASE_AGE_SHARE: u32 = 8;
 /// The longest lease by age. Our choice.
 const LEASE_MAX: Duration = Duration::from_secs(600);
-/// Bytes of a `Renewal` with its answer, measured on encoded messages.
-const RENEWAL_BYTES: u64 = 200;
-/// What renewals may take of the submitter's link in bytes/s: a tenth of the paper's 1 Mb/s (`docs/design/scheduler.md`).
-const RENEWAL_BYTES_S: u64 = 125_000 / 10;
 
 /// The fields of [`crate::Message::Holding`].
 #[derive(Debug)]
@@ -107,7 +104,7 @@ impl Ledger {
     pub(super) fn term(&self, io: &Io, config: &Config) -> Duration {
         let executors = io.placements.max(self.executors());
         let by_age = (io.now.since(self.released) / LEASE_AGE_SHARE).min(LEASE_MAX);
-        config.lease.max(by_age).max(Duration::from_secs(2 * executors * RENEWAL_BYTES / RENEWAL_BYTES_S))
+        config.lease.max(by_age).max(2 * renewals_take(executors, io.link_kb_s))
     }
 
     /// A `Renewal` of the `Holding` with this version: returns the term by which the lease is extended. `None` where that

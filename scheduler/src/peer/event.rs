@@ -150,6 +150,11 @@ pub enum Event {
     },
     /// The owner of the machine is away: tasks begin, and go on.
     OwnerLeft,
+    /// A piece of a download came at this rate, in kB/s: so much this machine's link takes at least.
+    Downloaded {
+        /// The rate.
+        kb_s: u32,
+    },
     /// Whether the disk has no room to journal results of other machines.
     DiskFull(bool),
     /// Ends the vacate time now: unstarted and preempted tasks go back, if no task begins here.

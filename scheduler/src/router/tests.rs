@@ -117,6 +117,7 @@ fn request(tasks: u64) -> Request {
         path,
         climbed: 0,
         machines: 0,
+        link_kb_s: crate::link::LINK_KB_S,
         leads: true,
         ticket: 0,
         checkpoints: Box::default(),

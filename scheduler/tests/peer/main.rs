@@ -276,6 +276,7 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
         path: Path::default(),
         climbed: 0,
         machines: 0,
+        link_kb_s: idlewood_scheduler::LINK_KB_S,
         leads: false,
         ticket: 0,
         checkpoints: Box::default(),

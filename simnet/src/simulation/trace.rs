@@ -255,6 +255,10 @@ impl Trace<'_> {
                 self.bag(*bag);
                 self.word(verdict.map_or(0, |approval| approval.signed_ago.as_secs()));
             }
+            Event::Downloaded { kb_s } => {
+                self.letter(b'D');
+                self.word(u64::from(*kb_s));
+            }
             Event::Vacate => self.letter(b'v'),
             Event::VacatesAfter(_) => self.letter(b'V'),
             Event::OwnerReturned { .. } => self.letter(b'o'),

@@ -47,6 +47,9 @@ const LEAST_BYTES_PER_S: f64 = 4096.0;
 /// How often the time for which a source is left alone can double.
 const DOUBLINGS_MAX: u32 = 4;
 
+/// Shorter pieces show the round trip to their source rather than what the link takes. Our choice.
+const MEASURED_BYTES_MIN: usize = 64 << 10;
+
 /// Sources that are remembered. Our choice: as many as may be connected.
 const SOURCES_MAX: usize = 1024;
 
@@ -59,6 +62,8 @@ pub(super) struct Sources {
 
 #[derive(Debug, Default)]
 struct State {
+    /// The fastest piece since [`Sources::take_fastest`], in kB/s.
+    fastest_kb_s: Option<u32>,
     known: BTreeMap<PeerId, Known>,
     /// How many times a source was found too slow.
     found_slow: u64,
@@ -88,6 +93,10 @@ impl Sources {
     pub(super) fn answered(&self, now: Instant, source: PeerId, took: Duration, bytes: usize) -> Option<Duration> {
         let Patience { slow_answer, judged_after, alone_first, .. } = self.patience;
         let mut state = self.state();
+        if bytes >= MEASURED_BYTES_MIN {
+            let kb_s = (bytes as f64 / took.as_secs_f64().max(1e-6) / 1000.0) as u32;
+            state.fastest_kb_s = state.fastest_kb_s.max(Some(kb_s));
+        }
         if took < slow_answer && !state.known.contains_key(&source) {
             return None;
         }
@@ -122,6 +131,11 @@ impl Sources {
         known.alone_until = Some(now + alone);
         state.found_slow += 1;
         Some(alone)
+    }
+
+    /// The rate of the fastest piece since the last call, in kB/s; `None` without any. This machine's link takes at least that.
+    pub(super) fn take_fastest(&self) -> Option<u32> {
+        self.state().fastest_kb_s.take()
     }
 
     /// For how much longer this source is left alone.
@@ -174,6 +188,18 @@ mod tests {
             sources.answered(now, PEER, 10 * SECOND, 0);
         }
         assert_eq!(sources.alone(now, PEER), Some(30 * SECOND));
+    }
+
+    #[test]
+    fn the_fastest_full_piece_shows_what_the_link_takes() {
+        let (sources, now) = (Sources::default(), Instant::now());
+        sources.answered(now, PEER, SECOND / 1000, 1000);
+        assert_eq!(sources.take_fastest(), None, "short pieces show nothing");
+        for seconds in [4, 1, 2] {
+            sources.answered(now, PEER, seconds * SECOND, PIECE);
+        }
+        assert_eq!(sources.take_fastest(), Some(PIECE as u32 / 1000));
+        assert_eq!(sources.take_fastest(), None);
     }
 
     #[test]

@@ -13,8 +13,20 @@ fn understated(declared: bool) -> (Executor, Io) {
         let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::ZERO, Path::default());
         let (number, attempt, climbed, machines, leads) = (1, 0, 0, 0, true);
         let checkpoints = Box::default();
-        let request =
-            Request { bag, number, attempt, ranges, age, path, climbed, machines, leads, ticket: 0, checkpoints };
+        let request = Request {
+            bag,
+            number,
+            attempt,
+            ranges,
+            age,
+            path,
+            climbed,
+            machines,
+            link_kb_s: crate::link::LINK_KB_S,
+            leads,
+            ticket: 0,
+            checkpoints,
+        };
         executor.queue(request, None, &mut io, &config);
     }
     all_durable(&mut io);

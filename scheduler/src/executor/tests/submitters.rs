@@ -29,7 +29,20 @@ fn give(executor: &mut Executor, io: &mut Io, config: &Config, number: u8, submi
     let (bag, ranges, path) = (header(number, submitter, size_mops), IntervalSet::from(0..4), Path::default());
     let (attempt, climbed, machines, leads) = (0, 0, 0, true);
     let (number, age, checkpoints) = (1, Duration::ZERO, Box::default());
-    let request = Request { bag, number, attempt, ranges, age, path, climbed, machines, leads, ticket: 0, checkpoints };
+    let request = Request {
+        bag,
+        number,
+        attempt,
+        ranges,
+        age,
+        path,
+        climbed,
+        machines,
+        link_kb_s: crate::link::LINK_KB_S,
+        leads,
+        ticket: 0,
+        checkpoints,
+    };
     executor.queue(request, None, io, config);
 }
 
@@ -116,8 +129,20 @@ fn a_bag_that_leaves_and_comes_again_counts_once() {
         let (bag, ranges, path) = (header(2, 1, 100.0), IntervalSet::from(0..4), Path::default());
         let (attempt, climbed, machines, leads) = (0, 0, 0, true);
         let (number, age, checkpoints) = (round, Duration::ZERO, Box::default());
-        let request =
-            Request { bag, number, attempt, ranges, age, path, climbed, machines, leads, ticket: 0, checkpoints };
+        let request = Request {
+            bag,
+            number,
+            attempt,
+            ranges,
+            age,
+            path,
+            climbed,
+            machines,
+            link_kb_s: crate::link::LINK_KB_S,
+            leads,
+            ticket: 0,
+            checkpoints,
+        };
         executor.queue(request, None, &mut io, &config);
         assert_eq!(sizes(&executor), [300.0, 100.0], "round {round}");
         executor.give_up(BagId([2; 32]), &IntervalSet::from(0..4), &mut io);
