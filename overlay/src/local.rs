@@ -20,8 +20,8 @@ use crate::time::Time;
 
 /// Lifeguard's bound of local health.
 const SLOWNESS_MAX: u32 = 8;
-/// How long an answer of a peer that we never met may take while no such answer was measured: the prototype's.
-const FIRST_ANSWER: Duration = Duration::from_millis(500);
+/// How long an answer of a peer that we never met may take while no such answer was measured: RFC 6298, rule 2.1.
+const FIRST_ANSWER: Duration = Duration::from_secs(1);
 /// Incarnations of ours, claimed by others, that are so many milliseconds later than our clock are lies: 139 years, so
 /// that a clock that fell back to 1970 does no harm.
 const INCARNATION_LEAD_MAX: u64 = 1 << 42;

@@ -141,8 +141,8 @@ impl Probes {
         self.list.iter().map(|probe| probe.contact.clone()).collect()
     }
 
-    /// Takes a probe whose last ping is lost: with tries remaining it counts one more, which waits twice as long as the
-    /// one before but no longer than `timeout_max`, and is returned for another ping; else it is removed.
+    /// Takes a probe whose last ping is lost: with tries remaining it counts one more and is returned for another ping,
+    /// else it is removed. The last ping waits twice as long as the others, but no longer than `timeout_max`.
     pub(crate) fn expire(&mut self, now: Time, timeout_max: Duration) -> Option<Expired> {
         if self.next > now {
             return None;
@@ -151,7 +151,10 @@ impl Probes {
         if probe.tries < probe.tries_max {
             let nonce = probe.nonce.wrapping_add(probe.tries);
             probe.tries += 1;
-            probe.timeout = (probe.timeout * 2).min(timeout_max).max(probe.timeout);
+            // Others make up for a ping that is lost, but none for the last.
+            if probe.tries == probe.tries_max {
+                probe.timeout = (probe.timeout * 2).min(timeout_max).max(probe.timeout);
+            }
             (probe.sent_last, probe.expires) = (now, now + probe.timeout);
             let retry = Expired::Retry { to: probe.contact.clone(), nonce, tries: probe.tries };
             self.refresh();
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_target_fails_after_its_tries_each_twice_as_long_as_the_one_before() {
+    fn a_silent_target_fails_after_its_tries_of_which_the_last_waits_twice_as_long() {
         let failed_after = |timeout_max: Duration| {
             let mut probes = Probes::default();
             let nonce = u32::MAX;
@@ -207,8 +210,8 @@ mod tests {
                 }
             }
         };
-        assert_eq!(failed_after(Duration::from_secs(4)), 250_000 + 500_000 + 1_000_000);
-        assert_eq!(failed_after(Duration::from_millis(300)), 250_000 + 300_000 + 300_000);
+        assert_eq!(failed_after(Duration::from_secs(4)), 250_000 + 250_000 + 500_000);
+        assert_eq!(failed_after(Duration::from_millis(300)), 250_000 + 250_000 + 300_000);
     }
 
     #[test]
@@ -219,10 +222,10 @@ mod tests {
         probes.expire(probes.deadline(), Duration::from_secs(4));
         probes.expire(probes.deadline(), Duration::from_secs(4));
         let probe = probes.get(contact.peer).unwrap();
-        let now = Time::ZERO + Duration::from_millis(3_500);
+        let now = Time::ZERO + Duration::from_millis(2_500);
         let round_trip = |nonce| probe.is_answered_by(nonce).then(|| probe.round_trip(nonce, now));
-        // The pings were sent after 0, 1 and 3 s.
-        let (first, last) = (Duration::from_millis(3_500), Duration::from_millis(500));
+        // The pings were sent after 0, 1 and 2 s.
+        let (first, last) = (Duration::from_millis(2_500), Duration::from_millis(500));
         assert_eq!([7, 8, 9].map(round_trip), [Some(Some(first)), Some(None), Some(Some(last))]);
         assert_eq!([6, 10].map(round_trip), [None, None]);
     }

@@ -8,10 +8,10 @@ use idlewood_simnet::overlay::{Settings, Step, Watch, World};
 use idlewood_simnet::scenario::Latencies;
 use idlewood_simnet::{Report, Scenario, Simulation};
 
-/// A grid between homes in which nobody goes down, for ten minutes.
+/// A grid between homes in which nobody goes down, for twenty minutes.
 fn quiet_grid(seed: u64, links: Scenario) -> Report {
-    let horizon = Duration::from_secs(600);
-    let scenario = Scenario { nodes: 60, bags: 0, seed, latencies: Latencies::Homes, horizon, ..links };
+    let horizon = Duration::from_secs(1_200);
+    let scenario = Scenario { nodes: 50, bags: 0, seed, latencies: Latencies::Homes, horizon, ..links };
     Simulation::new(scenario).expect("a valid scenario").run(|_| ())
 }
 
@@ -34,7 +34,7 @@ fn between_homes_nobody_is_declared_dead_who_lives() {
     }
 }
 
-/// Where a tenth of the questions has no answer, three in a row stay without one now and then: such a death is told once,
+/// Where a tenth of the questions has no answer, four in a row stay without one now and then: such a death is told once,
 /// to the sixteen neighbours and to the machine itself.
 #[test]
 fn between_homes_with_loss_deaths_are_few_and_corrected() {
@@ -69,7 +69,7 @@ fn mean_repair(latency_us: u64) -> Duration {
     all / CRASHES
 }
 
-/// A crash is noticed half a heartbeat after the last word at the latest, by three pings; then the neighbours link anew.
+/// A crash is noticed half a heartbeat after the last word at the latest, by four pings; then the neighbours link anew.
 #[test]
 fn a_crash_is_found_soon_where_paths_are_short() {
     for latency_us in [2_000, 50_000] {
