@@ -1,7 +1,7 @@
 //! A switch in this process: joins the interfaces of a namespace, delays each frame, and drops what is cut off.
 //!
 //! It does what `tc … netem` does where the kernel has that. A frame goes to the port that its address names ([`address`]), a broadcast
-//! to all ports. One thread reads each port; another gives what is delayed to its port in time. Rates are not its business: the kernel
+//! to all ports, and multicast nowhere: between homes, as in simulation, machines do not find each other by mDNS. One thread reads each port; another gives what is delayed to its port in time. Rates are not its business: the kernel
 //! shapes both directions of each port.
 
 use std::cmp::Reverse;
@@ -25,10 +25,20 @@ pub(crate) fn address(port: usize) -> String {
     format!("02:00:00:00:{:02x}:{:02x}", port >> 8, port & 0xff)
 }
 
-/// The ports that a frame goes to; none: to all.
-fn target(frame: &[u8]) -> Option<usize> {
-    let address = frame.get(..6)?;
-    (address[..4] == [2, 0, 0, 0]).then(|| usize::from(address[4]) << 8 | usize::from(address[5]))
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    Port(usize),
+    All,
+    Nowhere,
+}
+
+fn target(frame: &[u8]) -> Target {
+    match frame {
+        [2, 0, 0, 0, high, low, ..] => Target::Port(usize::from(*high) << 8 | usize::from(*low)),
+        [255, 255, 255, 255, 255, 255, ..] => Target::All,
+        _ => Target::Nowhere,
+    }
 }
 
 /// Into how many segments the kernel divides a frame, by what goes before it.
@@ -168,8 +178,9 @@ impl Shared {
         let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
         let reached = |port: &usize| *port != from && groups[*port] == groups[from];
         let ports = match target(frame) {
-            Some(port) => port..port.saturating_add(1).min(self.ports.len()),
-            None => 0..self.ports.len(),
+            Target::Port(port) => port..(port + 1).min(self.ports.len()),
+            Target::All => 0..self.ports.len(),
+            Target::Nowhere => 0..0,
         };
         let frame: Arc<[u8]> = prefixed.into();
         for port in ports.filter(reached) {
@@ -233,10 +244,10 @@ mod tests {
             address.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).chain([0; 8]).collect()
         };
         for port in [0, 7, 300] {
-            assert_eq!(target(&frame(&address(port))), Some(port));
+            assert_eq!(target(&frame(&address(port))), Target::Port(port));
         }
-        assert_eq!(target(&frame("ff:ff:ff:ff:ff:ff")), None);
-        assert_eq!(target(&frame("01:00:5e:00:00:fb")), None, "multicast DNS");
+        assert_eq!(target(&frame("ff:ff:ff:ff:ff:ff")), Target::All);
+        assert_eq!(target(&frame("01:00:5e:00:00:fb")), Target::Nowhere, "multicast DNS");
     }
 
     #[test]
