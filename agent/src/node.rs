@@ -29,6 +29,7 @@ mod reclaim;
 mod rerun;
 mod results;
 mod scratch;
+mod sent;
 mod shared;
 mod signed;
 mod storage;

@@ -13,6 +13,7 @@ use rand::RngExt;
 use crate::identity::{Member, PeerId};
 use crate::line::Line;
 use crate::local::Local;
+use crate::path::Path;
 use crate::time::Time;
 
 const TOMBSTONES_MAX: usize = 512;
@@ -99,6 +100,8 @@ impl Tombstones {
 struct Grave {
     contact: Member,
     buried: Time,
+    /// What is known of the path to it, in case that it lives.
+    path: Path,
 }
 
 #[derive(Clone, Debug)]
@@ -124,8 +127,8 @@ impl Graveyard {
         Self { len_max, graves: BTreeMap::new(), bootstraps: Vec::new(), next: None }
     }
 
-    pub(crate) fn bury(&mut self, contact: Member, now: Time) {
-        self.graves.insert(contact.peer, Grave { contact, buried: now });
+    pub(crate) fn bury(&mut self, contact: Member, path: Path, now: Time) {
+        self.graves.insert(contact.peer, Grave { contact, buried: now, path });
         if self.graves.len() > self.len_max
             && let Some(peer) = self.graves.iter().min_by_key(|(_, grave)| grave.buried).map(|(peer, _)| *peer)
         {
@@ -138,9 +141,9 @@ impl Graveyard {
         self.graves.get(&contact.peer).is_some_and(|grave| grave.contact.incarnation <= contact.incarnation)
     }
 
-    /// Removes a peer that lives, or that left in good order. True when it was here.
-    pub(crate) fn forget(&mut self, peer: PeerId) -> bool {
-        self.graves.remove(&peer).is_some()
+    /// Removes a peer that lives, or that left in good order. Returns its path if it was here.
+    pub(crate) fn forget(&mut self, peer: PeerId) -> Option<Path> {
+        self.graves.remove(&peer).map(|grave| grave.path)
     }
 
     pub(crate) fn has_graves(&self) -> bool {
@@ -266,7 +269,7 @@ impl Lost {
         let mut graves = self.graveyard.graves();
         for _ in 0..GRAVES_PER_ROUND.min(graves.len()) {
             let grave = graves.swap_remove(local.rng.random_range(0..graves.len()));
-            line.probe(local, &grave, 1);
+            line.ask_once(local, &grave);
         }
     }
 
@@ -278,9 +281,9 @@ impl Lost {
     }
 
     /// A neighbour crashed.
-    pub(crate) fn bury(&mut self, local: &Local, contact: &Member) {
+    pub(crate) fn bury(&mut self, local: &Local, contact: &Member, path: Path) {
         self.set_tombstone(local, contact, false);
-        self.graveyard.bury(contact.clone(), local.now);
+        self.graveyard.bury(contact.clone(), path, local.now);
     }
 
     /// A peer said good-bye.
@@ -341,11 +344,11 @@ mod tests {
     fn the_graveyard_forgets_the_longest_buried() {
         let mut graveyard = Graveyard::new(2);
         for byte in 1..=3 {
-            graveyard.bury(contact(byte, 1), Time::from_micros(i64::from(byte)));
+            graveyard.bury(contact(byte, 1), Path::default(), Time::from_micros(i64::from(byte)));
         }
         assert_eq!(graveyard.graves(), [contact(2, 1), contact(3, 1)]);
-        assert!(graveyard.forget(PeerId([2; 32])));
-        assert!(!graveyard.forget(PeerId([2; 32])));
+        assert!(graveyard.forget(PeerId([2; 32])).is_some());
+        assert!(graveyard.forget(PeerId([2; 32])).is_none());
     }
 
     #[test]

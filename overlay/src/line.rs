@@ -164,13 +164,9 @@ impl Line {
     // ---- changes ----
 
     /// Lets a peer in that answered our probe. True if it stands next to us.
-    pub(crate) fn insert(&mut self, local: &mut Local, contact: &Member, round_trip: Option<Duration>) -> bool {
+    pub(crate) fn insert(&mut self, local: &mut Local, contact: &Member, path: Path) -> bool {
         let pace_percent = local.pace_percent() as u8;
         let (heard, exchanged) = (local.now, local.now);
-        let mut path = Path::default();
-        if let Some(round_trip) = round_trip {
-            path.sample(round_trip);
-        }
         let (contact, key, peer) = (contact.clone(), contact.key(local.grid), contact.peer);
         self.leaf_set.insert(Neighbour { contact, key, heard, exchanged, path, seen: 0, pace_percent, probed: false });
         self.spread_soon(local);
@@ -226,16 +222,25 @@ impl Line {
         }
     }
 
+    /// Sends one ping to a lost peer unless a probe is under way. It waits for the answer as long as any ping does: nothing
+    /// depends on when it fails.
+    pub(crate) fn ask_once(&mut self, local: &mut Local, contact: &Member) {
+        if let Some(nonce) = self.register(local, contact, 1, local.timeout_max()) {
+            self.ping(local, contact.clone(), nonce, false);
+        }
+    }
+
     /// Registers a probe and returns its nonce; none if the peer is not to be pinged.
     pub(crate) fn begin_probe(&mut self, local: &mut Local, contact: &Member, tries_max: u32) -> Option<u32> {
+        self.register(local, contact, tries_max, local.timeout(self.path(contact.peer)))
+    }
+
+    fn register(&mut self, local: &mut Local, contact: &Member, tries_max: u32, timeout: Duration) -> Option<u32> {
         if contact.peer == local.me.peer || self.is_probed(contact) {
             return None;
         }
-        let timeout = local.timeout(self.path(contact.peer));
         let nonce = local.rng.random_range(1..=u32::MAX);
-        let expires = local.now + timeout;
-        let probe = Probe { contact: contact.clone(), nonce, tries: 1, tries_max, sent: local.now, expires, timeout };
-        if self.probes.begin(probe) {
+        if self.probes.begin(Probe::new(local.now, contact.clone(), nonce, tries_max, timeout)) {
             self.leaf_set.update(contact.peer, |neighbour| neighbour.probed = true);
             Some(nonce)
         } else {

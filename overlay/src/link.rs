@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::identity::Member;
 use crate::message::Verdict;
 use crate::node::{Node, Side};
+use crate::path::Path;
 use crate::payload::{Load, Payload, PayloadCodec};
 use crate::subtree::{Prefixes, Subtree};
 use crate::time::Time;
@@ -186,6 +187,8 @@ pub(crate) struct Uplink {
     pub(crate) asked: Option<Time>,
     /// Refusals since the last acceptance.
     pub(crate) refusals: u32,
+    /// What answers to reports take, where the parent is no neighbour.
+    pub(crate) path: Path,
 }
 
 impl Uplink {
@@ -209,6 +212,7 @@ impl Uplink {
             unanswered: 0,
             asked: None,
             refusals: 0,
+            path: Path::default(),
         }
     }
 

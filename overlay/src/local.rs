@@ -20,6 +20,8 @@ use crate::time::Time;
 
 /// Lifeguard's bound of local health.
 const SLOWNESS_MAX: u32 = 8;
+/// How long an answer of a peer that we never met may take while no such answer was measured: RFC 6298, rule 2.1.
+const FIRST_ANSWER: Duration = Duration::from_secs(1);
 /// Incarnations of ours, claimed by others, that are so many milliseconds later than our clock are lies: 139 years, so
 /// that a clock that fell back to 1970 does no harm.
 const INCARNATION_LEAD_MAX: u64 = 1 << 42;
@@ -40,6 +42,8 @@ pub(crate) struct Local {
     pub(crate) life: Life,
     /// How slow we seem to be ourselves (Lifeguard's local health): 0 is healthy.
     slowness: u32,
+    /// What first answers of peers took: the next stranger is expected to be about as far away.
+    pub(crate) strangers: Path,
     pub(crate) outbox: Outbox,
     pub(crate) counters: Counters,
 }
@@ -94,14 +98,17 @@ impl Local {
             now,
             life: Life::new(now),
             slowness: 0,
+            strangers: Path::default(),
             outbox: Outbox::default(),
             counters: Counters::default(),
         }
     }
 
-    /// A newer incarnation goes on where `last` ended: with its clock, its counters, and the effects of this event.
+    /// A newer incarnation goes on where `last` ended: with its clock, its counters, what it measured of strangers, and
+    /// the effects of this event.
     pub(crate) fn inherit(&mut self, last: Self) {
         (self.outbox.effects, self.counters, self.born) = (last.outbox.effects, last.counters, last.born);
+        self.strangers = last.strangers;
     }
 
     /// A peer counts this incarnation of ours, or a later one, as over: begins a newer one. False if it is refused.
@@ -130,9 +137,21 @@ impl Local {
         self.slowness = self.slowness.saturating_sub(1);
     }
 
-    /// How long a try waits for an answer: longer, the slower we seem to be.
+    /// How long the first try waits for an answer over this path, or that of a stranger: longer, the slower we seem to
+    /// be.
     pub(crate) fn timeout(&self, path: Option<Path>) -> Duration {
-        self.config.probe_timeout(path.and_then(|path| path.answer_within())) * (2 + self.slowness) / 2
+        let first = self.strangers.answer_within(FIRST_ANSWER);
+        let (shortest, longest) = self.config.probe_timeouts();
+        self.slowed(path.unwrap_or_default().answer_within(first).clamp(shortest, longest))
+    }
+
+    /// How long any try waits at most.
+    pub(crate) fn timeout_max(&self) -> Duration {
+        self.slowed(self.config.probe_timeouts().1)
+    }
+
+    fn slowed(&self, wait: Duration) -> Duration {
+        wait * (2 + self.slowness) / 2
     }
 
     // ---- spread in time ----

@@ -213,7 +213,7 @@ impl Lookups {
     /// Asks the next candidates; ends the look-up when there are none.
     #[must_use]
     pub(crate) fn step(&mut self, local: &mut Local, line: &mut Line) -> Vec<Member> {
-        let expires = local.now + local.timeout(None) * 3 / 5;
+        let expires = local.now + local.timeout(None);
         let Some(lookup) = &mut self.current else { return Vec::new() };
         let (nonce, key) = (lookup.nonce, lookup.key);
         lookup.ask(expires).into_iter().for_each(|to| local.send(to, Body::Find { nonce, key }));
@@ -232,7 +232,7 @@ impl Lookups {
     /// Asks late candidates once more, gives others up, and goes on.
     #[must_use]
     pub(crate) fn expire(&mut self, local: &mut Local, line: &mut Line, fingers: &mut Fingers) -> Vec<Member> {
-        let timeout = local.timeout(None);
+        let timeout = (local.timeout(None) * 2).min(local.timeout_max());
         let Some(lookup) = &mut self.current else { return Vec::new() };
         let (again, failed) = lookup.expire(local.now, timeout);
         let (nonce, key) = (lookup.nonce, lookup.key);

@@ -17,6 +17,7 @@ use crate::local::Local;
 use crate::lookups::Lookups;
 use crate::message::Body;
 use crate::nearest::named_near;
+use crate::path::Path;
 use crate::probe::{Expired, Probe};
 use crate::time::Time;
 
@@ -89,7 +90,7 @@ impl Membership {
     }
 
     fn expire_probes(&mut self, local: &mut Local, links: &Links) {
-        while let Some(expired) = self.line.probes.expire(local.now) {
+        while let Some(expired) = self.line.probes.expire(local.now, local.timeout_max()) {
             match expired {
                 Expired::Retry { to, nonce, tries } => {
                     if tries == 2 && self.line.leaf_set.is_adjacent(to.peer) {
@@ -97,8 +98,12 @@ impl Membership {
                     }
                     self.line.ping(local, to, nonce, true);
                 }
-                Expired::Failed(contact) => {
-                    self.line.leaf_set.update(contact.peer, |neighbour| neighbour.probed = false);
+                Expired::Failed { contact, waited } => {
+                    self.line.leaf_set.update(contact.peer, |neighbour| {
+                        neighbour.probed = false;
+                        // If it lives, its answer takes longer than that: it is not to be lost again for the same.
+                        neighbour.path.sample(waited);
+                    });
                     self.probe_failed(local, links, &contact);
                 }
             }
@@ -300,13 +305,13 @@ impl Membership {
         if ask > 0 {
             self.line.answer(local, sender.clone(), ask, true, None);
         }
-        let is_answer = self.line.probes.get(sender.peer).is_some_and(|probe| probe.nonce == nonce);
+        let is_answer = self.line.probes.get(sender.peer).is_some_and(|probe| probe.is_answered_by(nonce));
         if is_answer && let Some(probe) = self.line.end_probe(sender.peer) {
             // An answer to the first ping shows that we are not slow; after a retry we or the path may be.
             if probe.tries == 1 {
                 local.feel_faster();
             }
-            self.adopt(local, sender, &probe);
+            self.adopt(local, sender, probe.round_trip(nonce, local.now));
         } else if self.lost.tombstones.has_given_up(sender.peer, local.now) {
             // It answered too late: the path is longer than our wait for a stranger, or we are slow. With a longer wait
             // the next probe succeeds.
@@ -321,11 +326,15 @@ impl Membership {
         }
     }
 
-    /// `sender` answered our probe: it lives, at this incarnation.
-    fn adopt(&mut self, local: &mut Local, sender: &Member, probe: &Probe) {
-        let sample = (probe.tries == 1).then(|| local.now.since(probe.sent));
+    /// `sender` answered our probe, after so long if that is known: it lives, at this incarnation.
+    fn adopt(&mut self, local: &mut Local, sender: &Member, sample: Option<Duration>) {
+        if let (Some(sample), None) = (sample, self.line.leaf_set.get(sender.peer)) {
+            local.strangers.sample(sample);
+        }
         self.lost.tombstones.clear(sender.peer);
-        let was_lost = self.lost.graveyard.forget(sender.peer);
+        let grave = self.lost.graveyard.forget(sender.peer);
+        let was_lost = grave.is_some();
+        let path = self.line.path(sender.peer).or(grave).unwrap_or_default();
         let is_bootstrap = self.lost.graveyard.bootstrap_answered(sender, local.now);
         match self.line.leaf_set.get(sender.peer).map(|known| known.contact().incarnation == sender.incarnation) {
             Some(true) => {
@@ -333,15 +342,15 @@ impl Membership {
                     self.line.leaf_set.update(sender.peer, |known| known.path.sample(sample));
                 }
             }
-            Some(false) => self.insert(local, sender, sample),
-            None if self.line.leaf_set.wants(&sender.key(local.grid)) => self.insert(local, sender, sample),
+            Some(false) => self.insert(local, sender, path, sample),
+            None if self.line.leaf_set.wants(&sender.key(local.grid)) => self.insert(local, sender, path, sample),
             None => {}
         }
         if was_lost {
             // A peer that we had buried lives: it was unreachable, or we were slow.
             local.feel_slower();
             for grave in self.lost.graveyard.graves() {
-                self.line.probe(local, &grave, 1);
+                self.line.ask_once(local, &grave);
             }
         }
         if was_lost || is_bootstrap {
@@ -349,8 +358,9 @@ impl Membership {
         }
     }
 
-    fn insert(&mut self, local: &mut Local, contact: &Member, round_trip: Option<Duration>) {
-        let is_adjacent = self.line.insert(local, contact, round_trip);
+    fn insert(&mut self, local: &mut Local, contact: &Member, mut path: Path, sample: Option<Duration>) {
+        sample.into_iter().for_each(|sample| path.sample(sample));
+        let is_adjacent = self.line.insert(local, contact, path);
         self.fingers.remove(contact.peer);
         if is_adjacent {
             self.lookups.look_up_soon(local.now);
@@ -428,8 +438,9 @@ impl Membership {
     }
 
     fn bury(&mut self, local: &mut Local, contact: &Member) {
+        let path = self.line.path(contact.peer).unwrap_or_default();
         self.forget(local, contact.peer);
-        self.lost.bury(local, contact);
+        self.lost.bury(local, contact, path);
     }
 
     /// Removes a peer from the line and the fingers.

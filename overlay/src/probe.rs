@@ -15,14 +15,40 @@ const PROBES_MAX: usize = 256;
 #[derive(Clone, Debug)]
 pub(crate) struct Probe {
     pub(crate) contact: Member,
+    /// Of the first ping; the others have the next numbers.
     pub(crate) nonce: u32,
     /// Pings sent.
     pub(crate) tries: u32,
     pub(crate) tries_max: u32,
+    /// When the first ping was sent.
     pub(crate) sent: Time,
+    /// When the last ping was sent.
+    sent_last: Time,
     /// When the last ping counts as lost.
     pub(crate) expires: Time,
-    pub(crate) timeout: Duration,
+    /// How long the last ping waits for its answer.
+    timeout: Duration,
+}
+
+impl Probe {
+    /// A probe whose first ping is sent now.
+    pub(crate) fn new(now: Time, contact: Member, nonce: u32, tries_max: u32, timeout: Duration) -> Self {
+        Self { contact, nonce, tries: 1, tries_max, sent: now, sent_last: now, expires: now + timeout, timeout }
+    }
+
+    /// Whether this is the nonce of a ping of this probe that was sent.
+    pub(crate) fn is_answered_by(&self, nonce: u32) -> bool {
+        nonce.wrapping_sub(self.nonce) < self.tries
+    }
+
+    /// What the answer with this nonce took, if that is known: it is of the first and of the last ping.
+    pub(crate) fn round_trip(&self, nonce: u32, now: Time) -> Option<Duration> {
+        let tries_before = nonce.wrapping_sub(self.nonce);
+        if tries_before == 0 {
+            return Some(now.since(self.sent));
+        }
+        (tries_before + 1 == self.tries).then(|| now.since(self.sent_last))
+    }
 }
 
 /// A list, since there are few at a time.
@@ -107,29 +133,35 @@ impl Probes {
     /// A pause passed in which no peer could answer: restarts all probes; returns their targets.
     pub(crate) fn begin_anew(&mut self, now: Time) -> Vec<Member> {
         for probe in &mut self.list {
-            (probe.tries, probe.sent) = (1, now);
-            probe.expires = now + probe.timeout;
+            // What answers to earlier pings took is not to be measured.
+            let nonce = probe.nonce.wrapping_add(probe.tries);
+            *probe = Probe::new(now, probe.contact.clone(), nonce, probe.tries_max, probe.timeout);
         }
         self.refresh();
         self.list.iter().map(|probe| probe.contact.clone()).collect()
     }
 
     /// Takes a probe whose last ping is lost: with tries remaining it counts one more and is returned for another ping,
-    /// else it is removed.
-    pub(crate) fn expire(&mut self, now: Time) -> Option<Expired> {
+    /// else it is removed. The last ping waits twice as long as the others, but no longer than `timeout_max`.
+    pub(crate) fn expire(&mut self, now: Time, timeout_max: Duration) -> Option<Expired> {
         if self.next > now {
             return None;
         }
         let probe = self.list.iter_mut().find(|probe| probe.expires <= now)?;
         if probe.tries < probe.tries_max {
+            let nonce = probe.nonce.wrapping_add(probe.tries);
             probe.tries += 1;
-            probe.expires = now + probe.timeout;
-            let retry = Expired::Retry { to: probe.contact.clone(), nonce: probe.nonce, tries: probe.tries };
+            // Others make up for a ping that is lost, but none for the last.
+            if probe.tries == probe.tries_max {
+                probe.timeout = (probe.timeout * 2).min(timeout_max).max(probe.timeout);
+            }
+            (probe.sent_last, probe.expires) = (now, now + probe.timeout);
+            let retry = Expired::Retry { to: probe.contact.clone(), nonce, tries: probe.tries };
             self.refresh();
             return Some(retry);
         }
         let peer = probe.contact.peer;
-        self.end(peer).map(|probe| Expired::Failed(probe.contact))
+        self.end(peer).map(|probe| Expired::Failed { waited: now.since(probe.sent), contact: probe.contact })
     }
 }
 
@@ -137,8 +169,8 @@ impl Probes {
 pub(crate) enum Expired {
     /// Send another ping; `tries` counts it.
     Retry { to: Member, nonce: u32, tries: u32 },
-    /// No try was answered.
-    Failed(Member),
+    /// No try was answered in all that time.
+    Failed { contact: Member, waited: Duration },
 }
 
 #[cfg(test)]
@@ -150,16 +182,7 @@ mod tests {
         let mut probes = Probes::default();
         let mut begin = |number: u32| {
             let peer = PeerId(*blake3::hash(&number.to_le_bytes()).as_bytes());
-            let (sent, timeout) = (Time::ZERO, Duration::from_secs(1));
-            probes.begin(Probe {
-                contact: peer.into(),
-                nonce: 7,
-                tries: 1,
-                tries_max: 3,
-                sent,
-                expires: sent + timeout,
-                timeout,
-            })
+            probes.begin(Probe::new(Time::ZERO, peer.into(), 7, 3, Duration::from_secs(1)))
         };
         assert!((0..PROBES_MAX as u32).all(&mut begin));
         assert!(!begin(PROBES_MAX as u32), "there is no room");
@@ -168,23 +191,42 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_target_fails_after_its_tries() {
-        let contact = PeerId([1; 32]).into();
-        let timeout = Duration::from_millis(250);
-        let mut probes = Probes::default();
-        let expires = Time::ZERO + timeout;
-        probes.begin(Probe { contact, nonce: 7, tries: 1, tries_max: 3, sent: Time::ZERO, expires, timeout });
-        let mut pings = 1;
-        loop {
-            let now = probes.deadline();
-            match probes.expire(now).unwrap() {
-                Expired::Retry { nonce, .. } => pings += u32::from(nonce == 7),
-                Expired::Failed(_) => {
-                    assert_eq!((pings, now.as_micros()), (3, 750_000));
-                    break;
+    fn a_silent_target_fails_after_its_tries_of_which_the_last_waits_twice_as_long() {
+        let failed_after = |timeout_max: Duration| {
+            let mut probes = Probes::default();
+            let nonce = u32::MAX;
+            probes.begin(Probe::new(Time::ZERO, PeerId([1; 32]).into(), nonce, 3, Duration::from_millis(250)));
+            let mut nonces = vec![nonce];
+            loop {
+                let now = probes.deadline();
+                match probes.expire(now, timeout_max).unwrap() {
+                    Expired::Retry { nonce, .. } => nonces.push(nonce),
+                    Expired::Failed { waited, .. } => {
+                        assert!(probes.is_empty());
+                        assert_eq!(nonces, [u32::MAX, 0, 1], "each ping has its own number");
+                        assert_eq!(Time::ZERO + waited, now);
+                        break now.as_micros();
+                    }
                 }
             }
-        }
-        assert!(probes.is_empty());
+        };
+        assert_eq!(failed_after(Duration::from_secs(4)), 250_000 + 250_000 + 500_000);
+        assert_eq!(failed_after(Duration::from_millis(300)), 250_000 + 250_000 + 300_000);
+    }
+
+    #[test]
+    fn an_answer_is_measured_where_its_ping_is_known() {
+        let mut probes = Probes::default();
+        let contact: Member = PeerId([1; 32]).into();
+        probes.begin(Probe::new(Time::ZERO, contact.clone(), 7, 3, Duration::from_secs(1)));
+        probes.expire(probes.deadline(), Duration::from_secs(4));
+        probes.expire(probes.deadline(), Duration::from_secs(4));
+        let probe = probes.get(contact.peer).unwrap();
+        let now = Time::ZERO + Duration::from_millis(2_500);
+        let round_trip = |nonce| probe.is_answered_by(nonce).then(|| probe.round_trip(nonce, now));
+        // The pings were sent after 0, 1 and 2 s.
+        let (first, last) = (Duration::from_millis(2_500), Duration::from_millis(500));
+        assert_eq!([7, 8, 9].map(round_trip), [Some(Some(first)), Some(None), Some(Some(last))]);
+        assert_eq!([6, 10].map(round_trip), [None, None]);
     }
 }

@@ -258,7 +258,7 @@ impl Tree {
         let (root, now) = (self.root.digest(), local.now);
         let uplink = self.links.uplink_mut(node);
         let Some(target) = uplink.target.clone() else { return };
-        let timeout = local.timeout(line.path(target.peer));
+        let timeout = local.timeout(line.path(target.peer).or(Some(uplink.path)));
         let tree = if uplink.acked == Some(uplink.version) { None } else { uplink.tree.clone() };
         // A report that directly follows another does not show that the earlier one was lost; any other report is sent
         // after an answer or a timeout.
@@ -274,6 +274,9 @@ impl Tree {
         let unanswered = uplink.unanswered;
         uplink.unanswered = unanswered.saturating_add(1);
         uplink.next = if unanswered >= local.config.probe_tries { heartbeat } else { now + timeout };
+        if is_missed {
+            uplink.path.back_off();
+        }
         let is_known = tree.is_none() && !is_missed;
         let body = Body::Report(Report { node, version: uplink.version, tree, load, root });
         if is_known {
@@ -309,6 +312,7 @@ impl Tree {
         }
         if let Some(sent) = uplink.answered(&ack.verdict) {
             let round_trip = local.now.since(sent);
+            uplink.path.sample(round_trip);
             membership.line.leaf_set.update(sender.peer, |neighbour| neighbour.path.sample(round_trip));
         }
         match ack.verdict {
@@ -318,7 +322,7 @@ impl Tree {
                 uplink.accepted(load);
                 uplink.next = heartbeat;
                 if uplink.owes_load() {
-                    let timeout = local.timeout(membership.line.path(sender.peer));
+                    let timeout = local.timeout(membership.line.path(sender.peer).or(Some(uplink.path)));
                     let next = if uplink.has_unsent() { uplink.load_after.max(local.now) } else { local.now + timeout };
                     uplink.next = heartbeat.min(next);
                 }

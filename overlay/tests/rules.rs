@@ -199,6 +199,7 @@ fn a_heartbeat_shorter_than_the_timeout_still_finds_crashes() {
         child_lease_ms: 1_500,
         nack_retry_ms: 150,
         probe_timeout_ms_min: 700,
+        probe_timeout_ms_max: 1_000,
         ..Config::default()
     };
     let mut world = started_with(43, 24, config);

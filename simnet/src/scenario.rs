@@ -5,6 +5,7 @@
 
 mod choices;
 mod duration;
+mod given;
 mod inputs;
 mod policy;
 mod unread;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 pub use self::choices::{BadRouting, Equipment, Latencies, Owners, Sessions, Speeds, Workload};
 pub use self::duration::parse_duration;
 use self::duration::{from_text, optional_from_text, optional_seconds, seconds};
+pub use self::given::{GivenBag, GivenMachine};
 pub use self::inputs::Inputs;
 pub(crate) use self::inputs::loaded;
 pub use self::policy::papers_scheme;
@@ -244,6 +246,10 @@ pub struct Scenario {
     /// When the run ends at the latest, in simulated time. Default 30 days: our choice, never reached in good order.
     #[serde(rename(serialize = "horizon_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     pub horizon: Duration,
+    /// The bags of `workload = "given"`, in the order of their arrival. Default none.
+    pub given_bags: Vec<GivenBag>,
+    /// Machines that differ from what is said of all, each at most once. Default none.
+    pub given_machines: Vec<GivenMachine>,
     /// What the files hold: filled in by [`Scenario::load`].
     #[serde(skip)]
     pub inputs: Inputs,
@@ -325,6 +331,8 @@ impl Default for Scenario {
             slots: 1,
             warm_up: Duration::from_secs(30),
             horizon: Duration::from_secs(30 * 24 * 3600),
+            given_bags: Vec::new(),
+            given_machines: Vec::new(),
             inputs: Inputs::default(),
             peer: idlewood_scheduler::Config::default(),
         }
@@ -414,6 +422,16 @@ impl Scenario {
             line.map_or_else(|| sentence.clone(), |line| format!("line {}: {sentence}", line + 1))
         })?;
         Ok(scenario)
+    }
+
+    /// What is given of machine number `host` alone.
+    pub(crate) fn given_machine(&self, host: u32) -> Option<&GivenMachine> {
+        self.given_machines.iter().find(|machine| machine.number == host)
+    }
+
+    /// The bag that is given as this number, where bags are given.
+    pub(crate) fn given_bag(&self, number: usize) -> Option<&GivenBag> {
+        self.given_bags.get(number).filter(|_| self.workload == Workload::Given)
     }
 
     /// Whether owners ever come.

@@ -8,7 +8,6 @@
 
 mod deed;
 mod history;
-mod kinds;
 mod messages;
 mod observed;
 mod peers;
@@ -25,11 +24,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{GridId, Node, Time};
-use idlewood_scheduler::Submission;
+use idlewood_scheduler::{MESSAGE_KINDS, Submission};
 
 pub use self::deed::Deed;
 use self::history::History;
-use self::kinds::KINDS;
 use self::pool::Pool;
 use self::shard::{Counts, Shard};
 use self::surroundings::Surroundings;
@@ -323,7 +321,14 @@ impl Simulation {
         if pending {
             return;
         }
-        let host = if is_users { Some(USER).filter(|user| self.host(*user).is_up()) } else { self.world.submitter() };
+        let given = self.around.scenario.given_bag(number).map(|given| given.submitter);
+        let host = if let Some(given) = given {
+            Some(given).filter(|host| self.host(*host).is_up())
+        } else if is_users {
+            Some(USER).filter(|user| self.host(*user).is_up())
+        } else {
+            self.world.submitter()
+        };
         let Some(host) = host else { return };
         if self.host(host).condition.pause.is_some() {
             return;
@@ -402,11 +407,25 @@ impl Simulation {
 
     /// Cuts the power of a machine now; it comes back after a downtime like any other.
     pub fn crash(&mut self, host: HostIndex) {
+        self.crash_for(host, None);
+    }
+
+    /// Cuts the power of a machine now; it comes back after this downtime, none: one like any other.
+    pub fn crash_for(&mut self, host: HostIndex, downtime: Option<Duration>) {
         if self.host(host).is_up() {
             let (now, around) = (self.now, Arc::clone(&self.around));
             let shard = self.shard_of(host);
             shard.now = now;
-            shard.crash(host, &around);
+            shard.crash_for(host, downtime, &around);
+            self.exchange();
+        }
+    }
+
+    /// The owner of a machine that is up comes or goes now, for good unless the scenario has owners of its own.
+    pub fn owner(&mut self, host: HostIndex, here: bool) {
+        if self.host(host).is_up() {
+            let (now, around) = (self.now, Arc::clone(&self.around));
+            self.shard_of(host).owner_at(host, here, now, &around);
             self.exchange();
         }
     }
@@ -475,7 +494,7 @@ impl Simulation {
             } else {
                 0.0
             },
-            messages_by_kind: KINDS.into_iter().zip(counts.messages).filter(|(_, of)| of.count > 0).collect(),
+            messages_by_kind: MESSAGE_KINDS.into_iter().zip(counts.messages).filter(|(_, of)| of.count > 0).collect(),
             outputs: counts.outputs,
             decided: counts.decided,
             links: self.links(),

@@ -96,6 +96,9 @@ pub fn check(scenario: &Scenario, bags: &[Bag]) -> Result<(), String> {
 /// All bags of a simulation, in the order of their arrival. Files that the scenario names must be loaded first:
 /// [`Scenario::load`].
 pub fn bags(scenario: &Scenario) -> Vec<Bag> {
+    if scenario.workload == Workload::Given {
+        return given_bags(scenario).collect();
+    }
     let mut rng = stream(scenario.seed, "workload", 0);
     // In units of mean intervals between bags.
     const INTERVAL: u64 = 1_000_000;
@@ -142,6 +145,20 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
     bags.into_iter().flat_map(|(_, bag)| pieces(scenario, bag)).collect()
 }
 
+/// The bags that the scenario gives.
+fn given_bags(scenario: &Scenario) -> impl Iterator<Item = Bag> {
+    scenario.given_bags.iter().enumerate().map(|(number, given)| Bag {
+        id: BagId(digest(scenario.seed, "bag", number as u64)),
+        arrival: scenario.first_arrival() + given.at,
+        tasks: given.tasks,
+        task_mops: given.task_mops,
+        declared_mops: given.task_mops,
+        is_users: false,
+        whole: number,
+        first: 0,
+    })
+}
+
 /// Bag `number` of the log, or, of workflows, the one drawn for it.
 fn observed_bag(scenario: &Scenario, number: usize) -> Option<&ObservedBag> {
     let bags = || loaded(&scenario.inputs.bags);
@@ -152,7 +169,7 @@ fn observed_bag(scenario: &Scenario, number: usize) -> Option<&ObservedBag> {
             let mut rng = SmallStream::new(scenario.seed, "workflow", number as u64);
             bags.get(rng.random_range(0..bags.len()))
         }
-        Workload::Paper | Workload::Desktops | Workload::Distributions => None,
+        Workload::Paper | Workload::Desktops | Workload::Distributions | Workload::Given => None,
     }
 }
 
@@ -225,7 +242,8 @@ pub fn work_mops(scenario: &Scenario, number: usize, bag: &Bag, index: u64) -> f
 pub fn output_bytes(scenario: &Scenario, bag: &Bag, index: u64) -> u64 {
     let observed = observed_bag(scenario, bag.whole);
     let bytes = observed.and_then(|observed| observed.outputs_bytes.get((bag.first + index) as usize));
-    bytes.copied().unwrap_or(scenario.output_bytes)
+    let given = || scenario.given_bag(bag.whole).and_then(|given| given.output_bytes);
+    bytes.copied().or_else(given).unwrap_or(scenario.output_bytes)
 }
 
 /// When machines are switched on for the first time, the first one at the beginning: ten a second until the grid
@@ -242,6 +260,9 @@ pub fn starts(scenario: &Scenario) -> impl Iterator<Item = (u32, Time)> {
 
 /// The speed of machine number `host`, in Mop/s per slot.
 pub fn speed_mops(scenario: &Scenario, host: u32) -> f64 {
+    if let Some(speed_mops) = scenario.given_machine(host).and_then(|given| given.speed_mops) {
+        return speed_mops;
+    }
     match scenario.speeds {
         Speeds::Paper => {
             let steps = (scenario.speed_mops_max - scenario.speed_mops_min) / scenario.speed_mops_step;
@@ -269,6 +290,12 @@ pub fn slots(scenario: &Scenario, host: u32) -> u32 {
 
 /// Bandwidth of the uplink and of the downlink of machine number `host`, in bytes a second.
 pub fn bandwidths_bytes_s(scenario: &Scenario, host: u32) -> (u64, u64) {
+    let (up, down) = usual_bandwidths_bytes_s(scenario, host);
+    let given = scenario.given_machine(host);
+    (given.and_then(|given| given.up_bytes_s).unwrap_or(up), given.and_then(|given| given.down_bytes_s).unwrap_or(down))
+}
+
+fn usual_bandwidths_bytes_s(scenario: &Scenario, host: u32) -> (u64, u64) {
     let drawn: f64 = SmallStream::new(scenario.seed, "bandwidth", u64::from(host)).random();
     match scenario.bandwidths {
         Equipment::Paper => (scenario.bandwidth_bytes_s, scenario.bandwidth_bytes_s),

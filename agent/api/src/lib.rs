@@ -390,6 +390,15 @@ pub struct Status {
     pub bytes_sent: u64,
     /// Bytes received from other agents.
     pub bytes_received: u64,
+    /// Bytes of programs, inputs and outputs among those sent.
+    #[serde(default)]
+    pub blob_bytes_sent: u64,
+    /// Messages of the scheduler and the tree that this machine sent since the agent's start, by kind, without what carries them.
+    #[serde(default)]
+    pub messages_sent: BTreeMap<String, MessageCount>,
+    /// Tasks that ran to their end here since the agent's start, whatever their result: also those whose bag did not need it any more.
+    #[serde(default)]
+    pub tasks_run: u64,
     /// Requests of other agents refused: too many at once, or this one did not keep up.
     pub requests_refused: u64,
     /// Requests, or parts of them, declined here: not authorised, or over a quota.
@@ -421,6 +430,15 @@ pub struct Status {
     pub disbelieved: Disbelieved,
     /// Seconds since the agent started.
     pub uptime_s: f64,
+}
+
+/// Messages of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MessageCount {
+    /// How many.
+    pub count: u64,
+    /// Their encoded size.
+    pub bytes: u64,
 }
 
 /// Downloads of programs, inputs and results.

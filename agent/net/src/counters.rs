@@ -12,6 +12,8 @@ pub struct NetCounters {
     pub bytes_sent: u64,
     /// Bytes of frames received, counted in the same way.
     pub bytes_received: u64,
+    /// Bytes of blobs among those sent.
+    pub blob_bytes_sent: u64,
     /// Messages that the receiver acknowledged, and those written with an answer to one of its own.
     pub messages_sent: u64,
     /// Messages handed to the agent.
@@ -28,6 +30,7 @@ pub struct NetCounters {
 /// The totals as they grow.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
+    pub(crate) blob_bytes_sent: AtomicU64,
     pub(crate) sent: AtomicU64,
     pub(crate) received: AtomicU64,
     pub(crate) dropped: AtomicU64,
@@ -47,6 +50,7 @@ impl Counters {
         NetCounters {
             bytes_sent: read(&self.traffic.bytes_sent),
             bytes_received: read(&self.traffic.bytes_received),
+            blob_bytes_sent: read(&self.blob_bytes_sent),
             messages_sent: read(&self.sent),
             messages_received: read(&self.received),
             messages_dropped: read(&self.dropped),

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use idlewood_overlay::PeerId;
 use idlewood_trust::{Gate, identity};
@@ -470,6 +471,9 @@ impl Outgoing {
 
     /// Answers a request of another agent.
     pub(super) fn respond(&mut self, channel: ResponseChannel<Reply>, reply: Reply) {
+        if let Reply::Chunk { bytes, .. } = &reply {
+            self.counters.blob_bytes_sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        }
         if self.swarm.behaviour_mut().requests.send_response(channel, reply).is_err() {
             debug!("whoever asked is gone");
         }

@@ -62,6 +62,8 @@ pub(super) struct Execution {
     examples: BTreeMap<BagId, Arc<Prepared>>,
     /// Checkpoints that tasks came with and that their submitters had not signed for them.
     checkpoints_unsigned: u64,
+    /// Tasks that ran to their end.
+    tasks_run: u64,
     /// The agent ends: nothing goes on any more.
     ends: bool,
 }
@@ -70,7 +72,7 @@ impl Execution {
     pub(super) fn new(workers: Pool) -> Self {
         let runs = (0..workers.slots()).map(|_| VecDeque::new()).collect();
         let (jobs, examples) = (BTreeMap::new(), BTreeMap::new());
-        Self { workers, runs, jobs, examples, checkpoints_unsigned: 0, ends: false }
+        Self { workers, runs, jobs, examples, checkpoints_unsigned: 0, tasks_run: 0, ends: false }
     }
 
     /// Whether no worker has a job.
@@ -91,6 +93,11 @@ impl Execution {
     /// Checkpoints that tasks came with and that their submitters had not signed for them.
     pub(super) fn checkpoints_unsigned(&self) -> u64 {
         self.checkpoints_unsigned
+    }
+
+    /// Tasks that ran to their end here, whatever their exit code.
+    pub(super) fn tasks_run(&self) -> u64 {
+        self.tasks_run
     }
 
     pub(super) fn carry_out(&mut self, order: WorkOrder, pins: &Pins, machine: &Machine, shared: &mut Shared) {
@@ -279,6 +286,7 @@ impl Execution {
             tracing::error!(slot, "a worker ended that nobody had started");
             return None;
         };
+        self.tasks_run += u64::from(matches!(ended.outcome, Outcome::Exited { .. }));
         let of_bag = Duration::from_secs(prepared.manifest.time_limit_s);
         ended.cut = match ended.outcome {
             Outcome::TimedOut { limit } => limit < of_bag,

@@ -18,6 +18,7 @@ use super::done::Done;
 use super::jobs::Jobs;
 use super::manifests::Manifests;
 use super::pin::Pin;
+use super::sent::Sent;
 use super::supplies::Supplies;
 use crate::handle::{Refusal, Reply};
 use crate::settings::Current;
@@ -31,6 +32,8 @@ pub(super) struct Shared {
     /// What tasks get of this machine's memory where the owner says nothing.
     memory_share: ByteSize,
     pub(super) net: NetHandle,
+    /// Messages sent so far.
+    pub(super) sent: Sent,
     pub(super) supplies: Supplies,
     pub(super) manifests: Manifests,
     pub(super) jobs: Jobs<Done>,
@@ -49,6 +52,7 @@ impl Shared {
             settings,
             memory_share: memory::share(Path::new("/proc")),
             net,
+            sent: Sent::default(),
             supplies,
             manifests: Manifests::default(),
             jobs: Jobs::new(),

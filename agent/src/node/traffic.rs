@@ -119,6 +119,7 @@ pub(super) fn send_results(
 /// Sends a message. What there is no room for comes back to the peer.
 pub(super) fn send(to: Member, message: Message, shared: &mut Shared) {
     let bytes = message.encode();
+    shared.sent.count(&message, bytes.len());
     if matches!(message, Message::Overlay(_)) {
         shared.net.send_of_tree(&to, bytes);
     } else if !shared.net.send(&to, bytes) {

@@ -82,6 +82,8 @@ pub enum Workload {
     Log,
     /// Each the bag of one of `workflow_files`.
     Workflows,
+    /// The bags of `given_bags`.
+    Given,
 }
 
 /// What a bad router does with the requests and questions for work that others send through it.

@@ -35,6 +35,7 @@ impl Scenario {
         self.check_presence()?;
         self.check_links()?;
         self.check_bags()?;
+        self.check_given()?;
         self.check_user()?;
         self.check_misfortunes()?;
         self.check_files_are_there()?;
@@ -120,6 +121,39 @@ impl Scenario {
             self.workload != Workload::Paper || tasks <= TASKS_MAX,
             &format!("bags by nodes by tasks-per-node are {tasks} tasks: give fewer, at most {TASKS_MAX} in all"),
         )
+    }
+
+    /// Machines and bags that are given one by one.
+    fn check_given(&self) -> Result<(), String> {
+        let is_given = self.workload == Workload::Given;
+        check(
+            is_given != self.given_bags.is_empty(),
+            "given_bags are read with workload = \"given\", which needs at least one: set both, or neither",
+        )?;
+        check(
+            self.given_bags.is_sorted_by_key(|bag| bag.at),
+            "given_bags must be in the order of their times: sort them by at",
+        )?;
+        for bag in &self.given_bags {
+            check(bag.submitter < self.nodes, "given_bags must have a submitter below nodes: machines count from 0")?;
+            check(bag.tasks >= 1 && bag.tasks <= TASKS_MAX, "given_bags must have at least one task each")?;
+            check((1e-3..=1e9).contains(&bag.task_mops), "given_bags must have task_mops between 0.001 and 1e9")?;
+            check(bag.at <= HORIZON_MAX, "given_bags must arrive within 366d")?;
+        }
+        for (place, machine) in self.given_machines.iter().enumerate() {
+            let is_new = self.given_machines[..place].iter().all(|before| before.number != machine.number);
+            check(
+                is_new && machine.number < self.nodes,
+                "given_machines must each have a number of its own below nodes",
+            )?;
+            check(
+                machine.speed_mops.is_none_or(|speed| (1.0..=1e9).contains(&speed))
+                    && machine.up_bytes_s.is_none_or(|rate| rate >= 1)
+                    && machine.down_bytes_s.is_none_or(|rate| rate >= 1),
+                "given_machines must have a speed between 1 and 1e9, and links of at least 1 byte a second",
+            )?;
+        }
+        Ok(())
     }
 
     /// The user who has a share of all bags.
@@ -217,6 +251,7 @@ impl Scenario {
 mod tests {
     use std::path::PathBuf;
 
+    use super::super::{GivenBag, GivenMachine};
     use super::*;
 
     #[test]
@@ -254,5 +289,26 @@ mod tests {
         refused(Scenario { sessions_file: file(), ..Scenario::default() }, "sessions_file is read only with");
         refused(Scenario { log_file: file(), ..Scenario::default() }, "log_file is read only with workload");
         refused(Scenario { bandwidths: Equipment::Survey, ..Scenario::default() }, "bandwidths_file");
+        let bag = |at_s, submitter| GivenBag {
+            at: Duration::from_secs(at_s),
+            submitter,
+            tasks: 1,
+            task_mops: 1.0,
+            output_bytes: None,
+        };
+        let given = |given_bags| Scenario { workload: Workload::Given, given_bags, ..Scenario::default() };
+        assert_eq!(given(vec![bag(0, 0), bag(3, 99)]).validate(), Ok(()));
+        refused(given(vec![]), "needs at least one");
+        refused(Scenario { workload: Workload::Paper, ..given(vec![bag(0, 0)]) }, "set both, or neither");
+        refused(given(vec![bag(3, 0), bag(0, 0)]), "sort them by at");
+        refused(given(vec![bag(0, 100)]), "submitter below nodes");
+        let machine = |number| GivenMachine { number, speed_mops: None, up_bytes_s: None, down_bytes_s: Some(1) };
+        let given = |numbers: &[u32]| Scenario {
+            given_machines: numbers.iter().map(|number| machine(*number)).collect(),
+            ..Scenario::default()
+        };
+        assert_eq!(given(&[0, 99]).validate(), Ok(()));
+        refused(given(&[100]), "below nodes");
+        refused(given(&[1, 1]), "number of its own");
     }
 }

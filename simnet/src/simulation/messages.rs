@@ -5,7 +5,6 @@ use std::time::Duration;
 use idlewood_overlay::{Node, PeerId};
 use idlewood_scheduler::{Event, Message};
 
-use super::kinds::kind;
 use super::shard::{Content, Letter, Parcel, Shard};
 use super::surroundings::Surroundings;
 use super::trace::{Trace, tag};
@@ -28,7 +27,7 @@ impl Shard {
         }
         let size = size_of(&message);
         let bytes = size.bytes + around.scenario.overhead_bytes;
-        let count = &mut self.counts.messages[kind(&message)];
+        let count = &mut self.counts.messages[message.kind_index()];
         count.count += 1;
         count.bytes += bytes;
         let target = host_index(to);

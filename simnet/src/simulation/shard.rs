@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use idlewood_machine::{FetchId, WorkEvent};
 use idlewood_overlay::{Contact, PeerId, Time, WallTime};
-use idlewood_scheduler::{Approval, BagId, Event, Message, Submission, TaskId, manifest_age};
+use idlewood_scheduler::{Approval, BagId, Event, MESSAGE_KINDS, Message, Submission, TaskId, manifest_age};
 
 use super::deed::Deed;
-use super::kinds::KINDS;
 use super::observed::{Observation, Observed};
 use super::surroundings::Surroundings;
 use crate::churn;
@@ -162,7 +161,7 @@ pub(super) struct Counts {
     pub(super) messages_lost: u64,
     pub(super) messages_in_vain: u64,
     /// Messages by kind.
-    pub(super) messages: [MessageCount; KINDS.len()],
+    pub(super) messages: [MessageCount; MESSAGE_KINDS.len()],
     pub(super) outputs: MessageCount,
     /// Requests by the depth of the router that split them first.
     pub(super) decided: BTreeMap<u32, u64>,
@@ -519,6 +518,13 @@ impl Shard {
         self.look_ahead();
     }
 
+    /// The owner of a machine comes or goes now, not planned by this shard.
+    pub(super) fn owner_at(&mut self, host: HostIndex, here: bool, now: Time, around: &Surroundings) {
+        self.now = now;
+        self.owner(host, here, around);
+        self.look_ahead();
+    }
+
     fn owner(&mut self, host: HostIndex, here: bool, around: &Surroundings) {
         let (now, machine) = (self.now, self.host_mut(host));
         let life = machine.life;
@@ -549,10 +555,15 @@ impl Shard {
 
     /// The power of a machine that is up is cut.
     pub(super) fn crash(&mut self, host: HostIndex, around: &Surroundings) {
+        self.crash_for(host, None, around);
+    }
+
+    /// The same, for this downtime; none: one drawn for the machine.
+    pub(super) fn crash_for(&mut self, host: HostIndex, downtime: Option<Duration>, around: &Surroundings) {
         self.counts.crashes += 1;
         let now = self.now;
         self.host_mut(host).crash(around.scenario.queue_lost, now);
-        self.went_down(host, around);
+        self.went_down(host, downtime, around);
     }
 
     /// The peer of a machine has left; the machine goes down.
@@ -560,15 +571,15 @@ impl Shard {
         self.counts.leaves += 1;
         let now = self.now;
         self.host_mut(host).leave(now);
-        self.went_down(host, around);
+        self.went_down(host, None, around);
     }
 
     /// A machine has crashed or left: plans when it comes back, and drops what waited for it.
-    fn went_down(&mut self, host: HostIndex, around: &Surroundings) {
+    fn went_down(&mut self, host: HostIndex, downtime: Option<Duration>, around: &Surroundings) {
         let now = self.now;
         let machine = self.host_mut(host);
         // Never back within the window: only the world, which acts between windows, can start it.
-        let downtime = machine.churn.downtime().max(around.lookahead());
+        let downtime = downtime.unwrap_or_else(|| machine.churn.downtime()).max(around.lookahead());
         self.tell(host, Observed::Down { until: now + downtime });
         for due in self.deferred.remove(&host).unwrap_or_default() {
             self.discard(due);

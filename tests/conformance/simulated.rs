@@ -1,0 +1,138 @@
+//! A scenario in simnet, with several seeds: in reality too chance decides where on the line machines are.
+
+use std::time::Duration;
+
+use idlewood_overlay::Time;
+use idlewood_simnet::scenario::{GivenBag, GivenMachine, Workload};
+use idlewood_simnet::{Report, Scenario as Simulated, Simulation};
+
+use crate::figures::{Counted, Fate, Figures, figures};
+use crate::real::TAIL_S;
+use crate::scenario::{Deed, SPEED_MOPS, Scenario};
+use crate::stop;
+
+/// How long a grid of real agents takes to form, about; the last of them have settled for as long as the scenario says.
+const FORMING: Duration = Duration::from_secs(5);
+/// A link without a rate: what a virtual one carries.
+const RATE_BYTES_S: u64 = 500_000_000;
+/// A usual output of a task that sleeps, signed statement included: measured.
+const OUTPUT_BYTES: u64 = 70;
+/// What becomes of a scenario that does not end.
+const PATIENCE: Duration = Duration::from_secs(3_600);
+
+/// Simulates it with this many seeds.
+///
+/// # Errors
+/// A sentence: simnet refuses it, a bag does not end, or a signal stopped it.
+pub(crate) fn run(scenario: &Scenario, seeds: u64) -> Result<Vec<Figures>, String> {
+    (1..=seeds).map(|seed| once(scenario, seed)).collect()
+}
+
+/// The same scenario as simnet reads it.
+fn simulated(scenario: &Scenario, seed: u64) -> Simulated {
+    let rate = scenario.rate_kbit_s.map_or(RATE_BYTES_S, |rate| rate * 1_000 / 8);
+    let bag = |bag: &crate::scenario::Bag| GivenBag {
+        at: Duration::from_secs_f64(bag.at_s),
+        submitter: bag.submitter,
+        tasks: bag.tasks,
+        task_mops: Scenario::task_mops(bag),
+        output_bytes: Some(OUTPUT_BYTES + bag.output_bytes),
+    };
+    let machine = |number: u32| {
+        scenario.one(number).map(|_| GivenMachine {
+            number,
+            speed_mops: Some(scenario.speed_mops(number)),
+            up_bytes_s: scenario.rate_bytes_s(number),
+            down_bytes_s: scenario.rate_bytes_s(number),
+        })
+    };
+    let mut simulated = Simulated {
+        nodes: scenario.machines,
+        seed,
+        slots: scenario.slots,
+        speed_mops_min: SPEED_MOPS as u64,
+        speed_mops_max: SPEED_MOPS as u64,
+        latency_ms: scenario.latency_ms,
+        jitter_percent: 0,
+        bandwidth_bytes_s: rate,
+        workload: Workload::Given,
+        given_bags: scenario.bag.iter().map(bag).collect(),
+        given_machines: (0..scenario.machines).filter_map(machine).collect(),
+        owner_idle: Duration::from_secs(1),
+        warm_up: FORMING + Duration::from_secs(scenario.settle_s),
+        ..Simulated::default()
+    };
+    simulated.peer.lease = Duration::from_secs(scenario.lease_s);
+    simulated
+}
+
+fn once(scenario: &Scenario, seed: u64) -> Result<Figures, String> {
+    let mut simulation = Simulation::new(simulated(scenario, seed))?;
+    let begin = simulation.scenario().first_arrival();
+    // Bags arrive after what a moment before is counted.
+    advance(&mut simulation, Time::from_micros(begin.as_micros() - 1))?;
+    let before = counted(&simulation.report());
+    let deeds = scenario.deeds();
+    let last_s = deeds.last().map_or(0.0, |(at_s, _)| *at_s);
+    for (at_s, deed) in deeds {
+        advance(&mut simulation, begin + Duration::from_secs_f64(at_s))?;
+        act(&mut simulation, deed);
+    }
+    while simulation.record().bags().iter().any(|bag| bag.completed.is_none()) {
+        let now = simulation.now();
+        if now > begin + PATIENCE {
+            return Err(format!("{}: simulated with seed {seed} a bag does not end", scenario.name));
+        }
+        advance(&mut simulation, now + Duration::from_millis(100))?;
+    }
+    let fates: Vec<Fate> = (0..scenario.bag.len()).filter_map(|number| fate(&simulation, number, begin)).collect();
+    let ended_s = fates.iter().map(|fate| fate.ended_s).fold(last_s, f64::max);
+    advance(&mut simulation, begin + Duration::from_secs_f64(ended_s + TAIL_S))?;
+    let fates: Vec<Fate> = (0..scenario.bag.len()).filter_map(|number| fate(&simulation, number, begin)).collect();
+    Ok(figures(scenario, &fates, &counted(&simulation.report()).since(&before)))
+}
+
+fn advance(simulation: &mut Simulation, until: Time) -> Result<(), String> {
+    while simulation.step(until) {}
+    stop::check()
+}
+
+fn act(simulation: &mut Simulation, deed: Deed) {
+    match deed {
+        // The simulation submits it by itself, and switches on by itself.
+        Deed::Submit(_) | Deed::Back(_) => {}
+        Deed::Crash { machine, down_s: None } => simulation.crash_for(machine, Some(PATIENCE * 10)),
+        Deed::Crash { machine, down_s: Some(down_s) } => {
+            simulation.crash_for(machine, Some(Duration::from_secs_f64(down_s)));
+        }
+        Deed::Owner { machine, here } => simulation.owner(machine, here),
+        Deed::CutOff(machines) => {
+            let network = simulation.network_mut();
+            machines.iter().for_each(|machine| network.put_into(1, *machine));
+            network.partition(0, 1);
+        }
+        Deed::Heal => simulation.network_mut().heal(),
+    }
+}
+
+fn fate(simulation: &Simulation, number: usize, begin: Time) -> Option<Fate> {
+    let bag = &simulation.record().bags()[number];
+    let seconds = |at: Time| at.since(begin).as_secs_f64();
+    let (submitter, at) = bag.submitted?;
+    let view = simulation.peer(submitter).and_then(|peer| peer.bag(bag.bag.id));
+    Some(Fate {
+        submitted_s: seconds(at),
+        ended_s: seconds(bag.completed?),
+        reissued: view.as_ref().map_or(0, |view| view.reissued),
+        twice: view.as_ref().map_or(0, |view| view.duplicates),
+    })
+}
+
+fn counted(report: &Report) -> Counted {
+    let messages = report.messages_by_kind.iter().map(|(kind, of)| ((*kind).to_owned(), (of.count, of.bytes)));
+    Counted {
+        messages: messages.collect(),
+        blob_bytes: report.outputs.bytes,
+        tasks_run: report.finished_executions + report.failed_executions,
+    }
+}
