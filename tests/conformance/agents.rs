@@ -296,7 +296,7 @@ impl<'a> Agents<'a> {
     fn wait(&self, numbers: std::ops::Range<u32>, machines: u64) -> Result<(), String> {
         let until = Instant::now() + PATIENCE;
         for number in numbers {
-            while self.status(number).is_ok_and(|status| status.grid_machines == machines) == false {
+            while !self.status(number).is_ok_and(|status| status.grid_machines == machines) {
                 if Instant::now() > until {
                     let log =
                         fs::read_to_string(self.agents[number as usize].dir.join("agent.log")).unwrap_or_default();

@@ -48,7 +48,7 @@ pub(crate) fn run(scenario: &Scenario, keep: Option<&Path>) -> Result<Figures, S
     let (before, crossed) = (run.counted()?, lab.switch.crossed());
     run.begin = Instant::now();
     eprintln!("{}: the bags", scenario.name);
-    run.to_the_end()?;
+    run.run_to_end()?;
     let counted = run.counted()?.since(&before);
     let after = lab.switch.crossed();
     let fates: Vec<Fate> = run.bags.iter().filter_map(|bag| bag.fate).collect();
@@ -86,7 +86,7 @@ impl Run<'_> {
     }
 
     /// Does all that happens in the scenario, and waits for the end of its bags.
-    fn to_the_end(&mut self) -> Result<(), String> {
+    fn run_to_end(&mut self) -> Result<(), String> {
         let deeds = self.scenario.deeds();
         let last_s = deeds.last().map_or(0.0, |(at_s, _)| *at_s);
         let all_s: f64 = self.scenario.bag.iter().map(|bag| bag.tasks as f64 * bag.task_s).sum();
