@@ -81,6 +81,8 @@ use crate::settings::{Current, Network};
 
 /// Questions and events that may wait for the driver.
 const COMMANDS_MAX: usize = 256;
+/// Pieces of blobs that may wait until the driver has told the machine of them.
+const PIECES_MAX: usize = 64;
 /// How long the first listen address may take, and how long one is waited for that others can dial, where there is one
 /// already that they cannot.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -204,7 +206,8 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     };
     let workers = pool(config.places() as usize, worker_sender)?;
     let measurer = pool(1, measure_sender)?;
-    let fetcher = Fetcher::new(blobs.clone(), net.clone());
+    let (piece_sender, pieces) = mpsc::channel(PIECES_MAX);
+    let fetcher = Fetcher::new(blobs.clone(), net.clone(), piece_sender);
     let manifest_fetcher = fetcher.another();
     let supplies = Supplies {
         blobs: blobs.clone(),
@@ -234,6 +237,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
             measurer: measure_events,
             commands: command_receiver,
             suspends,
+            pieces,
         },
         execution: Execution::new(workers),
         measuring: Measuring::new(measurer),

@@ -12,7 +12,7 @@ use idlewood_overlay::Time;
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::split::{split_ranges, split_tasks};
 use idlewood_scheduler::stretch::{EPSILON_DEFAULT, max_stretch, max_stretch_exact};
-use idlewood_scheduler::summary::{self, Summary};
+use idlewood_scheduler::summary::{self, Summary, SummaryForm};
 use idlewood_scheduler::{Effect, Message};
 use inputs::{children, load, plain, report, request, route};
 
@@ -62,7 +62,7 @@ fn main() {
         }
         "report" => {
             let [one, other] = children(bags).map(|child| child.flatten());
-            measured(|| summary::report(&[&one, &other]));
+            measured(|| summary::report(SummaryForm::Horizons, &[&one, &other]));
         }
         "encode_leaf" => {
             let leaf = Summary::of_leaf(&load);

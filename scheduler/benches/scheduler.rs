@@ -8,7 +8,7 @@ use divan::{Bencher, black_box};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::split::{split_ranges, split_tasks};
 use idlewood_scheduler::stretch::{self, EPSILON_DEFAULT, max_stretch_exact};
-use idlewood_scheduler::summary::{self, Summary};
+use idlewood_scheduler::summary::{self, Summary, SummaryForm};
 use inputs::{LENGTHS, children, load, plain, report, request};
 
 fn main() {
@@ -141,7 +141,7 @@ mod router {
     #[divan::bench(args = LENGTHS)]
     fn report(bencher: Bencher, bags: usize) {
         let [one, other] = children(bags).map(|child| child.flatten());
-        bencher.bench_local(|| summary::report(&[black_box(&one), black_box(&other)]));
+        bencher.bench_local(|| summary::report(SummaryForm::Horizons, &[black_box(&one), black_box(&other)]));
     }
 }
 

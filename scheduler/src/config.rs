@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::queue::{SPEED_MOPS_MAX, SPEED_MOPS_MIN};
 use crate::router::ClimbingRule;
+use crate::summary::SummaryForm;
 
 /// Most slots of one peer: each needs a worker. Fewer than the arithmetic takes ([`crate::queue::SLOTS_MAX`]).
 const SLOTS_MAX: u32 = 1024;
@@ -58,6 +59,10 @@ pub struct Config {
     /// Whether a request with no more tasks than there are idle slots goes to the slots that end them soonest. Default
     /// true: ours (docs/adr/0021).
     pub idle_slots: bool,
+    /// What summaries are made of, the same on all machines. Default horizons. The paper's matrix is for simulations, beside which
+    /// ours is measured: it has no place for [`Self::idle_slots`] and [`ClimbingRule::WholeGrid`] (docs/adr/0039). Agents have the default;
+    /// they take the reports of a machine with another for those of one that takes no work.
+    pub summaries: SummaryForm,
     /// Whether there is a grid to join: a machine that is still alone then waits for it before it issues its tasks, at most
     /// `placement_timeout`, instead of taking all of them itself. Default false.
     pub expects_grid: bool,
@@ -108,6 +113,7 @@ impl Default for Config {
             redistribution: true,
             levelling: true,
             idle_slots: true,
+            summaries: SummaryForm::default(),
             expects_grid: false,
             lease: Duration::from_secs(60),
             placement_timeout: Duration::from_secs(15),
@@ -151,6 +157,13 @@ impl Config {
         )?;
         check(self.frozen_max <= 16, "frozen_max must be between 0 and 16")?;
         check(self.stretch_bound.is_finite() && self.stretch_bound >= 1.0, "stretch_bound must be at least 1")?;
+        if self.summaries == SummaryForm::Paper {
+            check(!self.idle_slots, "idle_slots must be false where summaries are the paper's, which have none")?;
+            check(
+                self.climbing == ClimbingRule::Minimum,
+                "climbing must be minimum, the paper's rule, where summaries are the paper's",
+            )?;
+        }
         check(within(self.lease, 1, 3600), "lease must be between 1 s and 1 h")?;
         check(within(self.placement_timeout, 1, 600), "placement_timeout must be between 1 s and 10 min")?;
         check(!self.summary_interval.is_zero(), "summary_interval must be above 0")?;
@@ -188,6 +201,11 @@ mod tests {
             assert!(config.validate().unwrap_err().starts_with("speed_mops"), "{speed}");
         }
         refused(|config| config.stretch_bound = f64::NAN, "stretch_bound");
+        refused(|config| config.summaries = SummaryForm::Paper, "idle_slots");
+        let paper = Config { summaries: SummaryForm::Paper, idle_slots: false, ..Config::default() };
+        assert_eq!(paper.validate(), Ok(()));
+        let whole_grid = Config { climbing: ClimbingRule::WholeGrid, ..paper };
+        assert!(whole_grid.validate().unwrap_err().starts_with("climbing"));
     }
 
     #[test]

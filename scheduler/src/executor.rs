@@ -54,6 +54,7 @@ use crate::peer::{Effect, TaskOutcome};
 use crate::ranges::IntervalSet;
 use crate::recent::Recent;
 use crate::record::{Change, RecordKey};
+use crate::summary::SummaryForm;
 
 /// After so many failed starts of a bag in a row, its unstarted tasks go to another machine. Our choice.
 const FAILED_STARTS_MAX: u32 = 3;
@@ -80,6 +81,7 @@ pub(crate) struct Executor {
     suspension: Suspension,
     rest: Rest,
     per_submitter: PerSubmitter,
+    summaries: SummaryForm,
     bags: HeldBags,
     unauthorised: Unauthorised,
     /// Tasks that went back since their submitter did not answer for their bag in time; a counter.
@@ -143,6 +145,7 @@ impl Executor {
             suspension: Suspension::new(config.vacate_after),
             rest: Rest::default(),
             per_submitter: config.per_submitter,
+            summaries: config.summaries,
             bags: HeldBags::default(),
             unauthorised: Unauthorised::default(),
             unspoken: 0,
@@ -410,7 +413,9 @@ impl Executor {
         let Some(held) = self.bags.get_mut(&task.bag) else { return };
         held.running.remove_index(task.index);
         let finished = matches!(outcome, TaskOutcome::Finished(_));
-        self.changed |= !(finished && as_expected) || empties_a_slot;
+        // Of the paper's summaries each end of a task makes a new one (§7.2).
+        let is_news = !as_expected || self.summaries == SummaryForm::Paper;
+        self.changed |= !finished || is_news || empties_a_slot;
         self.availability_grew |= held.unfinished_is_empty();
         match outcome {
             TaskOutcome::Finished(finished) => {

@@ -33,10 +33,16 @@ use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record};
 use crate::router::{Platform, Router};
-use crate::summary;
+use crate::summary::{self, SummaryForm};
 
-/// Encodes reports as differences from the previous one.
-pub(crate) const REPORTS: PayloadCodec = PayloadCodec { pack: summary::pack, unpack: summary::unpack };
+/// Encodes reports as differences from the previous one; reads those of one form alone.
+pub(crate) fn reports(form: SummaryForm) -> PayloadCodec {
+    let unpack = match form {
+        SummaryForm::Horizons => summary::unpack,
+        SummaryForm::Paper => summary::unpack_papers,
+    };
+    PayloadCodec { pack: summary::pack, unpack }
+}
 
 /// As a leaf works its queue off its availability grows: it publishes that after this share of the queue's time, at most
 /// [`REFRESH_MAX`]. Until then its last summary is a lower bound.
@@ -142,6 +148,11 @@ impl Peer {
             Event::Fetched { task, here, checkpoint } => {
                 if let Some(ledger) = self.ledgers.get_mut(&task.bag) {
                     ledger.fetched(task.index, here, checkpoint, &mut self.io);
+                }
+            }
+            Event::FetchPutOff { task } => {
+                if let Some(ledger) = self.ledgers.get_mut(&task.bag) {
+                    ledger.put_off(task.index, &mut self.io);
                 }
             }
             Event::OwnerReturned { stands_still } => self.executor.suspend(stands_still, &mut self.io),
@@ -560,6 +571,18 @@ impl Peer {
         !is_urgent && !replaces_urgent
     }
 
+    /// After how long the leaf's summary is made anew though nothing happened: as the queue is worked off more may be available. Of the
+    /// paper's summaries when their release time is over.
+    fn refresh_in(&self) -> Duration {
+        match self.config.summaries {
+            SummaryForm::Horizons => {
+                let refresh = (self.executor.busy_for(self.io.now) / REFRESH_SHARE).min(REFRESH_MAX);
+                self.config.summary_refresh.max(refresh)
+            }
+            SummaryForm::Paper => summary::release_in(self.io.wall(self.io.now)),
+        }
+    }
+
     /// Publishes what changed: the leaf's summary, the subtree's, and what the root tells everybody.
     fn publish(&mut self) {
         let now = self.io.now;
@@ -569,9 +592,8 @@ impl Peer {
             let is_urgent = std::mem::take(&mut self.executor.changed);
             self.executor.availability_grew = false;
             self.summary_earliest = now + self.config.summary_interval;
-            let refresh = (self.executor.busy_for(now) / REFRESH_SHARE).min(REFRESH_MAX);
-            self.summary_latest = now + self.config.summary_refresh.max(refresh);
-            let mut summary = self.executor.summary(now);
+            self.summary_latest = now + self.refresh_in();
+            let mut summary = self.executor.summary(&self.io);
             summary.can_wait = self.can_wait(Node::Leaf, is_urgent);
             self.overlay.publish(now, Node::Leaf, summary.flatten(), &mut self.overlay_effects);
             self.drain_overlay();
@@ -595,7 +617,8 @@ impl Peer {
         if !changed && !self.overlay.is_root() {
             return;
         }
-        let mut report = self.router.report(&self.overlay).filter(|_| self.overlay.hosts_router());
+        let mut report =
+            self.router.report(self.config.summaries, &self.overlay).filter(|_| self.overlay.hosts_router());
         if let Some(report) = &mut report {
             summary::set_can_wait(report, can_wait);
             if changed && !summary::is_same_offer(self.overlay.published(Node::Router), report) {
@@ -603,7 +626,7 @@ impl Peer {
             }
         }
         if self.overlay.is_root() {
-            let report = report.unwrap_or_else(|| self.executor.summary(now).flatten());
+            let report = report.unwrap_or_else(|| self.executor.summary(&self.io).flatten());
             let platform = Platform::of(&report, self.config.climbing).encode();
             self.overlay.publish_root(now, platform, &mut self.overlay_effects);
         }

@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::message::{Asker, Message};
 use crate::recent::Recent;
 use crate::split::{self, choose, split_among_idle, split_ranges, split_tasks};
-use crate::summary::{self, STRETCHES, Summary};
+use crate::summary::{self, STRETCHES, Summary, SummaryForm};
 
 /// Routers that a request may climb through; the next one keeps it. Twice the height of a tree of a million machines.
 pub(crate) const CLIMBED_MAX: u16 = 64;
@@ -170,23 +170,23 @@ impl Booked {
         Self { since, parts: Vec::new(), folded: None, flat: OnceCell::new() }
     }
 
-    fn add(&mut self, part: Part, report: &[u8]) {
+    fn add(&mut self, part: Part, form: SummaryForm, report: &[u8]) {
         if self.parts.len() == PARTS_MAX {
-            self.folded = Some(self.flat(report).to_vec());
+            self.folded = Some(self.flat(form, report).to_vec());
             self.parts.clear();
         }
         self.parts.push(part);
         self.flat = OnceCell::new();
     }
 
-    fn summary(&self, report: &[u8]) -> Summary {
-        let mut summary = read_summary(self.folded.as_deref().unwrap_or(report));
+    fn summary(&self, form: SummaryForm, report: &[u8]) -> Summary {
+        let mut summary = summary::read(form, self.folded.as_deref().unwrap_or(report));
         self.parts.iter().for_each(|part| summary.reserve(part.s_index, part.tasks, part.task_mops));
         summary
     }
 
-    fn flat(&self, report: &[u8]) -> &[u8] {
-        self.flat.get_or_init(|| self.summary(report).flatten())
+    fn flat(&self, form: SummaryForm, report: &[u8]) -> &[u8] {
+        self.flat.get_or_init(|| self.summary(form, report).flatten())
     }
 }
 
@@ -258,25 +258,29 @@ impl Router {
         self.urgent
     }
 
-    /// The summary of the whole subtree, in the flat form; `None` without a child.
-    pub(crate) fn report<'a>(&'a self, overlay: &'a Overlay) -> Option<Vec<u8>> {
+    /// The summary of the whole subtree, in the flat form; `None` without a child. All machines have summaries of this `form`.
+    pub(crate) fn report<'a>(&'a self, form: SummaryForm, overlay: &'a Overlay) -> Option<Vec<u8>> {
         let flat = |(booked, report): (Option<&'a Booked>, Cow<'a, [u8]>)| match booked {
-            Some(booked) => Cow::Borrowed(booked.flat(&report)),
+            Some(booked) => Cow::Borrowed(booked.flat(form, &report)),
             None => report,
         };
-        let children: Vec<Cow<'a, [u8]>> = self.children(overlay).map(flat).collect();
+        let children: Vec<Cow<'a, [u8]>> = self.children(form, overlay).map(flat).collect();
         let children: Vec<&[u8]> = children.iter().map(|report| &**report).collect();
-        (!children.is_empty()).then(|| summary::report(&children))
+        (!children.is_empty()).then(|| summary::report(form, &children))
     }
 
     /// The children's reports, and what is to be taken off each. One of a router that is left out has only the waits below it,
     /// for which machines may ask, and offers nothing.
-    fn children<'a>(&'a self, overlay: &'a Overlay) -> impl Iterator<Item = (Option<&'a Booked>, Cow<'a, [u8]>)> {
+    fn children<'a>(
+        &'a self,
+        form: SummaryForm,
+        overlay: &'a Overlay,
+    ) -> impl Iterator<Item = (Option<&'a Booked>, Cow<'a, [u8]>)> {
         let both = self.slots.iter().zip(overlay.children());
-        both.filter_map(|(slot, child)| {
+        both.filter_map(move |(slot, child)| {
             let child = child?;
             if self.leaves_out(child.contact.peer, child.node) {
-                let waits = read_summary(child.payload).without_offers().flatten();
+                let waits = summary::read(form, child.payload).without_offers().flatten();
                 return Some((None, Cow::Owned(waits)));
             }
             Some((slot.as_ref().and_then(|slot| slot.booked.as_ref()), Cow::Borrowed(child.payload)))
@@ -330,11 +334,12 @@ impl Router {
             Origin::Below { up } => (true, up),
         };
         let parent = up.filter(|_| request.climbed < CLIMBED_MAX);
+        let form = config.summaries;
         let read = |(booked, report): (Option<&Booked>, Cow<'_, [u8]>)| match booked {
-            Some(booked) => booked.summary(&report),
-            None => read_summary(&report),
+            Some(booked) => booked.summary(form, &report),
+            None => summary::read(form, &report),
         };
-        let summaries: Vec<Summary> = self.children(overlay).map(read).collect();
+        let summaries: Vec<Summary> = self.children(form, overlay).map(read).collect();
         let children: Vec<&Summary> = summaries.iter().collect();
         let numbers = split::Demand {
             tasks: request.ranges.len(),
@@ -359,7 +364,7 @@ impl Router {
         // Only a request from below is news above: the router above has taken off its own.
         self.changed |= climbing;
         self.urgent |= climbing;
-        self.place(request, &parts, decision.s_index, overlay, now)
+        self.place(request, &parts, decision.s_index, form, overlay, now)
     }
 
     /// Sends each child its part, and takes that off the child's report.
@@ -368,6 +373,7 @@ impl Router {
         request: Request,
         parts: &[u64],
         s_index: Option<usize>,
+        form: SummaryForm,
         overlay: &Overlay,
         now: Time,
     ) -> Vec<(Contact, Message)> {
@@ -383,16 +389,11 @@ impl Router {
             }
             if let Some(s_index) = s_index {
                 let part = Part { s_index, tasks: ranges.len(), task_mops: request.bag.task_mops };
-                slot.booked.get_or_insert_with(|| Booked::new(now)).add(part, child.payload);
+                slot.booked.get_or_insert_with(|| Booked::new(now)).add(part, form, child.payload);
             }
             let request = request.part(ranges, side);
             sent.push((child.contact.clone(), Message::Request { request, node: child.node, climbing: false }));
         }
         sent
     }
-}
-
-/// A child's summary; an unavailable one if the report is missing or malformed.
-fn read_summary(flat: &[u8]) -> Summary {
-    Summary::of_flat(flat).unwrap_or_else(Summary::unavailable)
 }

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use crate::ranges::IntervalSet;
-use crate::summary::{Idle, STRETCHES, Summary, soonest};
+use crate::summary::{Idle, STRETCH_COUNT, STRETCHES, Summary, SummaryForm, soonest};
 
 /// Splits `n` tasks among children in proportion to each child's availability at the chosen stretch (paper §6). No child gets
 /// more than that while another has room left; the largest remainders get one more, ties to the first.
@@ -69,16 +69,23 @@ fn distribute(n: u64, weights: &[u64]) -> Vec<u64> {
 }
 
 /// Splits a request's tasks among children by their availability at the chosen stretch (`proportional_split`); where
-/// `s_index` is `None` no child has any.
+/// `s_index` is `None` no child has any. With the paper's summaries in proportion to their availability whatever their sum (§6).
 pub fn split_tasks(children: &[&Summary], request: &Demand, s_index: Option<usize>) -> Vec<u64> {
     let available = |child: &&Summary| {
         let Demand { task_mops, application_size_mops, age_s, .. } = *request;
         s_index.map_or(0, |s_index| child.tasks(s_index, age_s, application_size_mops, task_mops))
     };
     let available: Vec<u64> = children.iter().map(available).collect();
+    if is_papers(children) && available.iter().any(|&tasks| tasks > 0) {
+        return distribute(request.tasks, &available);
+    }
     let speeds_mops: Vec<f64> = children.iter().map(|child| child.speed_mops).collect();
     let leaves: Vec<u64> = children.iter().map(|child| child.leaves).collect();
     proportional_split(request.tasks, &available, &speeds_mops, &leaves)
+}
+
+fn is_papers(children: &[&Summary]) -> bool {
+    children.first().is_some_and(|child| child.form == SummaryForm::Paper)
 }
 
 /// Splits a request's tasks among children so that all end soonest on idle slots (ours, docs/adr/0021), since cells do not
@@ -138,10 +145,14 @@ pub struct Decision {
 /// `accepts_always` (at the root, or for a request from above) any S is good enough.
 ///
 /// S is a sample, up to a factor 1.5 above the smallest sufficient stretch; with the paper's rule and a bound below 1.5
-/// nearly all requests climb, and all do while any machine is idle, since S_min is then 0.
+/// nearly all requests climb, and all do while any machine is idle, since S_min is then 0. With the paper's summaries S is the largest
+/// sample where none suffices, as Algorithm 4 has it.
 pub fn choose(children: &[&Summary], request: &Demand, bound: f64, reference: f64, accepts_always: bool) -> Decision {
     let Demand { tasks, task_mops, application_size_mops, age_s } = *request;
-    let s_index = Summary::smallest_stretch(children, tasks, age_s, application_size_mops, task_mops);
+    let mut s_index = Summary::smallest_stretch(children, tasks, age_s, application_size_mops, task_mops);
+    if is_papers(children) {
+        s_index = s_index.or(Some(STRETCH_COUNT - 1));
+    }
     let bounded = s_index.is_some_and(|index| STRETCHES[index] <= bound * reference);
     Decision { s_index, good_enough: accepts_always || bounded }
 }

@@ -1,13 +1,14 @@
 //! The availability summary: how many tasks a subtree can take, in four dimensions (paper §5.2), and a router's operations
 //! on it: adding (§5.2), booking tasks that it has just sent (§5.3), looking up the smallest stretch (Algorithm 4).
 //!
-//! The paper samples n(S, r, w, a). Ours differs in this:
+//! The paper samples n(S, r, w, a). Simulations can have that matrix ([`SummaryForm::Paper`], `papers`; docs/adr/0039), by the same
+//! code but for what its samples are. Ours differs in this:
 //!
 //! - The second coordinate is the horizon T = S·w − g, g the age: at fixed S the availability depends on (r, w)
 //!   only through the deadline, which lies T from now.
 //! - All grids are absolute, so that any two summaries can be added: S in steps of 1.5 ([`STRETCHES`]), T in steps
 //!   of 2 ([`HORIZONS_S`]), a in steps of 4 ([`TASK_SIZES_MOPS`]).
-//! - One release time, the moment of the report ([`AGES`] = 1; the paper found one value best). A cell stays a
+//! - One release time, the moment of the report (the paper found one value best, and takes one ahead). A cell stays a
 //!   lower bound as time passes, while the leaf serves its queue in the order of deadlines at that stretch; it
 //!   serves in the order at its own maximum stretch, which differs where bags have changed places between the two.
 //! - S is kept sparsely: rows (T × a), each with the index of the stretch from which it holds. Below the first row no task can be
@@ -31,6 +32,7 @@ mod grid;
 mod idle;
 mod limits;
 mod matrix;
+mod papers;
 mod scale;
 mod scaled;
 mod sums;
@@ -38,13 +40,15 @@ mod sums;
 mod tests;
 
 pub use encoding::{DecodeError, ENCODED_BYTES_MAX};
-pub(crate) use flat::{can_wait, is_same_offer, set_can_wait};
-pub use flat::{longest_wait_s, maximum_stretch, pack, report, unpack};
+pub(crate) use flat::{can_wait, is_same_offer, read, set_can_wait};
+pub use flat::{longest_wait_s, maximum_stretch, pack, report, unpack, unpack_papers};
 pub use grid::{
-    AGES, HORIZON_COUNT, HORIZONS_S, STRETCH_COUNT, STRETCHES, TASK_SIZE_COUNT, TASK_SIZES_MOPS, stretch_at_least,
+    HORIZON_COUNT, HORIZONS_S, PAPERS_APPLICATION_SIZES_MOPS, PAPERS_STRETCH_COUNT, PAPERS_TASK_SIZES_MOPS,
+    STRETCH_COUNT, STRETCHES, SummaryForm, TASK_SIZE_COUNT, TASK_SIZES_MOPS, stretch_at_least,
 };
 pub use idle::Idle;
 pub(crate) use idle::soonest;
 pub use limits::{CELL_MAX, LEAVES_MAX, SPEED_STEP_MOPS, SPEED_SUM_MOPS_MAX};
+pub(crate) use papers::release_in;
 pub use scale::wait_s;
 pub use sums::Summary;

@@ -549,7 +549,10 @@ impl Host {
             4 => {
                 if let Some(task) = self.fetches.pop_front() {
                     let checkpoint = source.checkpoints().into_values().flatten().next();
-                    self.give(Event::Fetched { task, here: source.flag(), checkpoint });
+                    let end = source.byte();
+                    let put_off = end & 3 == 1;
+                    let fetched = Event::Fetched { task, here: end.is_multiple_of(2), checkpoint };
+                    self.give(if put_off { Event::FetchPutOff { task } } else { fetched });
                 }
             }
             5 => {

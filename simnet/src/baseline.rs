@@ -8,10 +8,13 @@
 //! its running tasks, and of a task that continues there only the work after its last checkpoint; all waiting tasks are
 //! at the centre.
 //!
-//! - [`Policy::MinCent`] is the paper's: at every arrival the smallest maximum stretch over all bags, then the
+//! - [`Policy::MIN_CENT`] is the paper's: at every arrival the smallest maximum stretch over all bags, then the
 //!   earliest deadline at that stretch first; without preemption.
-//! - [`Policy::Fcfs`] serves bags in the order of their arrival.
-//! - [`Policy::MinCentPlus`] is MinCent with idlewood's freedoms, the effective size and preemption by freezing.
+//! - [`Policy::FCFS`] serves bags in the order of their arrival, [`Policy::smallest_first`] in that of their sizes.
+//! - [`Policy::min_cent_plus`] is MinCent with idlewood's freedoms, the effective size and preemption by freezing.
+//! - [`Policy::min_cent_replanning`] and [`Policy::min_cent_plus_replanning`] order anew at every change of the grid, and let a task
+//!   wait for a faster slot where it ends earlier there; [`Policy::judged`] does so for the very measure that is judged.
+//! - [`clairvoyant`] is the best schedule found by a centre that knows all bags to come.
 //! - [`speed_split`] knows nothing but the speeds of machines: on a load where it is good, no scheduler can show anything.
 //! - [`offline_bound`] is the smallest maximum stretch of a clairvoyant preemptive schedule on one machine with the
 //!   speed of all.
@@ -20,14 +23,18 @@
 //! that run several times, and tasks that have to be measured.
 
 mod central;
+mod clairvoyant;
 mod instance;
 mod offline;
 mod plan;
+mod policy;
 mod split;
 
-pub use central::{Policy, schedule};
+pub use central::schedule;
+pub use clairvoyant::clairvoyant;
 pub use instance::{Instance, Machine, Measure, Session};
 pub use offline::offline_bound;
+pub use policy::Policy;
 pub use split::speed_split;
 
 use crate::scenario::Scenario;

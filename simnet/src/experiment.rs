@@ -1,5 +1,5 @@
 //! The papers' experiments as commands: `simnet reproduce fairness`, `updates`, `table1`, `bound`, `scale`, `desktops`,
-//! `submitters`.
+//! `submitters`, `loads`.
 //!
 //! An experiment is a list of cases, each run with every seed. A case with a seed is a job: the simulation, then the
 //! centralised schedulers and the offline bound on the same machines, bags and failures. Jobs run on several threads
@@ -17,7 +17,9 @@ mod program;
 mod progress;
 mod published;
 mod refresh;
+mod rivals;
 mod statistic;
+mod stretches;
 mod summary;
 mod table;
 mod updates;

@@ -1,7 +1,7 @@
 //! `simnet reproduce` for the papers' experiments, and `simnet report`: arguments, progress, output.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use idlewood_simnet::experiment::{Experiment, LABELS, Plan, PlanProgress};
+use idlewood_simnet::log::Log;
 use idlewood_simnet::page;
 use serde_json::Value;
 
@@ -76,7 +77,11 @@ pub(crate) fn unknown(arguments: &[String]) -> ExitCode {
 }
 
 /// `simnet reproduce NAME`.
-pub(crate) fn reproduce(experiment: Experiment, arguments: ExperimentArguments) -> ExitCode {
+pub(crate) fn reproduce(experiment: Experiment, arguments: ExperimentArguments, log: Option<&Path>) -> ExitCode {
+    let log = match log.map(Log::read).transpose() {
+        Ok(log) => log,
+        Err(sentence) => return fail(&sentence, 2),
+    };
     let ExperimentArguments { nodes, seed, seeds, bags, out, only, threads, output } = arguments;
     let plan = Plan {
         experiment,
@@ -84,6 +89,7 @@ pub(crate) fn reproduce(experiment: Experiment, arguments: ExperimentArguments) 
         seed,
         seeds: seeds.unwrap_or_else(|| experiment.default_seeds()),
         bags,
+        log,
         only,
         out: out.unwrap_or_else(|| PathBuf::from(format!("reproduce-{}", experiment.name()))),
         threads,
@@ -166,15 +172,20 @@ fn fail(sentence: &str, code: u8) -> ExitCode {
 /// The main results; the rest is in the files.
 fn text(plan: &Plan, summary: &Value) -> String {
     let mut text = format!("{}\ncommit {}; files in {}\n", plan.command(), Plan::commit(), plan.out.display());
-    const SHOWN: [&str; 18] = [
+    const SHOWN: [&str; 23] = [
         "ratio_mincent",
         "ratio_mincent_plus",
         "ratio_mincent_submitters",
         "ratio_mincent_plus_submitters",
         "ratio_fcfs",
+        "ratio_best_rival",
         "ratio_speed_split",
+        "ratio_smallest_first",
+        "ratio_judged",
+        "ratio_clairvoyant",
         "ratio_offline",
         "share_of_the_way",
+        "share_of_the_possible_way",
         "user_stretch_by_honest",
         "user_small_stretch_by_honest",
         "others_stretch_by_honest",

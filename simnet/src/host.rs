@@ -5,16 +5,19 @@
 //! agree. A host holds no state of other machines, and draws random numbers from streams of its own only.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use idlewood_machine::policy::OwnerSettings;
 use idlewood_machine::{Effect, Event, FetchId, JobId, Machine};
-use idlewood_overlay::{Contact, GridId, PeerId, Time, WallTime};
+use idlewood_overlay::{Contact, GridId, Nonce, PeerId, Time, WallTime};
 use idlewood_scheduler::{BagId, DeclineReason, Peer, TaskId};
 use rand::RngExt;
 
+use crate::answers::Answers;
 use crate::churn::{Churn, Owner};
 use crate::condition::{Condition, Pause};
 use crate::event_queue::{HostIndex, Key};
+use crate::fetching::Fetching;
 use crate::link::Link;
 use crate::random::{SmallStream, digest, happens};
 use crate::scenario::{BadRouting, Scenario};
@@ -27,6 +30,10 @@ pub(crate) const EPOCH: WallTime = WallTime(1_767_225_600_000_000);
 /// Most events of one machine at one instant; more are a live-lock. The writes of a flush become durable at one
 /// instant, and may be several for each of very many machines.
 const EVENTS_AT_ONE_INSTANT_MAX: u32 = 1_000_000;
+
+/// How often an agent keeps who its neighbours are, and how many of them it takes from its file (`agent/src/node/neighbours.rs`).
+const NEIGHBOURS_INTERVAL: Duration = Duration::from_secs(5);
+const NEIGHBOURS_MAX: usize = 16;
 
 /// How a try of a task ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,10 +67,17 @@ pub(crate) struct Host {
     /// Draws which fetches of outputs fail.
     fetch_rng: SmallStream,
     pub(crate) link: Link,
+    /// Answers to messages that have not left.
+    pub(crate) answers: Answers,
     pub(crate) store: Store,
+    pub(crate) fetching: Fetching,
     /// Fetches of outputs that are under way to this machine.
     pub(crate) fetches: BTreeSet<FetchId>,
     pub(crate) condition: Condition,
+    /// Whom the machine's user has named at its first start.
+    pub(crate) named: Vec<Contact>,
+    /// The neighbours of the last run, and when they were kept.
+    neighbours: (Vec<Contact>, Time),
     /// None while the machine is down.
     machine: Option<Machine>,
     /// Number of its starts. An occurrence that was planned in an earlier life is void.
@@ -110,9 +124,13 @@ impl Host {
             ending_rng: SmallStream::new(scenario.seed, "ending", number),
             fetch_rng: SmallStream::new(scenario.seed, "fetch", number),
             link: Link::new(bandwidths_bytes_s(scenario, index), scenario.first_arrival()),
+            answers: Answers::default(),
             store: Store::default(),
+            fetching: Fetching::default(),
             fetches: BTreeSet::new(),
             condition: Condition::default(),
+            named: Vec::new(),
+            neighbours: (Vec::new(), Time::ZERO),
             machine: None,
             life: 0,
             crashes: 0,
@@ -141,10 +159,36 @@ impl Host {
         self.is_up() && self.life == life
     }
 
-    /// The machine's contact, as far as a stranger knows it. The number of the machine stands for its address: nothing
-    /// dials it, but messages have an address in them, as in the agent.
+    /// The machine's contact, as far as a stranger knows it. Nothing dials its address, but messages have one in them, of the length
+    /// of an agent's.
     pub(crate) fn contact(&self) -> Contact {
-        Contact { peer: self.id, incarnation: 0, address: self.index.to_string().into(), nonce: None }
+        Contact { peer: self.id, incarnation: 0, address: address(self.index).into(), nonce: None }
+    }
+
+    /// The nonce in the machine's certificate, which whoever is connected to it knows.
+    pub(crate) fn nonce(&self) -> Nonce {
+        nonce(self.seed, self.index)
+    }
+
+    /// Whom the machine joins through when it starts: those that its user has named, and its neighbours of the last run.
+    pub(crate) fn known(&self) -> Vec<Contact> {
+        self.named.iter().chain(&self.neighbours.0).cloned().collect()
+    }
+
+    /// Keeps the neighbours on the disk, now and then; none are no reason to forget those of before.
+    fn keep_neighbours(&mut self, now: Time) {
+        if now.since(self.neighbours.1) < NEIGHBOURS_INTERVAL {
+            return;
+        }
+        let Some(machine) = &self.machine else { return };
+        let neighbours = machine.peer().overlay_view().neighbours().take(NEIGHBOURS_MAX);
+        // What a file says of them: who they are and where.
+        let kept: Vec<Contact> =
+            neighbours.map(|contact| Contact { incarnation: 0, nonce: None, ..contact.clone() }).collect();
+        self.neighbours.1 = now;
+        if !kept.is_empty() {
+            self.neighbours.0 = kept;
+        }
     }
 
     /// What the machine's wall clock shows.
@@ -164,7 +208,7 @@ impl Host {
         let wall_now = self.wall(now);
         let incarnation = u64::try_from(wall_now.0 / 1000).unwrap_or(0).max(self.incarnation + 1);
         self.incarnation = incarnation;
-        let me = Contact { incarnation, ..self.contact() };
+        let me = Contact { incarnation, nonce: Some(Box::new(self.nonce())), ..self.contact() };
         let seed = digest(scenario.seed, "peer", u64::from(self.index) << 32 | u64::from(self.life));
         let mut seed_bytes = [0; 8];
         seed_bytes.copy_from_slice(&seed[..8]);
@@ -199,11 +243,13 @@ impl Host {
     fn go_down(&mut self, queue_lost: bool, now: Time) {
         self.machine = None;
         self.condition.pause = None;
+        self.answers.clear();
         self.store.lose_pending();
         self.workers.go_down(queue_lost, now);
         if queue_lost {
             self.store.lose_queue();
         }
+        self.fetching.go_down();
         self.fetches.clear();
         self.preparing.clear();
         self.wake = None;
@@ -225,6 +271,7 @@ impl Host {
             machine.handle(here, event, effects);
             machine.end_turn(effects);
         }
+        self.keep_neighbours(now);
     }
 
     /// Plans a wake if the machine has to be woken, and no pending wake is early enough; returns the time of the new
@@ -327,10 +374,24 @@ fn declines_percent(scenario: &Scenario, number: u64) -> f64 {
 }
 
 /// The identity of a machine: its number, and 28 bytes that differ from seed to seed.
-fn peer_id(seed: u64, index: HostIndex) -> PeerId {
+pub(crate) fn peer_id(seed: u64, index: HostIndex) -> PeerId {
     let mut id = digest(seed, "identity", u64::from(index));
     id[..4].copy_from_slice(&index.to_be_bytes());
     PeerId(id)
+}
+
+/// The address of a machine: one of those that no host of the Internet has (RFC 6598), with the port that an agent is given.
+fn address(index: HostIndex) -> String {
+    let [_, high, middle, low] = index.to_be_bytes();
+    format!("/ip4/100.{}.{middle}.{low}/tcp/4001", 64 + high)
+}
+
+/// The nonce in the certificate of a machine.
+pub(crate) fn nonce(seed: u64, index: HostIndex) -> Nonce {
+    let mut nonce = Nonce::default();
+    let length = nonce.len();
+    nonce.copy_from_slice(&digest(seed, "nonce", u64::from(index))[..length]);
+    nonce
 }
 
 /// The number of the machine that has this identity, if the simulation has that machine.
@@ -341,6 +402,20 @@ pub(crate) fn host_index(id: PeerId) -> HostIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The longest and the shortest of a million machines; an agent's is `/ip4/203.0.113.7/tcp/4001`.
+    #[test]
+    fn addresses_and_nonces_are_as_long_as_an_agent_s() {
+        assert_eq!(address(0), "/ip4/100.64.0.0/tcp/4001");
+        assert_eq!(address(999_999), "/ip4/100.79.66.63/tcp/4001");
+        assert_ne!(nonce(5, 1), nonce(5, 2));
+        let host = Host::new(&Scenario::default(), 7);
+        let sent = |contact: Contact| crate::size::size_of(&idlewood_overlay::Body::Hint(vec![contact.into()])).bytes;
+        let bare = Contact { address: "7".into(), ..host.contact() };
+        let whole = Contact { nonce: Some(Box::new(host.nonce())), ..host.contact() };
+        // The text is 25 bytes, whose length takes one more; the nonce is 16, whose length takes one, too.
+        assert_eq!(sent(whole) - sent(bare), 24 - 1 + 1 + 17);
+    }
 
     #[test]
     fn identities_tell_their_number() {

@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answers;
 pub mod availability;
 pub mod baseline;
 pub mod churn;
@@ -24,6 +25,7 @@ pub mod distribution;
 pub mod eval;
 pub mod event_queue;
 pub mod experiment;
+mod fetching;
 pub mod figure;
 mod host;
 pub mod input;

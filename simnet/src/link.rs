@@ -9,8 +9,8 @@
 //! Outputs of tasks are data. They also go one after another, but messages precede them: a message never waits for
 //! data, and data on an uplink is delayed by all messages sent meanwhile. So a large output cannot silence a machine,
 //! nor can it in the agent, whose streams share a connection. Left out: the part of a downlink that messages take while
-//! data arrives, and retransmissions below the messages: sizes are those of messages, plus `overhead_bytes` each if a
-//! scenario sets them.
+//! data arrives, and retransmissions below the messages: sizes are those of messages, plus what a scenario says that the transport adds
+//! (`overhead_bytes`, `answer_bytes`).
 
 use std::time::Duration;
 

@@ -3,12 +3,13 @@
 //! A line is a job of 18 numbers (<https://www.cs.huji.ac.il/labs/parallel/workload/swf.html>), a comment begins with a
 //! semicolon. Used are the 2nd (submission, seconds), the 4th (run time, seconds), the 5th (processors) and the 12th
 //! (user). Jobs that a user submits at most 120 s after the one before are one bag, as in `docs/design/defaults.md`; a job of
-//! an unknown user (-1) is a bag by itself. Fractions are rounded up.
+//! an unknown user (-1) is a bag by itself, and nobody's. Fractions are rounded up.
 //! A job on k processors counts as k tasks of its run time: a job that needs its processors together is not a bag, but
 //! there is no better log among the data. Left out: jobs that never ran, waiting times, dependencies.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::input::{self, Malformed, malformed};
@@ -23,6 +24,25 @@ const FIELDS: usize = 18;
 const PROCESSORS_MAX: i64 = 1 << 20;
 /// Most tasks of a log: 400 MB of memory.
 const TASKS_MAX: usize = 100_000_000;
+
+/// A log that was read.
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// Its file.
+    pub path: PathBuf,
+    /// Its bags, in the order of their arrival.
+    pub bags: Arc<Vec<ObservedBag>>,
+}
+
+impl Log {
+    /// Reads a log, plain or compressed by gzip.
+    ///
+    /// # Errors
+    /// A sentence with the file, the line where there is one, and what is expected there.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        Ok(Self { path: path.to_owned(), bags: Arc::new(read(path)?) })
+    }
+}
 
 /// The bags of a log in a file, plain or compressed by gzip, in the order of their arrival.
 ///
@@ -73,6 +93,7 @@ pub fn parse(text: &str) -> Result<Vec<ObservedBag>, Malformed> {
     let mut bags: Vec<(u64, ObservedBag)> = Vec::new();
     // By user: the bag, and when its last job was submitted.
     let mut open: BTreeMap<i64, (usize, u64)> = BTreeMap::new();
+    let mut users: BTreeMap<i64, u32> = BTreeMap::new();
     for (submitted, user, tasks) in jobs {
         match open.get_mut(&user).filter(|_| user >= 0) {
             Some((bag, last)) if submitted - *last <= GAP => {
@@ -81,8 +102,9 @@ pub fn parse(text: &str) -> Result<Vec<ObservedBag>, Malformed> {
             }
             _ => {
                 open.insert(user, (bags.len(), submitted));
-                let (arrival, outputs_bytes) = (Duration::ZERO, Vec::new());
-                bags.push((submitted, ObservedBag { arrival, tasks_s: tasks.collect(), outputs_bytes }));
+                let (arrival, outputs_bytes, users_len) = (Duration::ZERO, Vec::new(), users.len() as u32);
+                let user = (user >= 0).then(|| *users.entry(user).or_insert(users_len));
+                bags.push((submitted, ObservedBag { arrival, tasks_s: tasks.collect(), outputs_bytes, user }));
             }
         }
     }
@@ -123,12 +145,12 @@ mod tests {
             &job(1_300, 1, 1, -1).replace(" 1 1 ", " 0.2 1 "),
         ];
         let bags = parse(&text.concat()).unwrap();
-        let bag = |arrival, tasks_s: &[f32]| {
+        let bag = |arrival, tasks_s: &[f32], user| {
             let (arrival, outputs_bytes) = (Duration::from_secs(arrival), Vec::new());
-            ObservedBag { arrival, tasks_s: tasks_s.into(), outputs_bytes }
+            ObservedBag { arrival, tasks_s: tasks_s.into(), outputs_bytes, user }
         };
-        let unknown = [bag(300, &[1.0]), bag(301, &[2.0])];
-        let known = [bag(0, &[60.0, 60.0, 90.0]), bag(50, &[30.0]), bag(241, &[10.0])];
+        let unknown = [bag(300, &[1.0], None), bag(301, &[2.0], None)];
+        let known = [bag(0, &[60.0, 60.0, 90.0], Some(0)), bag(50, &[30.0], Some(1)), bag(241, &[10.0], Some(0))];
         assert_eq!(bags, [&known[..], &unknown[..]].concat());
         assert_eq!(bags[0].mean_s(), 70.0);
     }

@@ -100,8 +100,20 @@ enum Reproduce {
     /// What a user gets by splitting bags or understating their work, and what an honest one with many bags pays for rules
     /// against that.
     Submitters(ExperimentArguments),
+    /// Loads that tell schedulers apart, for days: bags smaller and larger than the grid, machines that come and go, a log.
+    Loads(LoadsArguments),
     #[command(external_subcommand)]
     Unknown(Vec<String>),
+}
+
+#[derive(Args)]
+struct LoadsArguments {
+    #[command(flatten)]
+    common: ExperimentArguments,
+    /// A log in the Standard Workload Format, whose bags are submitted in further cases, those of a user from one machine;
+    /// from a place on that each seed draws.
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -171,9 +183,12 @@ fn reproduce(experiment: Reproduce) -> ExitCode {
         Reproduce::Bound(arguments) => (PaperExperiment::Bound, arguments),
         Reproduce::Scale(arguments) => (PaperExperiment::Scale, arguments),
         Reproduce::Desktops(arguments) => (PaperExperiment::Desktops, arguments),
+        Reproduce::Loads(LoadsArguments { common, log }) => {
+            return experiment_command::reproduce(PaperExperiment::Loads, common, log.as_deref());
+        }
         Reproduce::Submitters(arguments) => (PaperExperiment::Submitters, arguments),
     };
-    experiment_command::reproduce(experiment, arguments)
+    experiment_command::reproduce(experiment, arguments, None)
 }
 
 /// `simnet swarm`.

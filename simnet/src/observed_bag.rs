@@ -11,6 +11,8 @@ pub struct ObservedBag {
     pub tasks_s: Vec<f32>,
     /// Output size of each task; empty if unknown.
     pub outputs_bytes: Vec<u64>,
+    /// Whose it was: users are counted from 0 in the order of their first bags; none if unknown.
+    pub user: Option<u32>,
 }
 
 impl ObservedBag {

@@ -212,7 +212,7 @@ mod tests {
 
     fn bag(id: BagId, tasks: u64) -> Bag {
         let (arrival, task_mops) = (Time::ZERO, 4.0);
-        Bag { id, arrival, tasks, task_mops, declared_mops: task_mops, is_users: false, whole: 0, first: 0 }
+        Bag { id, arrival, tasks, task_mops, declared_mops: task_mops, seat: None, whole: 0, first: 0 }
     }
 
     #[test]

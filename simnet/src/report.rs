@@ -201,14 +201,20 @@ pub struct Report {
     pub messages_lost: u64,
     /// Messages that reached a machine that was down, each copy.
     pub messages_in_vain: u64,
-    /// Encoded size of all messages sent.
+    /// Bytes of all messages sent, with what they and their answers take on links beside their own.
     pub bytes: u64,
     /// Bytes sent per machine (up or down) and simulated second.
     pub bytes_per_node_s: f64,
     /// Messages sent, by kind.
     pub messages_by_kind: BTreeMap<&'static str, MessageCount>,
+    /// Answers to messages, without the messages that they carry.
+    pub answers: MessageCount,
     /// Outputs of tasks that were sent.
     pub outputs: MessageCount,
+    /// Files of bags that were sent: what submitters signed, manifests, programs, inputs.
+    pub files: MessageCount,
+    /// Requests for pieces of either that were answered as busy.
+    pub refusals: u64,
     /// How busy links were: those of all machines, then by the depth of their routers.
     pub links: Vec<LinkUse>,
     /// Requests by the depth of the router that first split them; 0 is the root, and [`u32::MAX`] a router that does
@@ -294,7 +300,10 @@ impl fmt::Display for Report {
         for (kind, MessageCount { count, bytes }) in &self.messages_by_kind {
             line(&format!("  {kind}"), format!("{count} messages, {bytes} bytes"))?;
         }
+        line("  answers", format!("{} answers, {} bytes", self.answers.count, self.answers.bytes))?;
         line("outputs", format!("{} sent, {} bytes", self.outputs.count, self.outputs.bytes))?;
+        let MessageCount { count, bytes } = self.files;
+        line("files", format!("{count} sent, {bytes} bytes; {} times busy", self.refusals))?;
         for of in &self.links {
             let name = of.depth.map_or("use of links".to_owned(), |depth| format!("  router at depth {depth}"));
             let say = |of: &TrafficUse| {
@@ -319,7 +328,7 @@ mod tests {
 
     fn bag(number: u8) -> Bag {
         let (id, arrival) = (BagId([number; 32]), Time::ZERO);
-        Bag { id, arrival, tasks: 3, task_mops: 4.0, declared_mops: 4.0, is_users: false, whole: 0, first: 0 }
+        Bag { id, arrival, tasks: 3, task_mops: 4.0, declared_mops: 4.0, seat: None, whole: 0, first: 0 }
     }
 
     /// Two bags of three tasks, each with one task done, and one that no machine accepted.

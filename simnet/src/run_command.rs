@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use idlewood_scheduler::PerSubmitter;
 use idlewood_simnet::experiment::compare;
 use idlewood_simnet::overlay::Wire;
-use idlewood_simnet::scenario::{DEFAULTS, papers_scheme, parse_duration};
+use idlewood_simnet::scenario::{DEFAULTS, papers_links, papers_scheme, parse_duration};
 use idlewood_simnet::{Cost, Execution, Meter, Report, Scenario, Simulation, baseline};
 
 use crate::experiment_command::{INTERRUPTED, interruption};
@@ -73,8 +73,8 @@ pub(crate) struct RunArguments {
     /// Deadlines follow from the paper's application size w = n·a instead of the effective one.
     #[arg(long)]
     paper_size: bool,
-    /// The paper's scheme: --no-preemption, --paper-size, each bag by itself, and no redistribution, levelling, idle
-    /// slots or patience.
+    /// The paper's scheme: --no-preemption, --paper-size, its availability summaries and 10 kB/s of them for each child, each bag by itself,
+    /// and no redistribution, levelling, idle slots or patience; and its links, which carry messages without frames.
     #[arg(long)]
     paper: bool,
     /// Simulated time after which the simulation ends even if bags are unfinished [default: 30d].
@@ -175,6 +175,7 @@ impl RunArguments {
         scenario.peer.effective_size &= !self.paper_size;
         if self.paper {
             papers_scheme(&mut scenario.peer);
+            papers_links(&mut scenario);
         }
         Ok(scenario)
     }

@@ -6,7 +6,9 @@
 //! values. If the shortest latency is almost nothing, windows are too short to pay for threads: then one thread runs
 //! all shards.
 
+mod counts;
 mod deed;
+mod fetching;
 mod history;
 mod messages;
 mod observed;
@@ -23,27 +25,28 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idlewood_overlay::{GridId, Node, Time};
+use idlewood_overlay::{Contact, GridId, Node, Time};
 use idlewood_scheduler::{MESSAGE_KINDS, Submission};
 
+use self::counts::Counts;
 pub use self::deed::Deed;
 use self::history::History;
 use self::pool::Pool;
-use self::shard::{Counts, Shard};
+use self::shard::Shard;
 use self::surroundings::Surroundings;
 use self::world::{Act, World};
 use crate::condition::Pause;
 use crate::event_queue::HostIndex;
-use crate::host::Host;
+use crate::host::{Host, peer_id};
 use crate::network::Network;
 use crate::overlay::Wire;
 use crate::random::{SmallStream, digest};
 use crate::record::{BagRecord, Record};
 use crate::report::{LinkUse, MessageCount, Report};
 use crate::scenario::Scenario;
-use crate::workload::{self, USER};
+use crate::workload;
 
-/// Contacts of a machine that starts, as an agent has some from its user and its last run.
+/// Contacts that a machine's user names at its first start, as far as others are up.
 const CONTACTS: usize = 3;
 /// A submission that no machine accepted, or whose machine crashed first, is tried again after so long.
 const SUBMIT_RETRY: Duration = Duration::from_secs(1);
@@ -116,12 +119,13 @@ impl Simulation {
         let around = Surroundings {
             network: Network::of(&scenario),
             wire: execution.wire,
+            peer_ids: (0..scenario.nodes).map(|host| peer_id(scenario.seed, host)).collect(),
             bags: bags.iter().enumerate().map(|(number, bag)| (bag.id, (number, bag.clone()))).collect(),
             scenario,
         };
         let Scenario { nodes, seed, .. } = around.scenario;
-        let desks = if around.scenario.steady() > 0 { around.scenario.steady() } else { nodes };
-        let mut world = World::new(nodes, desks, SmallStream::new(seed, "submitter", 0), Record::new(Vec::new()));
+        let mut world =
+            World::new(nodes, around.scenario.seats(), SmallStream::new(seed, "submitter", 0), Record::new(Vec::new()));
         for (host, at) in workload::starts(&around.scenario) {
             world.plan(at, Act::Start(host));
         }
@@ -287,19 +291,28 @@ impl Simulation {
 
     fn start(&mut self, host: HostIndex) {
         let (now, around) = (self.now, Arc::clone(&self.around));
-        let mut rng = self.host(host).contact_rng.clone();
-        let contacts: Vec<_> = (0..CONTACTS).filter_map(|_| self.world.somebody(&mut rng)).collect();
-        let contacts = contacts.into_iter().map(|contact| self.host(contact).contact()).collect();
+        let contacts = self.contacts(host);
         self.world.started(host);
         if let Some(history) = &mut self.world.history {
             history.note(now, "up", host, None, None);
         }
-        let shard = self.shard_of(host);
-        shard.host_mut(host).contact_rng = rng;
-        shard.start(host, contacts, now, &around);
+        self.shard_of(host).start(host, contacts, now, &around);
     }
 
-    /// A user submits a bag at a random machine that is up, and checks a moment later whether it was accepted.
+    /// Through whom a machine joins that starts. Whom its user has named it knows for good; where that is nobody yet, since nobody was
+    /// up, they are named now.
+    fn contacts(&mut self, host: HostIndex) -> Vec<Contact> {
+        if self.host(host).known().is_empty() {
+            let mut rng = self.host(host).contact_rng.clone();
+            let drawn: Vec<_> = (0..CONTACTS).filter_map(|_| self.world.somebody(&mut rng)).collect();
+            let named = drawn.into_iter().map(|contact| self.host(contact).contact()).collect();
+            let machine = self.shard_of(host).host_mut(host);
+            (machine.contact_rng, machine.named) = (rng, named);
+        }
+        self.host(host).known()
+    }
+
+    /// A user submits a bag at its machine, or at a random one that is up, and checks a moment later whether it was accepted.
     fn submit(&mut self, number: usize) {
         let bag = &self.world.record.bags()[number];
         if bag.accepted.is_some() {
@@ -312,7 +325,7 @@ impl Simulation {
             retries_max: RETRIES_MAX,
             replication: self.around.scenario.replication(),
         };
-        let is_users = bag.bag.is_users;
+        let seat = bag.bag.seat;
         // The bag is with a machine that may still accept it, unless that machine has crashed.
         let pending = bag
             .submitted
@@ -321,13 +334,9 @@ impl Simulation {
         if pending {
             return;
         }
-        let given = self.around.scenario.given_bag(number).map(|given| given.submitter);
-        let host = if let Some(given) = given {
-            Some(given).filter(|host| self.host(*host).is_up())
-        } else if is_users {
-            Some(USER).filter(|user| self.host(*user).is_up())
-        } else {
-            self.world.submitter()
+        let host = match seat {
+            Some(seat) => Some(seat).filter(|seat| self.host(*seat).is_up()),
+            None => self.world.submitter(),
         };
         let Some(host) = host else { return };
         if self.host(host).condition.pause.is_some() {
@@ -471,6 +480,7 @@ impl Simulation {
         self.shards.iter().for_each(|shard| counts.add(&shard.counts));
         let report = Report::of(&self.around.scenario, &self.world.record, self.now, |bag| self.is_over_for_good(bag));
         let messages: MessageCount = counts.messages.iter().copied().sum();
+        let bytes = messages.bytes + counts.answers.bytes;
         let executed_mops = self.hosts().map(|host| host.workers.ran(self.now).as_secs_f64() * host.speed_mops).sum();
         let sim_s = self.now.as_secs_f64();
         Report {
@@ -488,14 +498,17 @@ impl Simulation {
             messages: messages.count,
             messages_lost: counts.messages_lost,
             messages_in_vain: counts.messages_in_vain,
-            bytes: messages.bytes,
+            bytes,
             bytes_per_node_s: if sim_s > 0.0 {
-                messages.bytes as f64 / sim_s / f64::from(self.around.scenario.nodes)
+                bytes as f64 / sim_s / f64::from(self.around.scenario.nodes)
             } else {
                 0.0
             },
             messages_by_kind: MESSAGE_KINDS.into_iter().zip(counts.messages).filter(|(_, of)| of.count > 0).collect(),
+            answers: counts.answers,
             outputs: counts.outputs,
+            files: counts.files,
+            refusals: counts.refusals,
             decided: counts.decided,
             links: self.links(),
             events: counts.events,
@@ -552,5 +565,38 @@ impl Simulation {
             hasher.update(&host.trace.to_le_bytes());
         }
         hasher.finalize().to_hex().to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use idlewood_overlay::{PeerId, State};
+
+    use super::*;
+
+    /// A machine that was crashed comes back and joins through those that it had beside it, though whom its user named is not among
+    /// them and is down.
+    #[test]
+    fn a_machine_that_restarts_knows_its_neighbours_of_the_last_run() {
+        let scenario = Scenario { nodes: 30, bags: 0, horizon: Duration::from_secs(300), ..Scenario::default() };
+        let mut simulation = Simulation::new(scenario).expect("a valid scenario");
+        while simulation.now() < Time::ZERO + Duration::from_secs(60) && simulation.advance(None) {}
+        let last = 29;
+        let before = simulation.host(last).named.clone();
+        assert_eq!(before.len(), CONTACTS);
+        let beside: Vec<PeerId> =
+            simulation.peer(last).unwrap().overlay_view().neighbours().map(|contact| contact.peer).collect();
+        simulation.crash(last);
+        let known: Vec<PeerId> = simulation.contacts(last).iter().map(|contact| contact.peer).collect();
+        assert_eq!(known[..CONTACTS], before.iter().map(|contact| contact.peer).collect::<Vec<_>>()[..]);
+        assert_eq!(known[CONTACTS..], beside[..], "of the quiet grid, as it was five seconds ago");
+        // Whom its user named is gone for good.
+        simulation.shard_of(last).host_mut(last).named = Vec::new();
+        simulation.start(last);
+        let joined = |simulation: &Simulation| {
+            simulation.peer(last).is_some_and(|peer| peer.overlay_view().state() == State::Member)
+        };
+        while simulation.now() < Time::ZERO + Duration::from_secs(80) && simulation.advance(None) {}
+        assert!(joined(&simulation));
     }
 }

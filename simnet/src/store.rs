@@ -17,10 +17,42 @@ use idlewood_overlay::Time;
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, Change, Record, RecordKey, TaskId};
 
+/// Bytes of a record, without the zeros that a small output is of: the disks of all machines are in memory.
+#[derive(Debug)]
+struct Packed {
+    bytes: Box<[u8]>,
+    /// Where so many zeros were.
+    zeros: (usize, usize),
+}
+
+/// Shorter rows of zeros are kept.
+const ZEROS_MIN: usize = 64;
+
+impl Packed {
+    fn of(bytes: &[u8]) -> Self {
+        let mut longest = (0, 0);
+        let mut at = 0;
+        while let Some(from) = bytes[at..].iter().position(|byte| *byte == 0).map(|next| at + next) {
+            let length = bytes[from..].iter().take_while(|byte| **byte == 0).count();
+            if length > longest.1 {
+                longest = (from, length);
+            }
+            at = from + length;
+        }
+        let (from, length) = if longest.1 < ZEROS_MIN { (0, 0) } else { longest };
+        Self { bytes: [&bytes[..from], &bytes[from + length..]].concat().into(), zeros: (from, length) }
+    }
+
+    fn unpack(&self) -> Vec<u8> {
+        let (from, length) = self.zeros;
+        [&self.bytes[..from], &vec![0; length], &self.bytes[from..]].concat()
+    }
+}
+
 /// The disk of one machine.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
-    records: BTreeMap<Vec<u8>, Vec<u8>>,
+    records: BTreeMap<Vec<u8>, Packed>,
     /// Writes under way, oldest first.
     pending: VecDeque<(WriteId, Vec<Arc<Change>>)>,
     /// When the last flush ends.
@@ -48,7 +80,7 @@ impl Store {
         for change in &changes {
             match &**change {
                 Change::Put(record) => {
-                    self.records.insert(record.key().to_bytes(), record.encode());
+                    self.records.insert(record.key().to_bytes(), Packed::of(&record.encode()));
                 }
                 Change::Delete(key) => {
                     self.records.remove(&key.to_bytes());
@@ -83,8 +115,8 @@ impl Store {
     /// # Panics
     /// When a record does not survive its own encoding.
     pub(crate) fn records(&self) -> Vec<Record> {
-        let decode = |bytes| Record::decode(bytes).expect("a record that this program wrote");
-        self.records.values().map(|bytes| decode(bytes)).collect()
+        let decode = |packed: &Packed| Record::decode(&packed.unpack()).expect("a record that this program wrote");
+        self.records.values().map(decode).collect()
     }
 
     /// The output of a task that ran here is on the disk.
@@ -114,6 +146,17 @@ mod tests {
 
     fn put(incarnation: u64) -> Vec<Arc<Change>> {
         vec![Arc::new(Change::Put(Record::Incarnation(incarnation)))]
+    }
+
+    #[test]
+    fn zeros_take_no_room_and_come_back() {
+        for zeros in [0, 1, 63, 64, 1000] {
+            let bytes = [vec![7, 0, 8], vec![0; zeros], vec![9, 0, 0]].concat();
+            let packed = Packed::of(&bytes);
+            assert_eq!(packed.unpack(), bytes);
+            assert_eq!(packed.bytes.len(), if zeros < ZEROS_MIN { bytes.len() } else { 6 });
+        }
+        assert!(Packed::of(&[]).unpack().is_empty());
     }
 
     #[test]

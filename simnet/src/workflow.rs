@@ -198,6 +198,7 @@ pub fn parse(text: &str) -> Result<ObservedBag, Malformed> {
         arrival: Duration::ZERO,
         tasks_s: tasks.iter().map(|task| task.run_s as f32).collect(),
         outputs_bytes: tasks.iter().map(|task| task.output_bytes).collect(),
+        user: None,
     })
 }
 

@@ -7,6 +7,7 @@
 //! run times are taken for those on a machine of [`REFERENCE_MOPS`]. The scheduler takes the tasks of a bag for equal;
 //! their true work may vary.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::Time;
@@ -55,8 +56,9 @@ pub struct Bag {
     pub task_mops: f64,
     /// Declared value of a, in Mop.
     pub declared_mops: f64,
-    /// Whether its submitter is the one user who has a share of all bags (`user_percent`), at machine [`USER`].
-    pub is_users: bool,
+    /// The machine from which its user submits: [`USER`] that of the one user who has a share of all bags (`user_percent`), others
+    /// those of the users of a log; none: a random machine.
+    pub seat: Option<u32>,
     /// The bag of which it is a piece, by order of arrival before bags were split.
     pub whole: usize,
     /// Which task of that bag is its first one.
@@ -67,6 +69,11 @@ pub struct Bag {
 pub const USER: u32 = 0;
 
 impl Bag {
+    /// Whether it is of the one user who has a share of all bags.
+    pub fn is_users(&self) -> bool {
+        self.seat == Some(USER)
+    }
+
     /// The paper's application size w = n·a, in Mop.
     pub fn application_size_mops(&self) -> f64 {
         self.tasks as f64 * self.task_mops
@@ -103,6 +110,8 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
     // In units of mean intervals between bags.
     const INTERVAL: u64 = 1_000_000;
     let mut after = 0;
+    // The users of a log in the order in which they come.
+    let mut users = BTreeMap::new();
     let log = (scenario.workload == Workload::Log).then(|| loaded(&scenario.inputs.bags));
     let number = log.map_or(scenario.bags as usize, |log| log.len().min(scenario.bags as usize));
     let intervals = scenario.inputs.intervals.as_ref().filter(|_| scenario.workload == Workload::Distributions);
@@ -121,20 +130,21 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
             let is_users = happens(&mut SmallStream::new(scenario.seed, "user", number as u64), scenario.user_percent);
             let honesty = if is_users { scenario.user_declares_percent / 100.0 } else { 1.0 };
             let declared_mops = (task_mops * honesty).max(TASK_MOPS_MIN.min(task_mops));
-            (after, Bag { id, arrival: Time::ZERO, tasks, task_mops, declared_mops, is_users, whole: number, first: 0 })
+            let seat = if is_users { Some(USER) } else { seat(scenario, number, &mut users) };
+            (after, Bag { id, arrival: Time::ZERO, tasks, task_mops, declared_mops, seat, whole: number, first: 0 })
         })
         .collect();
     let work_mops: f64 = bags.iter().map(|(_, bag)| bag.application_size_mops()).sum();
     // At a given load: the time that all machines need for the work, over the load.
     let span_s = scenario.load.map(|load| work_mops / (capacity_mops(scenario) * load));
-    let observed = log.map(|log| log.as_slice()).unwrap_or_default();
-    let observed_span = observed.get(number.saturating_sub(1)).map_or(Duration::ZERO, |bag| bag.arrival);
+    let observed = log.map(|log| &log[log_start(scenario, log.len())..]).unwrap_or_default();
+    let observed_from = observed.first().map_or(Duration::ZERO, |bag| bag.arrival);
+    let since_first_s = |bag: &ObservedBag| (bag.arrival - observed_from).as_secs_f64();
+    let observed_span_s = observed.get(number.saturating_sub(1)).map_or(0.0, since_first_s);
     for (number, (after, bag)) in bags.iter_mut().enumerate() {
         let arrival_s = match (observed.get(number), span_s) {
-            (Some(observed), None) => observed.arrival.as_secs_f64(),
-            (Some(observed), Some(span_s)) => {
-                observed.arrival.as_secs_f64() / observed_span.as_secs_f64().max(1e-6) * span_s
-            }
+            (Some(observed), None) => since_first_s(observed),
+            (Some(observed), Some(span_s)) => since_first_s(observed) / observed_span_s.max(1e-6) * span_s,
             (None, span_s) => {
                 let mean_s = span_s.map_or(interval_s, |span_s| span_s / number_of(scenario));
                 *after as f64 / INTERVAL as f64 * mean_s
@@ -153,7 +163,7 @@ fn given_bags(scenario: &Scenario) -> impl Iterator<Item = Bag> {
         tasks: given.tasks,
         task_mops: given.task_mops,
         declared_mops: given.task_mops,
-        is_users: false,
+        seat: Some(given.submitter),
         whole: number,
         first: 0,
     })
@@ -163,7 +173,7 @@ fn given_bags(scenario: &Scenario) -> impl Iterator<Item = Bag> {
 fn observed_bag(scenario: &Scenario, number: usize) -> Option<&ObservedBag> {
     let bags = || loaded(&scenario.inputs.bags);
     match scenario.workload {
-        Workload::Log => bags().get(number),
+        Workload::Log => bags().get(log_start(scenario, bags().len()) + number),
         Workload::Workflows => {
             let bags = bags();
             let mut rng = SmallStream::new(scenario.seed, "workflow", number as u64);
@@ -173,6 +183,21 @@ fn observed_bag(scenario: &Scenario, number: usize) -> Option<&ObservedBag> {
     }
 }
 
+/// Which bag of a log of so many is the first one.
+fn log_start(scenario: &Scenario, log_len: usize) -> usize {
+    let last = log_len.saturating_sub(scenario.bags as usize);
+    if scenario.log_anywhere { SmallStream::new(scenario.seed, "log", 0).random_range(0..=last) } else { 0 }
+}
+
+/// The machine of the user of bag `number` of a log: one for each of the users of these bags, in the order in which they come, until
+/// there are more users than machines to submit from. That of [`USER`] is left to that user where there is another one.
+fn seat(scenario: &Scenario, number: usize, users: &mut BTreeMap<u32, u32>) -> Option<u32> {
+    let user = observed_bag(scenario, number)?.user?;
+    let users_len = users.len() as u32;
+    let place = *users.entry(user).or_insert(users_len);
+    Some(1 + place % (scenario.seats() - 1).max(1)).filter(|seat| *seat < scenario.seats())
+}
+
 /// `value` in parts of the mean, which has `whole`; 0 where all are 0.
 fn share_of(value: f64, mean: f64, whole: u64) -> u64 {
     if mean > 0.0 { (value / mean * whole as f64).round() as u64 } else { 0 }
@@ -180,7 +205,7 @@ fn share_of(value: f64, mean: f64, whole: u64) -> u64 {
 
 /// The bags submitted for one bag: itself, or, for the user who splits its bags, so many of about as many tasks each.
 fn pieces(scenario: &Scenario, bag: Bag) -> Vec<Bag> {
-    let count = if bag.is_users { scenario.user_splits_into.min(bag.tasks) } else { 1 };
+    let count = if bag.is_users() { scenario.user_splits_into.min(bag.tasks) } else { 1 };
     let piece = |number: u64| {
         let first = bag.tasks * number / count;
         let tasks = bag.tasks * (number + 1) / count - first;
@@ -314,7 +339,6 @@ fn usual_bandwidths_bytes_s(scenario: &Scenario, host: u32) -> (u64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     use super::*;
@@ -388,11 +412,11 @@ mod tests {
         let honest = Scenario { nodes: 20, bags: 200, heavy_tailed: true, user_percent: 30.0, ..Scenario::default() };
         let cheat = Scenario { user_splits_into: 10, user_declares_percent: 25.0, ..honest.clone() };
         let (wholes, pieces) = (bags(&honest), bags(&cheat));
-        let users = wholes.iter().filter(|bag| bag.is_users).count();
+        let users = wholes.iter().filter(|bag| bag.is_users()).count();
         assert!((40..80).contains(&users), "{users}");
         for (number, whole) in wholes.iter().enumerate() {
             let of_it: Vec<&Bag> = pieces.iter().filter(|bag| bag.whole == number).collect();
-            if !whole.is_users {
+            if !whole.is_users() {
                 assert_eq!(of_it, [whole]);
                 continue;
             }
@@ -413,16 +437,8 @@ mod tests {
     fn tasks_of_a_bag_vary_as_much_as_they_should() {
         let scenario = Scenario { task_cv: 0.45, ..Scenario::default() };
         let (id, arrival, task_mops) = (BagId([0; 32]), Time::ZERO, 5_000.0);
-        let bag = Bag {
-            id,
-            arrival,
-            tasks: 20_000,
-            task_mops,
-            declared_mops: task_mops,
-            is_users: false,
-            whole: 3,
-            first: 0,
-        };
+        let bag =
+            Bag { id, arrival, tasks: 20_000, task_mops, declared_mops: task_mops, seat: None, whole: 3, first: 0 };
         let works: Vec<f64> = (0..bag.tasks).map(|index| work_mops(&scenario, 3, &bag, index)).collect();
         let mean = works.iter().sum::<f64>() / 2e4;
         let variance = works.iter().map(|work| (work - mean) * (work - mean)).sum::<f64>() / 2e4;
@@ -464,6 +480,31 @@ mod tests {
         near(since(&bags(&scenario)[1]), 1e6 / capacity / 0.5, 1e-6);
     }
 
+    #[test]
+    fn users_of_a_log_have_machines_of_their_own_wherever_its_bags_begin() {
+        let bag = |number: u32| ObservedBag {
+            arrival: Duration::from_secs(u64::from(number)),
+            tasks_s: vec![1.0],
+            outputs_bytes: Vec::new(),
+            // Ever new users: those of any six bags that follow each other are four, of which two come twice.
+            user: Some(number / 2 + number % 2),
+        };
+        let mut scenario =
+            Scenario { workload: Workload::Log, bags: 6, nodes: 6, log_anywhere: true, ..Scenario::default() };
+        scenario.inputs.bags = Some(Arc::new((0..100).map(bag).collect()));
+        for seed in 0..20 {
+            let scenario = Scenario { seed, ..scenario.clone() };
+            let users = (0..6).map(|number| observed_bag(&scenario, number).unwrap().user);
+            let seats = bags(&scenario).into_iter().map(|bag| bag.seat);
+            let pairs: std::collections::BTreeSet<_> = users.zip(seats).collect();
+            let [users, seats] = [0, 1].map(|which| {
+                let of = |pair: &(Option<u32>, Option<u32>)| [pair.0, pair.1][which];
+                pairs.iter().map(of).collect::<std::collections::BTreeSet<_>>().len()
+            });
+            assert_eq!((pairs.len(), seats), (users, users), "seed {seed}: {pairs:?}");
+        }
+    }
+
     /// Also for a user who splits its bags: a piece has the tasks of its part.
     #[test]
     fn bags_of_workflows_are_drawn_and_their_tasks_are_those_of_the_run() {
@@ -471,6 +512,7 @@ mod tests {
             arrival: Duration::ZERO,
             tasks_s: tasks_s.into(),
             outputs_bytes: outputs_bytes.into(),
+            user: None,
         };
         let workflows = [bag(&[0.5, 1.5, 4.0], &[7, 8, 9]), bag(&[10.0], &[1])];
         let mut scenario =

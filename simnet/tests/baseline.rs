@@ -9,7 +9,7 @@ use idlewood_simnet::scenario::Workload;
 use idlewood_simnet::workload::ObservedBag;
 use idlewood_simnet::{Scenario, Simulation};
 
-fn worst(instance: &Instance, policy: Policy) -> f64 {
+fn worst(instance: &Instance, policy: Policy<'_>) -> f64 {
     instance.stretches(&schedule(instance, policy), Measure::Application).into_iter().fold(0.0, f64::max)
 }
 
@@ -18,11 +18,11 @@ fn mincent_is_within_one_percent_of_the_bound_on_the_papers_load() {
     for (nodes, seed) in [(50, 1), (50, 2), (200, 3), (1000, 4)] {
         let instance = Instance::of(&Scenario { nodes, seed, bags: 100, ..Scenario::default() });
         let bound = offline_bound(&instance, &instance.sizes(Measure::Application));
-        let ratio = worst(&instance, Policy::MinCent) / bound;
+        let ratio = worst(&instance, Policy::MIN_CENT) / bound;
         println!("{nodes} machines, seed {seed}: {ratio}");
         assert!((1.0 - 1e-6..=1.01).contains(&ratio), "{nodes} machines, seed {seed}: {ratio}");
         // The paper's reason for another scheduler than first come, first served.
-        assert!(worst(&instance, Policy::Fcfs) > 2.0 * bound);
+        assert!(worst(&instance, Policy::FCFS) > 2.0 * bound);
     }
 }
 
@@ -68,7 +68,7 @@ fn centralised_schedulers_gain_from_checkpoints_too() {
         ..Scenario::default()
     };
     let checkpoint_interval = Some(Duration::from_secs(60));
-    let of = |scenario: Scenario| worst(&Instance::of(&scenario), Policy::MinCent);
+    let of = |scenario: Scenario| worst(&Instance::of(&scenario), Policy::MIN_CENT);
     let without = of(scenario.clone());
     let with = of(Scenario { checkpoint_interval, ..scenario.clone() });
     assert!(with < 0.8 * without, "{with} with them, {without} without");
@@ -79,12 +79,12 @@ fn centralised_schedulers_gain_from_checkpoints_too() {
 fn a_bag_is_the_same_work_in_a_log_and_in_a_workflow() {
     let bound = |workload| {
         let tasks_s = [[1.0; 7].as_slice(), &[1000.0]].concat();
-        let bag = ObservedBag { arrival: Duration::ZERO, tasks_s, outputs_bytes: Vec::new() };
+        let bag = ObservedBag { arrival: Duration::ZERO, tasks_s, outputs_bytes: Vec::new(), user: None };
         let mut scenario = Scenario { nodes: 4, bags: 1, workload, ..Scenario::default() };
         scenario.inputs.bags = Some(Arc::new(vec![bag]));
         let instance = Instance::of(&scenario);
         let sizes = instance.sizes(Measure::Application);
-        (offline_bound(&instance, &sizes) * sizes[0], worst(&instance, Policy::MinCent) * sizes[0])
+        (offline_bound(&instance, &sizes) * sizes[0], worst(&instance, Policy::MIN_CENT) * sizes[0])
     };
     let (bound_s, mincent_s) = bound(Workload::Workflows);
     assert_eq!((bound_s, mincent_s), bound(Workload::Log));

@@ -159,7 +159,9 @@ fn a_cheat_is_compared_with_the_same_user_being_honest() {
     }
 }
 
-/// The load is one on which a rival that knows nothing is clearly worse, so that the figures show something.
+/// The headline, on a load on which rivals that know nothing fail: splitting bags by speed alone is a quarter worse than ours, and first
+/// come, first served eight times. Each bound is two hundredths beyond what is measured, so that a change for the worse is seen here; one
+/// for the better moves the bound.
 #[test]
 fn as_shipped_ours_is_near_the_best_rival_of_the_same_objective() {
     let out = Directory::new("headline");
@@ -167,10 +169,18 @@ fn as_shipped_ours_is_near_the_best_rival_of_the_same_objective() {
         "desktops --nodes 40 --bags 30 --seed 1 --seeds 3 --only stay,log_uniform,load=0.95,ours --output json";
     let summary = json(&reproduce(arguments, &out));
     let row = &rows(&summary)[0];
-    let [mincent, mincent_plus, speed_split] =
-        ["ratio_mincent_submitters", "ratio_mincent_plus_submitters", "ratio_speed_split"]
-            .map(|name| number(row, name));
-    assert!(mincent < 1.05 && mincent_plus < 1.1 && speed_split < 0.9, "{row}");
+    for (rival, at_most) in [
+        ("ratio_speed_split", 0.81),
+        ("ratio_fcfs", 0.14),
+        ("ratio_smallest_first", 0.91),
+        ("ratio_mincent_submitters", 0.98),
+        ("ratio_mincent_plus_submitters", 1.04),
+        ("ratio_best_rival", 1.10),
+        ("ratio_clairvoyant", 1.10),
+    ] {
+        assert!(number(row, rival) <= at_most, "{rival} is above {at_most}: {row}");
+    }
+    assert!(number(row, "share_of_the_way") >= 0.70 && number(row, "share_of_the_possible_way") >= 0.80, "{row}");
     assert_eq!(["lost_tasks", "open_tasks", "unaccepted_tasks"].map(|name| number(row, name)), [0.0; 3]);
     assert!(number(row, "wasted_work_share") < 0.01, "{row}");
 }

@@ -29,7 +29,7 @@ fn ends_s(per_submitter: PerSubmitter, user_splits_into: u64) -> (f64, f64) {
     let report = simulation.run(|_| ());
     assert_eq!((report.lost_tasks, report.open_tasks, report.duplicate_tasks), (0, 0, 0), "{report}");
     let end = |is_users: bool| {
-        let bags = simulation.record().bags().iter().filter(|bag| bag.bag.is_users == is_users);
+        let bags = simulation.record().bags().iter().filter(|bag| bag.bag.is_users() == is_users);
         let ends: Vec<Time> = bags.map(|bag| bag.completed.expect("it ends")).collect();
         ends.into_iter().max().expect("one of the two").since(first).as_secs_f64()
     };

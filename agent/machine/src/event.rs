@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use idlewood_scheduler::{BagId, Checkpoint, TaskResult};
 
+use crate::downloads::Piece;
 use crate::effect::{FetchId, WriteId};
 use crate::policy::{Facts, Orders, OwnerSettings};
 use crate::work::WorkEvent;
@@ -16,8 +17,11 @@ pub enum FetchEnd {
         /// Of a task that came back before its end: what requests name for the next machine to go on from.
         checkpoint: Option<Checkpoint>,
     },
-    /// It could not be had. Its executor offers it again.
+    /// Its executor does not have it, or gives something else.
     NotHad,
+    /// It is not to be had now: its executor, or this machine, has too much to do, or cannot be reached. The executor offers it
+    /// again.
+    PutOff,
     /// This machine has no room for it.
     NoRoom,
 }
@@ -55,8 +59,8 @@ pub enum FirstTask {
 #[derive(Clone, Debug)]
 pub enum Event {
     /// What its peer alone has to do with, but for what the events below say in its place: never
-    /// [`idlewood_scheduler::Event::Fetched`], `Measured`, `TaskEnded`, `Persisted`, `DiskFull`, `OwnerReturned`, `OwnerLeft`, `Vacate` or
-    /// `VacatesAfter`.
+    /// [`idlewood_scheduler::Event::Fetched`], `FetchPutOff`, `Measured`, `TaskEnded`, `Persisted`, `Downloaded`, `DiskFull`, `OwnerReturned`, `OwnerLeft`,
+    /// `Vacate` or `VacatesAfter`.
     Peer(idlewood_scheduler::Event),
     /// The owner's input and all else that the policy judges by was looked at: to be said at input, and every second where the owner
     /// has set hours or limits of others' processor use.
@@ -84,6 +88,8 @@ pub enum Event {
         /// How it ended.
         end: FetchEnd,
     },
+    /// A piece of a blob has come from another machine. The driver may leave some out.
+    PieceCame(Piece),
     /// The answer to [`Effect::RunFirstTask`](crate::Effect::RunFirstTask).
     FirstTaskEnded {
         /// Of which bag.

@@ -8,10 +8,14 @@
 //! runs to show how long a task takes; `execution` what workers run, and what they are given ahead; `policy` whether the owner lets
 //! tasks run, and `owner` what follows for those that do; `finishing` when a machine that was told to finish may end; `writes` in which
 //! order records go to the disk, and what becomes of those that do not get there; `results` which results share a message.
+//!
+//! Two parts are not the machine's own, since they follow each piece of a blob and not the peer: `downloads` decides whom the driver asks for pieces, and
+//! `serving` whom it gives some.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod downloads;
 mod effect;
 mod event;
 mod execution;
@@ -22,6 +26,7 @@ mod outputs;
 mod owner;
 pub mod policy;
 mod results;
+pub mod serving;
 mod work;
 mod writes;
 

@@ -117,9 +117,19 @@ impl Machine {
             Event::Closing => self.writes.close(effects),
             Event::FetchEnded { fetch, end } => {
                 if let Some((task, end)) = self.outputs.ended(fetch, end, now) {
-                    let here = matches!(end, FetchEnd::Here { .. });
-                    let checkpoint = if let FetchEnd::Here { checkpoint } = end { checkpoint } else { None };
-                    self.feed(now, Some(idlewood_scheduler::Event::Fetched { task, here, checkpoint }), effects);
+                    let fetched = match end {
+                        FetchEnd::Here { checkpoint } => {
+                            idlewood_scheduler::Event::Fetched { task, here: true, checkpoint }
+                        }
+                        FetchEnd::NotHad => idlewood_scheduler::Event::Fetched { task, here: false, checkpoint: None },
+                        FetchEnd::PutOff | FetchEnd::NoRoom => idlewood_scheduler::Event::FetchPutOff { task },
+                    };
+                    self.feed(now, Some(fetched), effects);
+                }
+            }
+            Event::PieceCame(piece) => {
+                if let Some(kb_s) = piece.shows_kb_s() {
+                    self.feed(now, Some(idlewood_scheduler::Event::Downloaded { kb_s }), effects);
                 }
             }
             Event::FirstTaskEnded { bag, first } => {
@@ -236,7 +246,7 @@ impl Machine {
         }
         loop {
             if let Some(task) = refused.pop() {
-                let refusal = idlewood_scheduler::Event::Fetched { task, here: false, checkpoint: None };
+                let refusal = idlewood_scheduler::Event::FetchPutOff { task };
                 self.tell_peer(now, refusal, &mut refused, effects);
             } else if let Some(JobEnded { job, task, outcome }) = self.execution.next_ended() {
                 let ended = idlewood_scheduler::Event::TaskEnded { task, outcome };

@@ -172,7 +172,7 @@ impl Outputs {
             self.retry_at = Some(now + ROOM_PAUSE);
         }
         if self.without_room.len() >= WAITING_MAX {
-            return Some((task, FetchEnd::NotHad));
+            return Some((task, FetchEnd::PutOff));
         }
         self.without_room.push(wanted);
         None

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use idlewood_machine::downloads::Piece;
 use idlewood_machine::policy::hours::LocalTime;
 use idlewood_machine::policy::{Facts, Input, Orders, OwnerSettings};
 use idlewood_machine::{Effect, Event, FetchEnd, JobId, Machine, WorkEvent, WorkOrder, WriteEnd};
@@ -196,4 +197,15 @@ fn a_machine_whose_disk_is_full_takes_no_results_of_others_until_there_is_room()
     world.disk = WriteEnd::Durable;
     world.pass(Duration::from_secs(1));
     assert!(world.acknowledges());
+}
+
+#[test]
+fn pieces_that_come_show_what_the_link_takes() {
+    let mut world = World::new();
+    let unmeasured = world.machine.peer().link_kb_s();
+    let took = Duration::from_millis(100);
+    world.give(Event::PieceCame(Piece { bytes: 50_000, took }));
+    assert_eq!(world.machine.peer().link_kb_s(), unmeasured, "it is too short");
+    world.give(Event::PieceCame(Piece { bytes: 250_000, took }));
+    assert_eq!(world.machine.peer().link_kb_s(), 2500);
 }

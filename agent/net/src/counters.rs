@@ -14,6 +14,12 @@ pub struct NetCounters {
     pub bytes_received: u64,
     /// Bytes of blobs among those sent.
     pub blob_bytes_sent: u64,
+    /// Bytes written to sockets: frames, and what handshakes, streams and encryption add. TCP's and IP's headers are not among them.
+    pub wire_bytes_sent: u64,
+    /// Bytes read from sockets, counted in the same way.
+    pub wire_bytes_received: u64,
+    /// How many times something was written to a socket: the packets, while no connection is full.
+    pub wire_writes: u64,
     /// Messages that the receiver acknowledged, and those written with an answer to one of its own.
     pub messages_sent: u64,
     /// Messages handed to the agent.
@@ -51,6 +57,9 @@ impl Counters {
             bytes_sent: read(&self.traffic.bytes_sent),
             bytes_received: read(&self.traffic.bytes_received),
             blob_bytes_sent: read(&self.blob_bytes_sent),
+            wire_bytes_sent: read(&self.traffic.wire_bytes_sent),
+            wire_bytes_received: read(&self.traffic.wire_bytes_received),
+            wire_writes: read(&self.traffic.wire_writes),
             messages_sent: read(&self.sent),
             messages_received: read(&self.received),
             messages_dropped: read(&self.dropped),

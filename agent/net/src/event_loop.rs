@@ -358,11 +358,15 @@ impl EventLoop {
             }
             Event::InboundFailure { peer, request_id, error, .. } => {
                 debug!(%peer, %error, "an answer did not get through");
+                self.serving.on_left(&mut self.outgoing, request_id, false);
                 if let Some(to) = identity::from_libp2p(&peer) {
                     self.outgoing.not_answered(to, request_id);
                 }
             }
-            Event::ResponseSent { request_id, .. } => self.outgoing.answered(request_id),
+            Event::ResponseSent { request_id, .. } => {
+                self.outgoing.answered(request_id);
+                self.serving.on_left(&mut self.outgoing, request_id, true);
+            }
         }
     }
 }

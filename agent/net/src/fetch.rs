@@ -1,10 +1,7 @@
 //! Fetching blobs from other machines.
 //!
-//! Asks one source after the other for bounded pieces of the blob, and keeps it only if the hash is right. A caller
-//! whose blob is being downloaded already waits for that download. A few downloads run at a time, fewer for each source
-//! and each bag (`places`), so that a machine that gets many tasks does not fill its connection with one submitter's
-//! inputs, and a slow source delays no other. A source slower than a minimum rate is left alone for a while
-//! (`sources`).
+//! Asks sources for bounded pieces of the blob, and keeps it only if the hash is right. Which source is asked, and when, is decided by
+//! [`idlewood_machine::downloads`]. A caller whose blob is being downloaded already waits for that download.
 //!
 //! When a download breaks off or its source is busy, its beginning is kept, and a later attempt continues it, also from
 //! another source. If such a blob then has the wrong hash, the culprit is unknown: it is fetched again from one source
@@ -12,28 +9,22 @@
 //!
 //! Left out: asking several sources in parallel. There is only a hash of the whole.
 
-mod places;
-mod sources;
-
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use idlewood_blobs::{BlobError, Blobs, Hash, Incoming};
-use idlewood_overlay::{Contact, PeerId};
+pub(crate) use idlewood_machine::downloads::Patience;
+use idlewood_machine::downloads::{Answer, DownloadId, Downloads as Decisions, Piece, Sources, Step};
+use idlewood_overlay::{Contact, PeerId, Time};
 use idlewood_scheduler::{BagId, BagKey};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use self::places::{Place, Places};
-pub(crate) use self::sources::Patience;
-use self::sources::Sources;
 use crate::chunk::{self, ChunkReply};
 use crate::handle::NetHandle;
-
-/// First pause while all sources are busy. It doubles each time no piece comes.
-const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a download waits when earlier ones have used up the owner's cap for seconds.
 const CAP_PAUSE: Duration = Duration::from_secs(1);
@@ -48,6 +39,8 @@ pub enum FetchError {
         hash: Hash,
         /// Each source's failure.
         reasons: Vec<String>,
+        /// Every source has said that it does not have it, or has given something else: to ask later is of no use.
+        is_gone: bool,
     },
     /// The blob is stored here and larger than the caller allows.
     #[error("blob {hash} has {len} bytes, more than the {size_max} that were allowed for it")]
@@ -75,9 +68,15 @@ pub struct Fetcher(Arc<Inner>);
 struct Inner {
     blobs: Arc<Blobs>,
     net: NetHandle,
-    places: Arc<Places>,
-    sources: Arc<Sources>,
+    began: Instant,
+    decisions: Mutex<Decisions>,
+    /// Shared with other fetchers.
+    sources: Arc<Mutex<Sources>>,
     downloads: Mutex<HashMap<Hash, Arc<Download>>>,
+    /// Of downloads that wait for a place: told when they have one.
+    waiting: Mutex<HashMap<DownloadId, Arc<Notify>>>,
+    /// Told of pieces that come, while it has room.
+    pieces: mpsc::Sender<Piece>,
 }
 
 /// Callers for one blob take turns; the first downloads, the others find it done or failed.
@@ -106,12 +105,46 @@ impl Drop for Share<'_> {
 
 /// The failure of one source.
 enum SourceError {
-    /// Try the next source.
-    Source(String),
-    /// The source is busy; `came`: it gave a piece before that.
-    Busy { came: bool },
+    /// Try the next source; `is_gone`: this one does not have the blob, or gives another.
+    Source { reason: String, is_gone: bool },
+    /// The source is busy.
+    Busy,
     /// No other source would help.
     Final(FetchError),
+}
+
+/// One download among the decisions, which ends when this is dropped.
+struct Turn<'a> {
+    inner: &'a Inner,
+    id: DownloadId,
+    called: Arc<Notify>,
+}
+
+impl Turn<'_> {
+    fn next(&self) -> Step {
+        let sources = lock(&self.inner.sources);
+        let step = lock(&self.inner.decisions).next(self.inner.now(), self.id, &sources);
+        drop(sources);
+        self.inner.call();
+        step
+    }
+
+    fn answered(&self, answer: Answer) {
+        lock(&self.inner.decisions).answered(self.inner.now(), self.id, answer);
+        self.inner.call();
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        lock(&self.inner.decisions).end(self.id);
+        lock(&self.inner.waiting).remove(&self.id);
+        self.inner.call();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The state of all downloads.
@@ -128,36 +161,39 @@ pub struct Downloads {
 }
 
 impl Fetcher {
-    /// A fetcher into `blobs` by way of `net`.
-    pub fn new(blobs: Arc<Blobs>, net: NetHandle) -> Self {
-        Self::patient(blobs, net, Patience::default())
+    /// A fetcher into `blobs` by way of `net`, which tells `pieces` of each piece that comes while that has room.
+    pub fn new(blobs: Arc<Blobs>, net: NetHandle, pieces: mpsc::Sender<Piece>) -> Self {
+        Self::patient(blobs, net, pieces, Patience::default())
     }
 
     /// A fetcher with this patience.
-    pub(crate) fn patient(blobs: Arc<Blobs>, net: NetHandle, patience: Patience) -> Self {
-        Self::with(blobs, net, Arc::new(Sources::new(patience)))
+    pub(crate) fn patient(blobs: Arc<Blobs>, net: NetHandle, pieces: mpsc::Sender<Piece>, patience: Patience) -> Self {
+        let sources = Arc::new(Mutex::new(Sources::new(patience)));
+        Self::with(blobs, net, pieces, sources, Instant::now())
     }
 
     /// Another fetcher with places of its own, sharing what is known of sources.
     pub fn another(&self) -> Self {
-        Self::with(self.0.blobs.clone(), self.0.net.clone(), self.0.sources.clone())
+        let Inner { blobs, net, pieces, sources, began, .. } = &*self.0;
+        Self::with(blobs.clone(), net.clone(), pieces.clone(), sources.clone(), *began)
     }
 
-    fn with(blobs: Arc<Blobs>, net: NetHandle, sources: Arc<Sources>) -> Self {
-        Self(Arc::new(Inner { blobs, net, places: Arc::default(), sources, downloads: Mutex::default() }))
+    fn with(
+        blobs: Arc<Blobs>,
+        net: NetHandle,
+        pieces: mpsc::Sender<Piece>,
+        sources: Arc<Mutex<Sources>>,
+        began: Instant,
+    ) -> Self {
+        let (decisions, downloads, waiting) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self(Arc::new(Inner { blobs, net, began, decisions, sources, downloads, waiting, pieces }))
     }
 
     /// The state of all downloads.
     pub fn downloads(&self) -> Downloads {
-        let (under_way, waiting) = self.0.places.count();
-        let (left_alone, found_slow) = self.0.sources.all_alone(Instant::now());
+        let (under_way, waiting) = lock(&self.0.decisions).count();
+        let (left_alone, found_slow) = lock(&self.0.sources).all_alone(self.0.now());
         Downloads { under_way, waiting, left_alone, found_slow }
-    }
-
-    /// The rate of the fastest piece of a download since the last call, in kB/s: this machine's link takes at least that.
-    /// `None` without any.
-    pub fn take_fastest(&self) -> Option<u32> {
-        self.0.sources.take_fastest()
     }
 
     /// Fetches the blob `hash` of at most `size_max` bytes, from this machine's store or from the first source of its
@@ -199,8 +235,22 @@ struct Wanted {
 }
 
 impl Inner {
-    fn downloads(&self) -> std::sync::MutexGuard<'_, HashMap<Hash, Arc<Download>>> {
-        self.downloads.lock().unwrap_or_else(PoisonError::into_inner)
+    fn downloads(&self) -> MutexGuard<'_, HashMap<Hash, Arc<Download>>> {
+        lock(&self.downloads)
+    }
+
+    fn now(&self) -> Time {
+        Time::ZERO + self.began.elapsed()
+    }
+
+    /// Tells the downloads that have got a place.
+    fn call(&self) {
+        let called = lock(&self.decisions).take_called();
+        for id in called {
+            if let Some(called) = lock(&self.waiting).get(&id) {
+                called.notify_one();
+            }
+        }
     }
 
     fn share(&self, hash: Hash) -> Share<'_> {
@@ -247,80 +297,91 @@ impl Inner {
         result
     }
 
-    /// Asks one source after the other, and busy ones again; holds no place during pauses.
+    fn begin(&self, of: BagId, sources: &[Contact]) -> Turn<'_> {
+        let id = lock(&self.decisions).begin(self.now(), of, sources.to_vec());
+        let called = Arc::new(Notify::new());
+        lock(&self.waiting).insert(id, called.clone());
+        Turn { inner: self, id, called }
+    }
+
+    /// Asks sources as it is decided, until one has given the blob.
     async fn download(&self, wanted: Wanted, sources: &[Contact]) -> Result<PathBuf, FetchError> {
         let hash = wanted.hash;
-        let mut reasons = Vec::new();
-        let mut left: Vec<&Contact> = sources.iter().collect();
-        let (mut pause, mut came_at) = (BUSY_PAUSE, Instant::now());
+        let turn = self.begin(wanted.of, sources);
+        let (mut reasons, mut is_gone) = (Vec::new(), true);
         loop {
-            let mut busy = Vec::new();
-            for source in left {
-                match self.download_from(source, wanted).await {
+            match turn.next() {
+                Step::Wait => turn.called.notified().await,
+                Step::Pause(until) => tokio::time::sleep(until.since(self.now())).await,
+                Step::Skip { source, alone } => {
+                    is_gone = false;
+                    let left = alone.as_secs();
+                    reasons.push(format!("{source:?} answers too slowly, and is left alone for {left} s"));
+                }
+                Step::GiveUp { busy } => {
+                    is_gone &= busy.is_empty();
+                    reasons.extend(busy.into_iter().map(|peer| format!("{peer:?} is busy")));
+                    return Err(FetchError::NoSource { hash, reasons, is_gone });
+                }
+                Step::Ask(source) => match self.download_from(&source, wanted, &turn).await {
                     Ok(()) => {
                         if let Some(path) = self.here(hash, wanted.size_max).await? {
                             return Ok(path);
                         }
                         // Evicted at once: other blobs needed the room more.
+                        is_gone = false;
                         reasons.push(format!("{:?} gave it, but it was evicted at once", source.peer));
+                        turn.answered(Answer::Nothing);
                     }
-                    Err(SourceError::Busy { came }) => {
-                        if came {
-                            (pause, came_at) = (BUSY_PAUSE, Instant::now());
-                        }
-                        busy.push(source);
-                    }
-                    Err(SourceError::Source(reason)) => {
+                    Err(SourceError::Busy) => turn.answered(Answer::Busy),
+                    Err(SourceError::Source { reason, is_gone: has_not }) => {
                         debug!(%hash, source = ?source.peer, %reason, "a source failed");
+                        is_gone &= has_not;
                         reasons.push(reason);
+                        turn.answered(Answer::Nothing);
                     }
                     Err(SourceError::Final(error)) => return Err(error),
-                }
+                },
             }
-            left = busy;
-            if left.is_empty() || came_at.elapsed() >= self.sources.patience.busy_max {
-                reasons.extend(left.iter().map(|source| format!("{:?} is busy", source.peer)));
-                return Err(FetchError::NoSource { hash, reasons });
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(self.sources.patience.busy_pause_max);
         }
     }
 
     /// Continues a blob from one source for as long as that gives pieces.
-    async fn download_from(&self, source: &Contact, wanted: Wanted) -> Result<(), SourceError> {
-        let Wanted { hash, size_max, of, .. } = wanted;
+    async fn download_from(&self, source: &Contact, wanted: Wanted, turn: &Turn<'_>) -> Result<(), SourceError> {
+        let Wanted { hash, size_max, .. } = wanted;
         let peer = source.peer;
-        let place = self.places.take(peer, of).await;
         let mut incoming = self.resume(wanted).await?;
-        let mut came = false;
         loop {
-            let Some((total, bytes)) = self.piece(source, wanted, incoming.written(), &place).await? else {
-                return Err(SourceError::Busy { came });
-            };
+            let (total, bytes) = self.piece(source, wanted, incoming.written()).await?;
             if total > size_max {
                 let reason = format!("{peer:?} has {total} bytes for it, {size_max} are allowed");
-                return Err(SourceError::Source(reason));
+                return Err(SourceError::Source { reason, is_gone: true });
             }
-            came |= !bytes.is_empty();
+            if !bytes.is_empty() {
+                turn.answered(Answer::Piece);
+            }
             incoming = blocking(move || -> Result<Incoming, BlobError> {
                 incoming.write(peer, &bytes)?;
                 Ok(incoming)
             })
             .await?;
             if incoming.written() < total {
-                continue;
+                if matches!(turn.next(), Step::Ask(_)) {
+                    continue;
+                }
+                let reason = format!("{peer:?} answers too slowly, and is left alone");
+                return Err(SourceError::Source { reason, is_gone: false });
             }
             let (is_mixed, from) = (incoming.is_mixed(peer), incoming.from().to_vec());
             match blocking(move || incoming.finish()).await {
-                Err(SourceError::Source(reason)) if is_mixed => {
+                Err(SourceError::Source { reason, .. }) if is_mixed => {
                     warn!(%hash, ?from, %reason, "pieces of several sources do not fit together: begun again from the last one");
                     incoming = self.resume(wanted).await?;
                 }
-                Err(SourceError::Source(reason)) => {
+                Err(SourceError::Source { reason, is_gone }) => {
                     warn!(%hash, source = ?peer, %reason, "a source gives another blob than was asked for");
                     self.net.count_protocol_error();
-                    return Err(SourceError::Source(reason));
+                    return Err(SourceError::Source { reason, is_gone });
                 }
                 finished => return finished.map(drop),
             }
@@ -332,23 +393,23 @@ impl Inner {
         blocking(move || blobs.resume(hash, size_max, of)).await
     }
 
-    /// The next piece; `None` if the source is busy.
+    /// The next piece.
     async fn piece(
         &self,
         source: &Contact,
         Wanted { hash, of, key, .. }: Wanted,
         offset: u64,
-        _place: &Place,
-    ) -> Result<Option<(u64, Vec<u8>)>, SourceError> {
+    ) -> Result<(u64, Vec<u8>), SourceError> {
         let peer = source.peer;
         let asked = Instant::now();
-        if let Some(left) = self.sources.alone(asked, peer) {
-            let left = left.as_secs();
-            return Err(SourceError::Source(format!("{peer:?} answers too slowly, and is left alone for {left} s")));
-        }
         let reply = self.net.chunk(source, chunk::Wanted { hash, offset, bag: of, key }).await;
+        let took = asked.elapsed();
         let bytes = if let Ok(ChunkReply::Chunk { bytes, .. }) = &reply { bytes.len() } else { 0 };
-        if let Some(alone) = self.sources.answered(Instant::now(), peer, asked.elapsed(), bytes) {
+        if bytes > 0 {
+            // Whoever has no room has been told of many others.
+            let _ = self.pieces.try_send(Piece { bytes, took });
+        }
+        if let Some(alone) = lock(&self.sources).answered(self.now(), peer, took, bytes) {
             warn!(source = ?peer, alone_s = alone.as_secs(), "a source answers too slowly, or not at all, and is left alone");
         }
         match reply {
@@ -362,13 +423,14 @@ impl Inner {
                         None => tokio::time::sleep(CAP_PAUSE).await,
                     }
                 }
-                Ok(Some((total, bytes)))
+                Ok((total, bytes))
             }
-            Ok(ChunkReply::Busy) => Ok(None),
+            Ok(ChunkReply::Busy) => Err(SourceError::Busy),
             Ok(ChunkReply::Missing) => {
-                Err(SourceError::Source(format!("{peer:?} does not have it, or not for this machine")))
+                let reason = format!("{peer:?} does not have it, or not for this machine");
+                Err(SourceError::Source { reason, is_gone: true })
             }
-            Err(error) => Err(SourceError::Source(error.to_string())),
+            Err(error) => Err(SourceError::Source { reason: error.to_string(), is_gone: false }),
         }
     }
 }
@@ -381,7 +443,7 @@ async fn blocking<T: Send + 'static>(
         Ok(Ok(value)) => Ok(value),
         // The source's fault.
         Ok(Err(error @ (BlobError::Mismatch { .. } | BlobError::TooLarge { .. }))) => {
-            Err(SourceError::Source(error.to_string()))
+            Err(SourceError::Source { reason: error.to_string(), is_gone: true })
         }
         Ok(Err(error)) => Err(SourceError::Final(FetchError::Local(Arc::new(error)))),
         Err(_) => Err(SourceError::Final(FetchError::ShuttingDown)),

@@ -30,6 +30,7 @@ mod found;
 mod handle;
 mod joining;
 mod link;
+mod metered;
 mod outbound;
 mod pending;
 mod rate;

@@ -1,34 +1,25 @@
-//! Answering requests of other agents: messages are queued, pieces of blobs are read on blocking threads, a few at a
-//! time.
+//! Answering requests of other agents: messages are queued, pieces of blobs are read on blocking threads and sent, a few at a
+//! time ([`idlewood_machine::serving`] says whose, and how many).
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use idlewood_blobs::{Blobs, Claim, Hash};
-use idlewood_overlay::PeerId;
+use idlewood_machine::serving::{Serving as Turns, Turn};
+use idlewood_overlay::{PeerId, Time};
 use idlewood_scheduler::BagId;
 use libp2p::request_response::{InboundRequestId, ResponseChannel};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::bounds::IN_FLIGHT_MAX;
 use crate::counters::Counters;
 use crate::outbound::Outgoing;
 use crate::rate::{Allowance, Rates};
-use crate::shares::Turns;
 use crate::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
 
-/// Chunks read from disk at one time.
-const READING_MAX: usize = 4;
-
-/// Requests for chunks that wait: of one peer, as many as it may have under way; and of how many peers.
-const WAITING_PER_PEER_MAX: usize = IN_FLIGHT_MAX;
-const WAITING_PEERS_MAX: usize = 64;
-
-/// A request that has waited so long is answered as busy, and the peer asks again: the other side allows a request ten
-/// seconds, and a later piece would waste the owner's cap.
-const TURN_MAX: Duration = Duration::from_secs(4);
+/// Gossip that is heard at one time: it may have to be written down.
+const HEARING_MAX: usize = 8;
 
 /// A request for a piece of a blob.
 struct Wanted {
@@ -36,22 +27,33 @@ struct Wanted {
     hash: Hash,
     offset: u64,
     claim: Claim,
-    came: Instant,
+    id: InboundRequestId,
     channel: ResponseChannel<Reply>,
 }
+
+/// An answer that is ready, of the request for a piece if it is for one.
+type Served = (ResponseChannel<Reply>, Reply, Option<InboundRequestId>);
 
 /// Requests for pieces of blobs.
 pub(super) struct Serving {
     /// Under way; each ends with an answer and its channel.
-    pub(super) reading: JoinSet<(ResponseChannel<Reply>, Reply)>,
+    pub(super) reading: JoinSet<Served>,
     waiting: Turns<Wanted>,
+    /// Since when pieces have been leaving.
+    leaving: HashMap<InboundRequestId, Instant>,
+    began: Instant,
     rates: Arc<Rates>,
     blobs: Arc<Blobs>,
 }
 
 impl Serving {
     pub(super) fn new(rates: Arc<Rates>, blobs: Arc<Blobs>) -> Self {
-        Self { reading: JoinSet::new(), waiting: Turns::new(WAITING_PER_PEER_MAX, WAITING_PEERS_MAX), rates, blobs }
+        let (reading, waiting, leaving) = (JoinSet::new(), Turns::default(), HashMap::new());
+        Self { reading, waiting, leaving, began: Instant::now(), rates, blobs }
+    }
+
+    fn now(&self) -> Time {
+        Time::ZERO + self.began.elapsed()
     }
 
     /// Another agent asks for something, or says something.
@@ -84,7 +86,7 @@ impl Serving {
             Request::Grid(bytes) => self.hear(outgoing, from, bytes, channel),
             Request::Chunk { hash, offset, bag, proof } => {
                 let (hash, claim) = (hash.into(), Claim { bag: BagId(bag), proof });
-                match self.waiting.push(from, Wanted { from, hash, offset, claim, came: now, channel }) {
+                match self.waiting.ask(self.now(), from, Wanted { from, hash, offset, claim, id, channel }) {
                     Ok(()) => self.serve(outgoing),
                     Err(Wanted { channel, .. }) => {
                         Counters::add(&outgoing.counters.refused);
@@ -97,7 +99,7 @@ impl Serving {
 
     /// Gossip may have to be written down before it is answered.
     fn hear(&mut self, outgoing: &mut Outgoing, from: PeerId, bytes: Vec<u8>, channel: ResponseChannel<Reply>) {
-        if self.reading.len() >= 2 * READING_MAX {
+        if self.reading.len() >= HEARING_MAX {
             return outgoing.respond(channel, Reply::Busy);
         }
         let (gate, counters) = (outgoing.gate.clone(), outgoing.counters.clone());
@@ -115,25 +117,28 @@ impl Serving {
                     Reply::Busy
                 }
             };
-            (channel, reply)
+            (channel, reply, None)
         });
     }
 
     fn serve(&mut self, outgoing: &mut Outgoing) {
-        while self.reading.len() < READING_MAX
-            && let Some(Wanted { from, hash, offset, claim, came, channel }) = self.waiting.pop()
-        {
+        while let Some(turn) = self.waiting.next(self.now()) {
+            let Wanted { from, hash, offset, claim, id, channel } = match turn {
+                Turn::Serve(wanted) => wanted,
+                Turn::TooLate(Wanted { channel, .. }) => {
+                    Counters::add(&outgoing.counters.refused);
+                    outgoing.respond(channel, Reply::Busy);
+                    continue;
+                }
+            };
             if !channel.is_open() {
-                continue;
-            }
-            if came.elapsed() >= TURN_MAX {
-                Counters::add(&outgoing.counters.refused);
-                outgoing.respond(channel, Reply::Busy);
+                self.waiting.left(None);
                 continue;
             }
             if !self.blobs.may_read(outgoing.gate.me(), from, hash, claim) {
                 debug!(?from, %hash, bag = %claim.bag, "a blob that is not for whoever asks");
                 outgoing.respond(channel, Reply::Missing);
+                self.waiting.left(None);
                 continue;
             }
             let (blobs, rates) = (self.blobs.clone(), self.rates.clone());
@@ -151,22 +156,38 @@ impl Serving {
                     warn!(%error, "serving a blob failed");
                     Reply::Missing
                 });
-                (channel, within_cap(&rates, reply).await)
+                (channel, within_cap(&rates, reply).await, Some(id))
             });
         }
     }
 
     /// What was read, or heard, is answered, and more is read.
-    pub(super) fn on_served(
-        &mut self,
-        outgoing: &mut Outgoing,
-        served: Result<(ResponseChannel<Reply>, Reply), JoinError>,
-    ) {
+    pub(super) fn on_served(&mut self, outgoing: &mut Outgoing, served: Result<Served, JoinError>) {
         match served {
-            Ok((channel, reply)) => outgoing.respond(channel, reply),
-            Err(error) => warn!(%error, "serving a blob failed"),
+            Ok((channel, reply, piece)) => {
+                let leaves = matches!(reply, Reply::Chunk { .. }) && channel.is_open();
+                outgoing.respond(channel, reply);
+                match piece {
+                    Some(id) if leaves => drop(self.leaving.insert(id, Instant::now())),
+                    Some(_) => self.waiting.left(None),
+                    None => {}
+                }
+            }
+            Err(error) => {
+                // Only while the process ends.
+                warn!(%error, "serving a blob failed");
+                self.waiting.left(None);
+            }
         }
         self.serve(outgoing);
+    }
+
+    /// An answer has left, or will not: where it was a piece, another may.
+    pub(super) fn on_left(&mut self, outgoing: &mut Outgoing, id: InboundRequestId, is_taken: bool) {
+        if let Some(since) = self.leaving.remove(&id) {
+            self.waiting.left(is_taken.then(|| since.elapsed()));
+            self.serve(outgoing);
+        }
     }
 }
 

@@ -1,46 +1,8 @@
-//! Fair shares of resources that all peers use, so that none of them uses one up.
+//! Fair shares of the room that all peers use, so that none of them uses it up.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use idlewood_overlay::PeerId;
-
-/// A queue in which peers take turns: a peer with more items waiting is served no sooner.
-#[derive(Debug)]
-pub(super) struct Turns<T> {
-    /// Peers with waiting items, the next one first.
-    waiting: VecDeque<(PeerId, VecDeque<T>)>,
-    per_peer_max: usize,
-    peers_max: usize,
-}
-
-impl<T> Turns<T> {
-    pub(super) fn new(per_peer_max: usize, peers_max: usize) -> Self {
-        Self { waiting: VecDeque::new(), per_peer_max, peers_max }
-    }
-
-    /// Queues an item of a peer.
-    ///
-    /// # Errors
-    /// The item, if too many of that peer, or of too many peers, wait.
-    pub(super) fn push(&mut self, peer: PeerId, item: T) -> Result<(), T> {
-        match self.waiting.iter().position(|(other, _)| *other == peer) {
-            Some(place) if self.waiting[place].1.len() < self.per_peer_max => self.waiting[place].1.push_back(item),
-            None if self.waiting.len() < self.peers_max => self.waiting.push_back((peer, [item].into())),
-            Some(_) | None => return Err(item),
-        }
-        Ok(())
-    }
-
-    /// The first item of the peer whose turn it is.
-    pub(super) fn pop(&mut self) -> Option<T> {
-        let (peer, mut items) = self.waiting.pop_front()?;
-        let item = items.pop_front();
-        if !items.is_empty() {
-            self.waiting.push_back((peer, items));
-        }
-        item
-    }
-}
 
 /// Queued messages by peer. A peer may use as much as is still free beside it: one alone has half, two have two thirds,
 /// and the seventh still has room for a large message.
@@ -96,21 +58,6 @@ mod tests {
 
     fn peer(number: u8) -> PeerId {
         PeerId([number; 32])
-    }
-
-    #[test]
-    fn a_peer_with_many_requests_delays_no_other() {
-        let mut turns = Turns::new(16, 3);
-        let taken = (0..1000).take_while(|&number| turns.push(peer(1), (1, number)).is_ok()).count();
-        assert_eq!(taken, 16);
-        assert_eq!(
-            [turns.push(peer(2), (2, 0)), turns.push(peer(3), (3, 0)), turns.push(peer(2), (2, 1))],
-            [Ok(()); 3]
-        );
-        assert_eq!(turns.push(peer(4), (4, 0)), Err((4, 0)), "of too many peers");
-        let order: Vec<_> = std::iter::from_fn(|| turns.pop()).take(6).collect();
-        assert_eq!(order, [(1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (1, 2)]);
-        assert_eq!(turns.push(peer(4), (4, 0)), Ok(()), "who has nothing waiting takes no place");
     }
 
     #[test]

@@ -21,6 +21,7 @@ use tracing::warn;
 use super::admission::Admission;
 use super::bounds::{CONNECT_TIMEOUT, IN_FLIGHT_MAX};
 use super::config::{NetConfig, NetError};
+use super::metered::Metered;
 use super::reach::{AddressError, Reach, Within};
 use super::throttle;
 use super::wire::{Codec, Traffic};
@@ -85,7 +86,9 @@ pub(super) fn build(
     let admission = Admission::new(key, gate.clone()).map_err(|error| NetError::Key(error.to_string()))?;
     let mut streams = yamux::Config::default();
     streams.set_max_num_streams(OPEN_STREAMS_MAX);
+    let metered = traffic.clone();
     let transport = Within(reach, tcp::tokio::Transport::new(tcp::Config::new()))
+        .map(move |stream, _| Metered::new(stream, metered.clone()))
         .upgrade(Version::V1Lazy)
         .authenticate(admission)
         .multiplex(streams)

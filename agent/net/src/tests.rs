@@ -4,6 +4,7 @@ mod answers;
 mod fetching;
 mod floods;
 mod measurements;
+mod overhead;
 
 use std::io;
 use std::path::Path;
@@ -211,7 +212,7 @@ async fn a_blob_travels_in_pieces_and_is_downloaded_once() {
     let content: Vec<u8> = (0..700_001_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let hash = source.lend(&content);
     let empty = source.lend(b"");
-    let fetcher = Fetcher::new(target.blobs.clone(), target.net.clone());
+    let fetcher = Fetcher::new(target.blobs.clone(), target.net.clone(), tokio::sync::mpsc::channel(1).0);
     let sources = vec![source.contact.clone()];
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..8 {
@@ -256,7 +257,7 @@ async fn a_blob_needs_its_bags_key_and_a_result_its_submitter() {
     assert_eq!(ask(Wanted { key: Some(key), ..piece(result, 0) }).await, ChunkReply::Missing);
     source.blobs.lend(BAG, result, To::Submitter(other.contact.peer));
     assert_eq!(ask(piece(result, 0)).await, whole(b"a result"));
-    let fetcher = Fetcher::new(other.blobs.clone(), other.net.clone());
+    let fetcher = Fetcher::new(other.blobs.clone(), other.net.clone(), tokio::sync::mpsc::channel(1).0);
     let with = |key| Origin { key, ..origin(vec![source.contact.clone()]) };
     assert!(fetcher.fetch(input, 100, &with(None)).await.unwrap_err().to_string().contains("not for this machine"));
     fetcher.fetch(input, 100, &with(Some(key))).await.expect("it has the key");
@@ -265,7 +266,7 @@ async fn a_blob_needs_its_bags_key_and_a_result_its_submitter() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn blobs_keep_to_the_owners_bandwidth_cap() {
     let (source, target) = (Node::start().await, Node::start().await);
-    let fetcher = Fetcher::new(target.blobs.clone(), target.net.clone());
+    let fetcher = Fetcher::new(target.blobs.clone(), target.net.clone(), tokio::sync::mpsc::channel(1).0);
     let caps = [(&source.net.rates().upload, 1), (&target.net.rates().download, 2)];
     for (cap, byte) in caps {
         let content = vec![byte; 512 << 10];
@@ -290,7 +291,7 @@ async fn a_source_that_lies_or_is_gone_is_passed_over() {
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, vec![6; 400_000]).unwrap();
     let gone = Contact { peer: PeerId([3; 32]), incarnation: 1, address: "/ip4/127.0.0.1/tcp/1".into(), nonce: None };
-    let fetcher = Fetcher::new(target.blobs.clone(), target.net.clone());
+    let fetcher = Fetcher::new(target.blobs.clone(), target.net.clone(), tokio::sync::mpsc::channel(1).0);
 
     let error = fetcher.fetch(hash, 1 << 20, &origin(vec![gone.clone(), liar.contact.clone()])).await.unwrap_err();
     let text = error.to_string();

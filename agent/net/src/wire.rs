@@ -85,6 +85,10 @@ pub(super) struct Traffic {
     pub(super) bytes_received: AtomicU64,
     /// Frames that were too long, malformed or incomplete.
     pub(super) damaged: AtomicU64,
+    /// What passes the sockets ([`Metered`](crate::metered::Metered)).
+    pub(super) wire_bytes_sent: AtomicU64,
+    pub(super) wire_bytes_received: AtomicU64,
+    pub(super) wire_writes: AtomicU64,
     reading: AtomicUsize,
 }
 

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use idlewood_machine::downloads::Piece;
 use idlewood_machine::{Effect, Machine};
 use idlewood_net::NetEvent;
 use idlewood_scheduler::{Event, Notice};
@@ -52,6 +53,7 @@ pub(super) struct Sources {
     pub(super) measurer: mpsc::Receiver<WorkerEvent>,
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) suspends: mpsc::Receiver<Suspend>,
+    pub(super) pieces: mpsc::Receiver<Piece>,
 }
 
 /// What wakes the loop beside that and the machine's own deadline.
@@ -135,6 +137,9 @@ impl Driver {
             Some((id, done)) = self.shared.answers.next() => self.done(id, done),
             Some(command) = self.sources.commands.recv() => self.command(command),
             peers = self.shared.net.freed() => self.shared.events.tell_all(peers.into_iter().map(Event::Room)),
+            Some(piece) = self.sources.pieces.recv() => {
+                self.shared.events.tell(idlewood_machine::Event::PieceCame(piece));
+            }
             Some(event) = self.sources.net.recv(), if self.machine.has_room() => self.came(event),
         }
         self.settle();

@@ -55,12 +55,12 @@ impl Outputs {
                 }
                 Err(error) => {
                     tracing::info!(error = format!("{error:#}"), "a result could not be fetched yet");
-                    Err(FetchEnd::NotHad)
+                    Err(if error.is_for_good() { FetchEnd::NotHad } else { FetchEnd::PutOff })
                 }
             };
             Done::OutputKept { fetch, kept }
         };
-        let job = shared.jobs.spawn(get, Done::OutputKept { fetch, kept: Err(FetchEnd::NotHad) });
+        let job = shared.jobs.spawn(get, Done::OutputKept { fetch, kept: Err(FetchEnd::PutOff) });
         self.fetches.insert(fetch, job);
     }
 

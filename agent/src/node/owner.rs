@@ -137,9 +137,6 @@ impl Owner {
             let is_set = self.sample(now, &workers, shared);
             keep_to_limits(machine, shared);
             authorise::withdraw_unwanted(&execution.manifests(), machine.peer(), shared);
-            if let Some(kb_s) = shared.supplies.fetcher.take_fastest() {
-                shared.events.tell(Event::Peer(idlewood_scheduler::Event::Downloaded { kb_s }));
-            }
             if is_set {
                 shared.events.tell(Event::OwnerSet(OwnerSettings::from(shared.settings.get())));
             }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::Context as _;
 use blake3::Hash;
 use idlewood_blobs::{BlobError, Blobs, To};
+use idlewood_machine::downloads;
 use idlewood_net::fetch::{FetchError, Fetcher, Origin};
 use idlewood_overlay::Contact;
 use idlewood_scheduler::{BagId, BlobId, Checkpoint, Peer, TaskId};
@@ -41,6 +42,18 @@ impl PrepareError {
             (_, Some(error)) => BlobError::is_for_want_of_room(error),
             (_, None) => false,
         })
+    }
+}
+
+impl PrepareError {
+    /// Whether to ask again later is of no use: whoever was asked does not have the blob, or gives another, or nobody takes it.
+    pub(super) fn is_for_good(&self) -> bool {
+        match self {
+            Self::Never(_) => true,
+            Self::Later(error) => error
+                .chain()
+                .any(|cause| matches!(cause.downcast_ref(), Some(FetchError::NoSource { is_gone: true, .. }))),
+        }
     }
 }
 
@@ -86,12 +99,9 @@ pub(super) struct Supplies {
     pub(super) confines_natives: bool,
 }
 
-/// Where a bag's blobs come from: its submitter, then whoever is near.
+/// Where a bag's blobs come from.
 pub(super) fn origin(peer: &Peer, bag: BagId, submitter: &Contact) -> Origin {
-    let others = peer.overlay_view().neighbours();
-    let sources = std::iter::once(submitter).chain(others);
-    let sources = sources.filter(|contact| contact.peer != peer.me().peer).cloned().collect();
-    Origin { bag, key: peer.bag_key(bag), sources }
+    Origin { bag, key: peer.bag_key(bag), sources: downloads::sources(peer, submitter) }
 }
 
 impl Supplies {

@@ -159,6 +159,30 @@ fn every_rule_of_a_revocation_has_its_refusal() {
     assert_eq!(changed.verify(grid()), Err(Refused::Forged));
 }
 
+/// Simulations fetch what a submitter signs of a bag, and the manifest, with these sizes: those of a bag of a machine certified by an
+/// administrator, with one program that is given a number.
+#[test]
+fn simulations_fetch_envelopes_and_manifests_of_their_size() {
+    let defaults = include_str!("../../../simnet/scenarios/default.toml");
+    let simulated = |name: &str| -> f64 {
+        let line = defaults.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "));
+        line.expect("it is among the defaults").parse().expect("it is a number")
+    };
+    let manifest = manifest::Manifest {
+        entries: Vec::new(),
+        inputs: Vec::new(),
+        env: std::collections::BTreeMap::new(),
+        args: vec!["{index}".to_owned()],
+        ..manifest::tests::manifest()
+    };
+    let bytes = manifest.encode();
+    let envelope = SignedBag::sign(envelope::Envelope::of(&manifest, &bytes).encode(), chain().encode(), &key(3));
+    for (name, measured) in [("manifest_bytes", bytes.len()), ("envelope_bytes", envelope.encode().len())] {
+        let ratio = measured as f64 / simulated(name);
+        assert!((0.9..1.1).contains(&ratio), "{name}: {measured} are {ratio} of what is simulated");
+    }
+}
+
 #[test]
 fn a_signature_counts_in_its_place_alone() {
     // A certificate's signature under a revocation's body of the same key, and the other way round, is refused because

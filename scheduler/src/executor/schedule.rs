@@ -14,7 +14,7 @@ use crate::io::Io;
 use crate::peer::Effect;
 use crate::queue::{Entry, Load, WORK_MOPS_MIN};
 use crate::stretch::max_stretch_exact;
-use crate::summary::{self, Summary};
+use crate::summary::{self, Summary, SummaryForm};
 
 /// The work left in a task that has run for its declared work or longer, as a share of that work: nobody knows how long it
 /// will go on, and zero would promise its slot to others.
@@ -196,12 +196,20 @@ impl Executor {
     }
 
     /// The leaf's availability summary now.
-    pub(crate) fn summary(&mut self, now: Time) -> Summary {
+    pub(crate) fn summary(&mut self, io: &Io) -> Summary {
         let mut summary = if self.is_suspended() || self.rest.until().is_some() {
             Summary::unavailable()
         } else {
-            Summary::of_leaf(&self.load(now, |held| !held.unfinished_is_empty()).0)
+            let load = self.load(io.now, |held| !held.unfinished_is_empty()).0;
+            match self.summaries {
+                SummaryForm::Horizons => Summary::of_leaf(&load),
+                SummaryForm::Paper => {
+                    let release = io.now + summary::release_in(io.wall(io.now));
+                    Summary::of_leaf_at(&load, release.as_secs_f64())
+                }
+            }
         };
+        summary.form = self.summaries;
         summary.longest_wait_s = summary::wait_s(self.wait_s());
         self.stretch = summary.maximum_stretch;
         summary

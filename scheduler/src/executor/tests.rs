@@ -211,7 +211,7 @@ impl Machine {
     /// As many of these tasks as the summary has room for at the smallest stretch at which there is room for one.
     fn receive(&mut self, number: u8, tasks: u64, task_s: f64, size_mops: f64) {
         let task_mops = task_s * self.config.speed_mops;
-        let summary = self.executor.summary(self.io.now);
+        let summary = self.executor.summary(&self.io);
         let most = |s_index: usize| summary.tasks(s_index, 0.0, size_mops, task_mops).min(tasks);
         let Some(s_index) = (0..STRETCH_COUNT).find(|&s_index| most(s_index) > 0) else { return };
         let tasks = most(s_index);
@@ -379,7 +379,7 @@ fn a_machine_rests_when_a_lease_asks_and_all_tasks_failed() {
     let (bag, drop, rest) = (BagId([1; 32]), IntervalSet::new(), Duration::from_secs(60));
     let asked_to_rest =
         || Lease { bag, version: 0, submitter: None, term: rest, drop: drop.clone(), rest, key: None, sizes: None };
-    let is_offered = |executor: &mut Executor, io: &Io| executor.summary(io.now) != Summary::unavailable();
+    let is_offered = |executor: &mut Executor, io: &Io| executor.summary(io) != Summary::unavailable();
     for failures in 0..=FAILED_IN_ROW {
         executor.lease(contact(1).peer, asked_to_rest(), &mut io, &config);
         assert_eq!(executor.resting_until().is_some(), failures == FAILED_IN_ROW, "after {failures} failures");
@@ -398,7 +398,7 @@ fn a_machine_rests_when_a_lease_asks_and_all_tasks_failed() {
         executor.ended(task, outcome, &mut io, &config);
         all_durable(&mut io);
     }
-    let mut resting = executor.summary(io.now);
+    let mut resting = executor.summary(&io);
     resting.longest_wait_s = Summary::unavailable().longest_wait_s;
     assert_eq!(resting, Summary::unavailable());
     assert!(executor.deadline(&io).is_some_and(|deadline| deadline <= io.now + rest));
@@ -412,7 +412,7 @@ fn a_machine_rests_when_a_lease_asks_and_all_tasks_failed() {
 fn a_machine_that_cannot_start_tasks_hands_them_back_and_rests() {
     let config = Config::default();
     let (mut executor, mut io) = laden(&config);
-    let is_offered = |executor: &mut Executor, io: &Io| executor.summary(io.now) != Summary::unavailable();
+    let is_offered = |executor: &mut Executor, io: &Io| executor.summary(io) != Summary::unavailable();
     for tries in 1..=FAILED_STARTS_MAX {
         assert!(executor.resting_until().is_none() && is_offered(&mut executor, &io), "before try {tries}");
         executor.dispatch(&mut io);

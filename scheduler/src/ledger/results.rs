@@ -177,6 +177,7 @@ impl Ledger {
     pub(crate) fn fetched(&mut self, index: u64, here: bool, checkpoint: Option<Checkpoint>, io: &mut Io) {
         let Some((result, executor)) = self.outputs.fetched(index) else { return };
         if here {
+            self.outputs.came(executor.peer, io.now);
             if result.unfinished {
                 let came = Checkpoint { blob: result.output, bytes: result.output_bytes };
                 self.record_checkpoint(&result, checkpoint.unwrap_or(came), executor, io);
@@ -185,9 +186,22 @@ impl Ledger {
             }
             return;
         }
-        if !self.outputs.gives_up(index) {
-            return;
+        if self.outputs.gives_up(index, executor.peer) {
+            self.run_again(index, executor, io);
         }
+    }
+
+    /// The output could not be had now: its executor, or this machine, has too much to do, or cannot be reached. The executor
+    /// offers it again, until that has gone on for very long.
+    pub(crate) fn put_off(&mut self, index: u64, io: &mut Io) {
+        let Some((_, executor)) = self.outputs.fetched(index) else { return };
+        if self.outputs.gives_up_waiting(index, executor.peer, io.now) {
+            self.run_again(index, executor, io);
+        }
+    }
+
+    /// The output of a task that has ended is not to be had: the task is issued again.
+    fn run_again(&mut self, index: u64, executor: Contact, io: &mut Io) {
         self.votes.withdraw(executor.peer, index);
         let lost = IntervalSet::from(index..index + 1);
         let term = Duration::ZERO;

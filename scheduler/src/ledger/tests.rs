@@ -6,6 +6,7 @@ mod honest;
 mod network;
 mod work;
 
+use super::outputs::{PUT_OFF_MAX, UNFETCHED_MAX};
 use std::collections::BTreeSet;
 
 use idlewood_overlay::{Node, WallTime};
@@ -639,6 +640,43 @@ fn unwanted_results_are_acknowledged_and_those_being_fetched_are_not() {
     assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if drop.contains(5)), "{answer:?}");
     ledger.results(&contact(2), vec![result(5, true)], &mut io, &config);
     assert_eq!((acks(&io), ledger.view().duplicates), (2, 1));
+}
+
+/// A machine that has too much to do is waited for; one that does not have the output is not, and neither is one of which nothing
+/// comes for very long.
+#[test]
+fn an_output_that_is_put_off_is_not_taken_for_lost() {
+    let config = Config::default();
+    let (mut io, say) = (io(), |ledger: &mut Ledger, index: u64, io: &mut Io| {
+        ledger.results(&contact(1), vec![result(index, true)], io, &Config::default());
+    });
+    let mut ledger = ledger(&io, 0);
+    ledger.requests(&io, &config);
+    ledger.holding(said(1, 1, IntervalSet::from(0..30)), &mut io, &config);
+    for _ in 0..4 * UNFETCHED_MAX {
+        say(&mut ledger, 5, &mut io);
+        assert!(ledger.outputs.is_fetching(5));
+        ledger.put_off(5, &mut io);
+        io.now += Duration::from_secs(20);
+    }
+    assert_eq!(ledger.view().reissued, 0, "it is late by less than ten minutes");
+    say(&mut ledger, 6, &mut io);
+    ledger.fetched(6, true, None, &mut io);
+    io.now += PUT_OFF_MAX - Duration::from_secs(1);
+    say(&mut ledger, 5, &mut io);
+    ledger.put_off(5, &mut io);
+    assert_eq!(ledger.view().reissued, 0, "another of its outputs came meanwhile");
+    io.now += Duration::from_secs(1);
+    say(&mut ledger, 5, &mut io);
+    ledger.put_off(5, &mut io);
+    assert_eq!(ledger.view().reissued, 1);
+    assert!(matches!(last_message(&io, 1), Some(Message::Lease { drop, .. }) if drop == IntervalSet::from(5..6)));
+    for _ in 0..UNFETCHED_MAX {
+        assert_eq!(ledger.view().reissued, 1);
+        say(&mut ledger, 7, &mut io);
+        ledger.fetched(7, false, None, &mut io);
+    }
+    assert_eq!(ledger.view().reissued, 2, "it does not have it");
 }
 
 /// The results of a machine reach the ledger.

@@ -137,10 +137,17 @@ pub enum Event {
     Fetched {
         /// The task.
         task: TaskId,
-        /// Whether its output is durable on this machine.
+        /// Whether its output is durable on this machine; if not, the machine that ended the task does not have it, or gives
+        /// something else.
         here: bool,
         /// For a task that came back before its end: the checkpoint to name in requests, where it is not the output itself.
         checkpoint: Option<Checkpoint>,
+    },
+    /// The other answer to [`Effect::FetchOutput`]: the output is not to be had now, since the machine that has it, or this one, has too
+    /// much to do, or cannot be reached. That says nothing of whether it is there.
+    FetchPutOff {
+        /// The task.
+        task: TaskId,
     },
     /// No task begins from now on: the machine's owner is back, its disk is full, or it finishes. Repeated where
     /// `stands_still` changes.

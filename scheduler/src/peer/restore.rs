@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use idlewood_overlay::{Contact, GridId, Overlay, Time, WallTime};
 
-use super::{Asking, Effect, Peer, REPORTS, Removals};
+use super::{Asking, Effect, Peer, Removals, reports};
 use crate::bag::{BagId, BagKey};
 use crate::config::Config;
 use crate::executor::Executor;
@@ -86,7 +86,7 @@ impl Peer {
                 io.reputations.restore(*executor, *reputation);
             }
         }
-        let overlay = Overlay::new(config.overlay.clone(), grid, me, chance, now, REPORTS);
+        let overlay = Overlay::new(config.overlay.clone(), grid, me, chance, now, reports(config.summaries));
         io.me = overlay.me_shared().clone();
         let mut peer = Self {
             executor: Executor::new(&config),

@@ -61,6 +61,11 @@ impl Peer {
         placements.map(|(executor, ranges)| (executor.clone(), ranges.clone())).collect()
     }
 
+    /// What this machine takes its link for, in kB/s: the paper's until it has downloaded something.
+    pub fn link_kb_s(&self) -> u32 {
+        self.io.link_kb_s
+    }
+
     /// The key to a bag's blobs: of a bag submitted here, or of one held here whose submitter has sent the key.
     pub fn bag_key(&self, id: BagId) -> Option<BagKey> {
         let own = self.ledgers.get(&id).map(|ledger| ledger.key(&self.io));

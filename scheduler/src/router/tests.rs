@@ -23,7 +23,7 @@ struct Grid {
 impl Grid {
     /// A grid in which each leaf has published this summary.
     fn new(leaf: &Summary) -> Self {
-        let codec = crate::peer::REPORTS;
+        let codec = crate::peer::reports(leaf.form);
         let config = idlewood_overlay::Config::default();
         let overlays = (0..3)
             .map(|n| Overlay::new(config.clone(), GridId([9; 32]), contact(n), u64::from(n), Time::ZERO, codec))
@@ -243,7 +243,7 @@ fn the_platform_is_short_and_its_default_if_damaged() {
 }
 
 fn available(router: &Router, grid: &Grid) -> u64 {
-    let report = Summary::of_flat(&router.report(grid.lower()).unwrap()).unwrap();
+    let report = Summary::of_flat(&router.report(SummaryForm::Horizons, grid.lower()).unwrap()).unwrap();
     report.tasks(60, 0.0, 4096.0 / STRETCHES[60], 1024.0)
 }
 
@@ -286,7 +286,7 @@ fn sent_tasks_are_taken_off_until_the_child_reports_or_they_are_given_up() {
     router.refresh(grid.lower(), start, &config);
     assert!(router.take_changed());
     let report = Summary::of_children(&[&leaf(100.0), &leaf(100.0)]).flatten();
-    assert_eq!((router.report(grid.lower()), router.deadline(&config)), (Some(report), None));
+    assert_eq!((router.report(SummaryForm::Horizons, grid.lower()), router.deadline(&config)), (Some(report), None));
 }
 
 #[test]
@@ -427,4 +427,40 @@ fn a_machine_with_work_is_sent_to_the_largest_stretch() {
         sent.map(|(child, _)| usize::from(child.peer.0[0]))
     };
     assert_eq!([sent(6e-4), sent(1.9e-3), sent(2.1e-3)], [Some(children[1]), Some(children[1]), None]);
+}
+
+#[test]
+fn with_the_papers_summaries_sent_tasks_are_taken_off_at_every_stretch() {
+    let config = Config { summaries: SummaryForm::Paper, idle_slots: false, ..Config::default() };
+    let load = Load {
+        now_s: 0.0,
+        speed_mops: 1024.0,
+        slots: 1,
+        preemptive: false,
+        running_mops: vec![],
+        entries: vec![Entry { release_s: 0.0, application_size_mops: 1e7, task_mops: 1024.0, left: 100.0 }],
+    };
+    let grid = Grid::new(&Summary::of_leaf_at(&load, 60.0));
+    let mut router = Router::default();
+    let tasks = |router: &Router, s_index| {
+        let report = Summary::of_flat(&router.report(SummaryForm::Paper, grid.lower()).unwrap()).unwrap();
+        assert_eq!((report.form, report.leaves), (SummaryForm::Paper, 2));
+        report.tasks(s_index, 0.0, 1e7, 1024.0)
+    };
+    router.refresh(grid.lower(), grid.now, &config);
+    let before: Vec<u64> = (0..STRETCHES.len()).map(|s_index| tasks(&router, s_index)).collect();
+    assert!(before.iter().any(|tasks| (1..1000).contains(tasks)), "some stretches leave little room: {before:?}");
+    let sent = |router: &mut Router, n| {
+        let sent = router.route(request(n), Origin::Above, grid.lower(), &Platform::default(), grid.now, &config);
+        parts(&sent, &request(n))
+    };
+    assert_eq!(sent(&mut router, 100), Some(vec![50, 50]));
+    for (s_index, before) in before.iter().enumerate() {
+        let (is, booked) = (tasks(&router, s_index), before.saturating_sub(100));
+        // What the router reports is rounded down by less than a 128th.
+        assert!(is <= booked && is as f64 >= booked as f64 * 0.99 - 2.0, "{is}, not {booked}");
+    }
+    // More than there is room for at any stretch is split and booked all the same.
+    assert_eq!(sent(&mut router, 1 << 42), Some(vec![1 << 41, 1 << 41]));
+    assert!((0..STRETCHES.len()).all(|s_index| tasks(&router, s_index) == 0));
 }

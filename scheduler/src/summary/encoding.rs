@@ -16,6 +16,8 @@
 //! smaller ones are counted by their work. A summary with such cells is *loose*: it has a flag, and the cell before is the
 //! upper bound.
 //!
+//! In the paper's form sizes of tasks double: there it is half instead of a quarter.
+//!
 //! Encoding never raises a cell, and a decoded summary is encoded to the same bytes again, so that a summary to which
 //! nothing is added loses only once. The model is compiled twice, once for each direction of [`Coder`].
 
@@ -23,6 +25,7 @@ mod model;
 
 use self::model::Model;
 use super::coder::{Reader, Writer};
+use super::grid::SummaryForm;
 use super::idle::Idle;
 use super::limits::{CELL_MAX, LEAVES_MAX, SPEED_SUM_MOPS_MAX};
 use super::scale::{self, WAIT_BITS};
@@ -35,10 +38,18 @@ pub const ENCODED_BYTES_MAX: usize = 64 * 1024;
 
 /// Version of the format and of the grids.
 const VERSION: u8 = 7;
-const WHOLE: u8 = VERSION << 3;
+/// That of [`SummaryForm::Paper`]: no version that ships.
+const PAPERS_VERSION: u8 = 31;
 const DIFFERENCE: u8 = 1;
 const LOOSE: u8 = 2;
 const CAN_WAIT: u8 = 4;
+
+fn version(form: SummaryForm) -> u8 {
+    match form {
+        SummaryForm::Horizons => VERSION << 3,
+        SummaryForm::Paper => PAPERS_VERSION << 3,
+    }
+}
 
 /// Why bytes are not a summary; nothing was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,7 +76,7 @@ impl Summary {
         scaled.fit(ENCODED_BYTES_MAX)
     }
 
-    /// Reads what [`Self::encode`] wrote.
+    /// Reads what [`Self::encode`] wrote of a summary of [`SummaryForm::Horizons`].
     ///
     /// # Errors
     /// For bytes that are no summary of this format; whatever they are, this neither panics nor takes more memory
@@ -101,7 +112,7 @@ impl Scaled {
     fn decode(bytes: &[u8], base: Option<&Self>) -> Result<Self, DecodeError> {
         let mut rows = Vec::new();
         let push = |index, changed, codes: &Codes| rows.push(ScaledRow { index, changed, codes: *codes });
-        let head = decode(bytes, base, push)?;
+        let head = decode(SummaryForm::Horizons, bytes, base, push)?;
         Ok(Self { head, rows })
     }
 }
@@ -110,7 +121,8 @@ impl Head {
     /// Writes the head, and returns the writer and model for the rows.
     pub(super) fn encode<'a>(&self, base: Option<&'a Scaled>) -> (Writer, Model<'a>) {
         let mut bytes = Vec::with_capacity(1024);
-        bytes.push(WHOLE | bit(DIFFERENCE, base.is_some()) | bit(LOOSE, self.is_loose) | bit(CAN_WAIT, self.can_wait));
+        let flags = bit(DIFFERENCE, base.is_some()) | bit(LOOSE, self.is_loose) | bit(CAN_WAIT, self.can_wait);
+        bytes.push(version(self.form) | flags);
         for value in [self.minimum_stretch, self.maximum_stretch, self.speed_mops] {
             bytes.extend_from_slice(&value.to_le_bytes());
         }
@@ -125,12 +137,14 @@ impl Head {
             put(&mut bytes, slots);
             from = class + 1;
         }
-        (Writer::new(bytes), Model::new(self.height, self.is_loose, base))
+        (Writer::new(bytes), Model::new(self.form, self.height, self.is_loose, base))
     }
 }
 
-/// Reads the head, and hands the index, changed lines and codes of each row to `take_row`.
+/// Reads the head of a summary of this form, and hands the index, changed lines and codes of each row to `take_row`. A base has
+/// the same form.
 pub(super) fn decode(
+    form: SummaryForm,
     bytes: &[u8],
     base: Option<&Scaled>,
     mut take_row: impl FnMut(u8, u32, &Codes),
@@ -140,10 +154,11 @@ pub(super) fn decode(
     }
     let mut rest = bytes;
     let [kind] = take(&mut rest)?;
-    if kind & !(LOOSE | CAN_WAIT) != WHOLE | base.map_or(0, |_| DIFFERENCE) {
+    if kind & !(LOOSE | CAN_WAIT) != version(form) | base.map_or(0, |_| DIFFERENCE) {
         return Err(DecodeError::Format);
     }
     let mut head = Head {
+        form,
         is_loose: kind & LOOSE != 0,
         can_wait: kind & CAN_WAIT != 0,
         minimum_stretch: f32::from_le_bytes(take(&mut rest)?),
@@ -173,14 +188,14 @@ pub(super) fn decode(
     if !in_range {
         return Err(DecodeError::Range);
     }
-    let bits = scale::bits(head.height);
+    let (bits, task_steps) = (scale::bits(head.height), form.task_steps());
     let mut reader = Reader::new(rest);
-    let mut model = Model::new(head.height, head.is_loose, base);
+    let mut model = Model::new(form, head.height, head.is_loose, base);
     let (mut last, mut has_loose_cells) = (None, false);
     while let Some(index) = model.row(&mut reader, last, None) {
         if model.changed != 0 {
             take_row(index, model.changed, &model.codes);
-            has_loose_cells |= head.is_loose && model.codes.iter().any(|line| is_loose_line(line, bits));
+            has_loose_cells |= head.is_loose && model.codes.iter().any(|line| is_loose_line(line, bits, task_steps));
         }
         if !reader.is_sound() {
             return Err(DecodeError::Damaged);

@@ -4,12 +4,12 @@
 //! summary is encoded once when it is sent and decoded once when it arrives; routers add up flat forms, and look only at
 //! lines that change from one stretch to the next.
 //!
-//! The flat form has a byte of flags (loose, can wait); the sums, each in a fixed number of bytes; the idle slots of each
+//! The flat form has a byte of flags (loose, can wait, the paper's form); the sums, each in a fixed number of bytes; the idle slots of each
 //! class of speed; then for each row the index of its stretch, a bit for each line that differs from the row before, and
 //! for each of these lines how many task sizes are above 0 and their codes. Each summary has one flat form.
 
 use super::encoding::{self, DecodeError, ENCODED_BYTES_MAX};
-use super::grid::{HORIZON_COUNT, TASK_SIZE_COUNT};
+use super::grid::{HORIZON_COUNT, PAPERS_STRETCH_COUNT, SummaryForm, TASK_SIZE_COUNT};
 use super::idle::Idle;
 use super::limits::{CELL_MAX, LEAVES_MAX, SPEED_SUM_MOPS_MAX};
 use super::scale::{self, WAIT_BITS};
@@ -27,6 +27,7 @@ pub(super) const WHOLE_BYTES: usize = 8_000;
 /// Bits of the first byte.
 const LOOSE: u8 = 1;
 const CAN_WAIT: u8 = 2;
+const PAPERS: u8 = 4;
 const MAXIMUM_STRETCH: usize = 5;
 const WAIT: usize = 26;
 /// Length of the head where no slot is idle.
@@ -34,7 +35,8 @@ const HEAD_BYTES: usize = 30;
 
 impl Head {
     fn put(&self, bytes: &mut Vec<u8>) {
-        bytes.push(bit(LOOSE, self.is_loose) | bit(CAN_WAIT, self.can_wait));
+        let is_papers = self.form == SummaryForm::Paper;
+        bytes.push(bit(LOOSE, self.is_loose) | bit(CAN_WAIT, self.can_wait) | bit(PAPERS, is_papers));
         for value in [self.minimum_stretch, self.maximum_stretch, self.speed_mops] {
             bytes.extend_from_slice(&value.to_le_bytes());
         }
@@ -67,6 +69,7 @@ impl<'a> Reader<'a> {
         let mut rest = flat;
         let [kind] = take(&mut rest)?;
         let mut head = Head {
+            form: if kind & PAPERS == 0 { SummaryForm::Horizons } else { SummaryForm::Paper },
             is_loose: kind & LOOSE != 0,
             can_wait: kind & CAN_WAIT != 0,
             minimum_stretch: f32::from_le_bytes(take(&mut rest)?),
@@ -87,9 +90,14 @@ impl<'a> Reader<'a> {
         Some(Self { head, rest, row: BEFORE_THE_FIRST })
     }
 
-    /// A leaf that takes no work: a child whose bytes cannot be read counts as one.
-    fn unavailable() -> Self {
+    /// Reads a child's summary; bytes that are none of this form count as a leaf that takes no work.
+    fn of(form: SummaryForm, flat: &'a [u8]) -> Self {
+        Self::new(flat).filter(|reader| reader.head.form == form).unwrap_or_else(|| Self::unavailable(form))
+    }
+
+    fn unavailable(form: SummaryForm) -> Self {
         let head = Head {
+            form,
             is_loose: false,
             can_wait: false,
             minimum_stretch: f32::INFINITY,
@@ -222,14 +230,23 @@ pub fn pack(base: Option<&[u8]>, new: &[u8]) -> Option<Vec<u8>> {
     (bytes.len() <= ENCODED_BYTES_MAX).then_some(bytes)
 }
 
-/// The flat summary that [`pack`] encoded; `None` where these bytes are none. Whatever the bytes, this neither panics nor takes
-/// more memory than twice the largest summary (300 kB).
+/// The flat summary of [`SummaryForm::Horizons`] that [`pack`] encoded; `None` where these bytes are none. Whatever the bytes, this
+/// neither panics nor takes more memory than twice the largest summary (300 kB).
 pub fn unpack(base: Option<&[u8]>, bytes: &[u8]) -> Option<Vec<u8>> {
+    unpack_form(SummaryForm::Horizons, base, bytes)
+}
+
+/// [`unpack`] of a summary of [`SummaryForm::Paper`].
+pub fn unpack_papers(base: Option<&[u8]>, bytes: &[u8]) -> Option<Vec<u8>> {
+    unpack_form(SummaryForm::Paper, base, bytes)
+}
+
+fn unpack_form(form: SummaryForm, base: Option<&[u8]>, bytes: &[u8]) -> Option<Vec<u8>> {
     let base = match base {
-        Some(base) => Some(Scaled::of_flat(base)?),
+        Some(base) => Some(Scaled::of_flat(base).filter(|base| base.head.form == form)?),
         None => None,
     };
-    let flat = decode(bytes, base.as_ref()).ok()?;
+    let flat = decode(form, bytes, base.as_ref()).ok()?;
     (flat.len() <= ENCODED_BYTES_MAX).then_some(flat)
 }
 
@@ -251,9 +268,9 @@ pub(super) fn encode(flat: &[u8], base: Option<&Scaled>) -> Option<Vec<u8>> {
 }
 
 /// The flat form of an encoded summary.
-pub(super) fn decode(bytes: &[u8], base: Option<&Scaled>) -> Result<Vec<u8>, DecodeError> {
+pub(super) fn decode(form: SummaryForm, bytes: &[u8], base: Option<&Scaled>) -> Result<Vec<u8>, DecodeError> {
     let mut rows = Vec::with_capacity(8 * bytes.len());
-    let head = encoding::decode(bytes, base, |index, changed, codes| put_row(&mut rows, index, changed, codes))?;
+    let head = encoding::decode(form, bytes, base, |index, changed, codes| put_row(&mut rows, index, changed, codes))?;
     let mut flat = Vec::with_capacity(HEAD_BYTES + rows.len());
     head.put(&mut flat);
     flat.append(&mut rows);
@@ -289,15 +306,21 @@ pub(crate) fn is_same_offer(one: &[u8], other: &[u8]) -> bool {
     one.get(1..) == other.get(1..)
 }
 
-/// The report of a router whose children have these summaries, all in the flat form: the same as by
-/// [`Summary::of_children`], in less time and memory. Bytes that are no summary count as a leaf that takes no work.
-pub fn report(children: &[&[u8]]) -> Vec<u8> {
+/// A child's summary; bytes that are no flat summary of this form count as a leaf that takes no work.
+pub(crate) fn read(form: SummaryForm, flat: &[u8]) -> Summary {
+    let summary = Summary::of_flat(flat).filter(|summary| summary.form == form);
+    summary.unwrap_or_else(|| Summary { form, ..Summary::unavailable() })
+}
+
+/// The report of a router whose children have these summaries of one form, all in the flat form: the same as by
+/// [`Summary::of_children`], in less time and memory. Bytes that are no such summary count as a leaf that takes no work.
+pub fn report(form: SummaryForm, children: &[&[u8]]) -> Vec<u8> {
     let [one, other] = children else {
-        let read = |flat: &&[u8]| Summary::of_flat(flat).unwrap_or_else(Summary::unavailable);
+        let read = |flat: &&[u8]| read(form, flat);
         let children: Vec<Summary> = children.iter().map(read).collect();
         return Summary::of_children(&children.iter().collect::<Vec<_>>()).flatten();
     };
-    let [one, other] = [one, other].map(|flat| Reader::new(flat).unwrap_or_else(Reader::unavailable));
+    let [one, other] = [one, other].map(|flat| Reader::of(form, flat));
     let sum = plus(one, other);
     if sum.len() <= SURE_BYTES {
         return sum;
@@ -309,13 +332,15 @@ pub fn report(children: &[&[u8]]) -> Vec<u8> {
 /// rounding lowers them.
 fn plus<'a>(mut one: Reader<'a>, mut other: Reader<'a>) -> Vec<u8> {
     let (mine, theirs) = (&one.head, &other.head);
+    let (form, task_steps) = (mine.form, mine.form.task_steps());
     let height = mine.height.max(theirs.height).saturating_add(1);
     let bits = [mine.height, theirs.height, height].map(scale::bits);
-    // Cells at most a quarter of the one before stay so in the sum, but for sums that stop at the largest cell.
+    // Cells at most a quarter (half) of the one before stay so in the sum, but for sums that stop at the largest cell.
     let is_strict = !mine.is_loose && !theirs.is_loose;
     let mut idle = mine.idle.clone();
     idle.merge(&theirs.idle);
     let head = Head {
+        form,
         is_loose: false,
         can_wait: false,
         minimum_stretch: mine.minimum_stretch.min(theirs.minimum_stretch),
@@ -331,7 +356,13 @@ fn plus<'a>(mut one: Reader<'a>, mut other: Reader<'a>) -> Vec<u8> {
     head.put(&mut flat);
     let mut codes = NOTHING;
     let mut is_loose = false;
+    let mut end = None;
     while let Some(index) = [&one, &other].iter().filter_map(|rows| rows.next_index()).min() {
+        if form == SummaryForm::Paper
+            && usize::from(index) >= *end.get_or_insert(usize::from(index) + PAPERS_STRETCH_COUNT)
+        {
+            break;
+        }
         let mut touched = 0;
         for rows in [&mut one, &mut other] {
             if rows.next_index() == Some(index) && rows.advance() {
@@ -340,10 +371,10 @@ fn plus<'a>(mut one: Reader<'a>, mut other: Reader<'a>) -> Vec<u8> {
         }
         let mut changed = 0;
         for t in (0..HORIZON_COUNT).filter(|t| touched >> t & 1 == 1) {
-            let line = sum_of_lines(&one.row.codes[t], &other.row.codes[t], bits, is_strict);
+            let line = sum_of_lines(&one.row.codes[t], &other.row.codes[t], bits, task_steps, is_strict);
             if !is_same(&line, &codes[t]) {
                 changed |= 1 << t;
-                is_loose |= !is_strict && is_loose_line(&line, bits[2]);
+                is_loose |= !is_strict && is_loose_line(&line, bits[2], task_steps);
                 codes[t] = line;
             }
         }
@@ -351,12 +382,12 @@ fn plus<'a>(mut one: Reader<'a>, mut other: Reader<'a>) -> Vec<u8> {
             put_row(&mut flat, index, changed, &codes);
         }
     }
-    flat[0] = bit(LOOSE, is_loose);
+    flat[0] |= bit(LOOSE, is_loose);
     flat
 }
 
 /// The sum of two lines: `mine`, `theirs` and `bits` are the bits of the scales of both and of the sum.
-fn sum_of_lines(one: &Line, other: &Line, [mine, theirs, bits]: [u32; 3], is_strict: bool) -> Line {
+fn sum_of_lines(one: &Line, other: &Line, [mine, theirs, bits]: [u32; 3], task_steps: u32, is_strict: bool) -> Line {
     let mut line = [0; TASK_SIZE_COUNT];
     let mut high = scale::code(CELL_MAX, bits);
     for (sum, (&one, &other)) in line.iter_mut().zip(one.iter().zip(other)) {
@@ -365,7 +396,7 @@ fn sum_of_lines(one: &Line, other: &Line, [mine, theirs, bits]: [u32; 3], is_str
         }
         let value = scale::value(one, mine) + scale::value(other, theirs);
         *sum = scale::code(value.min(CELL_MAX), bits).min(high);
-        high = if is_strict { scale::quarter(*sum, bits) } else { *sum };
+        high = if is_strict { scale::part(*sum, bits, task_steps) } else { *sum };
     }
     line
 }

@@ -45,7 +45,7 @@ pub(super) fn value(code: u16, bits: u32) -> u64 {
 
 /// The code of a quarter of the value.
 #[inline]
-pub(super) fn quarter(code_of_whole: u16, bits: u32) -> u16 {
+fn quarter(code_of_whole: u16, bits: u32) -> u16 {
     let code = u32::from(code_of_whole);
     // Small numbers are their own codes; of the octave above them the quarters are small; two octaves are 2·2^b codes.
     let quarter = if code >= 3 << bits {
@@ -56,6 +56,21 @@ pub(super) fn quarter(code_of_whole: u16, bits: u32) -> u16 {
         code >> 2
     };
     quarter as u16
+}
+
+/// The code of half the value.
+#[inline]
+fn half(code_of_whole: u16, bits: u32) -> u16 {
+    let code = u32::from(code_of_whole);
+    // An octave is 2^b codes.
+    let half = if code >= 2 << bits { code - (1 << bits) } else { code >> 1 };
+    half as u16
+}
+
+/// The code of the part of a value that fits when tasks are 2^`task_steps` times as large: half of it, or a quarter.
+#[inline]
+pub(super) fn part(code_of_whole: u16, bits: u32, task_steps: u32) -> u16 {
+    if task_steps == 1 { half(code_of_whole, bits) } else { quarter(code_of_whole, bits) }
 }
 
 /// A wait as summaries have it: in whole seconds, rounded down to the scale, at most a year.
@@ -82,6 +97,8 @@ mod tests {
                 prop_assert_eq!(code(rounded, bits), code(number, bits));
                 prop_assert_eq!(quarter(code(number, bits), bits), code(rounded >> 2, bits));
                 prop_assert_eq!(quarter(code(number, bits), bits), code(number >> 2, bits));
+                prop_assert_eq!(half(code(number, bits), bits), code(rounded >> 1, bits));
+                prop_assert_eq!(half(code(number, bits), bits), code(number >> 1, bits));
             }
         }
     }

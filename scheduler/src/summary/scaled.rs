@@ -1,7 +1,7 @@
 //! A summary on the scale: its cells as codes, in order, and rounded down. Both the encoded form that travels and the flat
 //! form that a machine keeps are made of it.
 
-use super::grid::{HORIZON_COUNT, TASK_SIZE_COUNT};
+use super::grid::{HORIZON_COUNT, SummaryForm, TASK_SIZE_COUNT};
 use super::idle::Idle;
 use super::limits::CELL_MAX;
 use super::matrix::{CELLS, Rows};
@@ -53,6 +53,7 @@ pub(super) fn changed_lines(before: &Codes, codes: &Codes) -> u32 {
 /// The sums of a summary, as they travel.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Head {
+    pub(super) form: SummaryForm,
     pub(super) minimum_stretch: f32,
     pub(super) maximum_stretch: f32,
     pub(super) speed_mops: f32,
@@ -62,7 +63,7 @@ pub(super) struct Head {
     /// On the scale of waits.
     pub(super) longest_wait: u16,
     pub(super) idle: Idle,
-    /// Whether a cell is more than a quarter of the one before.
+    /// Whether a cell is more than a quarter of the one before; in the paper's form, whose task sizes double, more than half.
     pub(super) is_loose: bool,
     /// [`Summary::can_wait`].
     pub(super) can_wait: bool,
@@ -77,7 +78,7 @@ pub(super) struct Scaled {
 
 impl Scaled {
     pub(super) fn of(summary: &Summary) -> Self {
-        let bits = scale::bits(summary.height);
+        let (bits, task_steps) = (scale::bits(summary.height), summary.form.task_steps());
         let mut rows: Vec<ScaledRow> = Vec::with_capacity(summary.rows.len());
         for (index, row) in &summary.rows {
             let mut codes = NOTHING;
@@ -99,12 +100,13 @@ impl Scaled {
                 if !is_falling(line) {
                     (1..TASK_SIZE_COUNT).for_each(|at| line[at] = line[at].min(line[at - 1]));
                 }
-                is_loose = is_loose || is_loose_line(line, bits);
+                is_loose = is_loose || is_loose_line(line, bits, task_steps);
             }
         }
         compare(&mut rows);
         rows.retain(|row| row.changed != 0);
         let head = Head {
+            form: summary.form,
             minimum_stretch: round_down(summary.minimum_stretch),
             maximum_stretch: -round_down(-summary.maximum_stretch.min(f64::from(f32::MAX))),
             speed_mops: round_down(summary.speed_mops),
@@ -132,6 +134,7 @@ impl Scaled {
             rows.push(usize::from(row.index), &cells);
         }
         Summary {
+            form: self.head.form,
             minimum_stretch: f64::from(self.head.minimum_stretch),
             maximum_stretch: f64::from(self.head.maximum_stretch),
             speed_mops: f64::from(self.head.speed_mops),
@@ -157,14 +160,14 @@ impl Scaled {
     }
 
     fn has_loose_cells(&self) -> bool {
-        let bits = scale::bits(self.head.height);
-        self.rows.iter().any(|row| row.codes.iter().any(|line| is_loose_line(line, bits)))
+        let (bits, task_steps) = (scale::bits(self.head.height), self.head.form.task_steps());
+        self.rows.iter().any(|row| row.codes.iter().any(|line| is_loose_line(line, bits, task_steps)))
     }
 }
 
-/// Whether a cell of this line is more than a quarter of the one before.
-pub(super) fn is_loose_line(line: &Line, bits: u32) -> bool {
-    line.windows(2).fold(false, |any, pair| any | (pair[1] > scale::quarter(pair[0], bits)))
+/// Whether a cell of this line is more than the part of the one before that fits of tasks of the next size.
+pub(super) fn is_loose_line(line: &Line, bits: u32, task_steps: u32) -> bool {
+    line.windows(2).fold(false, |any, pair| any | (pair[1] > scale::part(pair[0], bits, task_steps)))
 }
 
 pub(super) fn round_down(value: f64) -> f32 {

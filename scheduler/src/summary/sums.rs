@@ -1,11 +1,13 @@
 //! A summary: of a leaf, of a router's children together, and what it says of requests.
 
 use super::grid::{
-    HORIZONS_S, STRETCH_COUNT, STRETCHES, TASK_SIZE_COUNT, TASK_SIZES_MOPS, at_least, at_most, stretch_at_least,
+    HORIZONS_S, PAPERS_STRETCH_COUNT, STRETCH_COUNT, STRETCHES, SummaryForm, TASK_SIZE_COUNT, TASK_SIZES_MOPS,
+    at_least, at_most, stretch_at_least,
 };
 use super::idle::Idle;
 use super::limits::{CELL_MAX, LEAVES_MAX, SPEED_STEP_MOPS, SPEED_SUM_MOPS_MAX};
 use super::matrix::{CELLS, Cells, Row, Rows};
+use super::papers;
 use crate::availability::Slack;
 use crate::queue::{Capacity, Load};
 use crate::stretch::Jobs;
@@ -13,6 +15,8 @@ use crate::stretch::Jobs;
 /// The availability of a subtree, and a few sums.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
+    /// What its cells stand for. Summaries of different forms are not added: the other's leaves count, and offer nothing.
+    pub form: SummaryForm,
     /// The smallest maximum stretch of a leaf that takes work, s/Mop (the paper's S_min, §6): 0 where one is idle,
     /// infinite where no leaf takes work.
     pub minimum_stretch: f64,
@@ -43,6 +47,7 @@ impl Summary {
     /// The summary of no leaf: the neutral element of [`Self::merge`].
     pub fn empty() -> Self {
         Self {
+            form: SummaryForm::Horizons,
             minimum_stretch: f64::INFINITY,
             maximum_stretch: 0.0,
             speed_mops: 0.0,
@@ -63,11 +68,12 @@ impl Summary {
 
     /// This summary without its offers: what waits there is reported.
     pub(crate) fn without_offers(self) -> Self {
-        let Self { maximum_stretch, longest_wait_s, .. } = self;
-        Self { maximum_stretch, longest_wait_s, ..Self::unavailable() }
+        let Self { form, maximum_stretch, longest_wait_s, .. } = self;
+        Self { form, maximum_stretch, longest_wait_s, ..Self::unavailable() }
     }
 
-    /// The summary of a leaf with this queue (paper §5.1 and §5.2); [`Self::unavailable`] for a load that does not validate.
+    /// The summary of a leaf with this queue in [`SummaryForm::Horizons`]; [`Self::unavailable`] for a load that does not
+    /// validate.
     pub fn of_leaf(load: &Load) -> Self {
         if load.validate().is_err() {
             return Self::unavailable();
@@ -75,7 +81,6 @@ impl Summary {
         let capacity = Capacity::new(load);
         let mut jobs = Jobs::new(load);
         let own_stretch = jobs.max_stretch(&capacity);
-        let steps = (load.speed_mops * f64::from(load.slots) / SPEED_STEP_MOPS).floor().max(1.0);
         let mut rows = Rows::default();
         if let Some(first) = stretch_at_least(own_stretch) {
             let mut slack = Slack::new();
@@ -91,17 +96,31 @@ impl Summary {
                 }
             }
         }
+        let idle = Idle::of_slots(load.idle_slots(), load.speed_mops);
+        Self { idle, ..Self::of_rows(SummaryForm::Horizons, load, own_stretch, rows) }
+    }
+
+    /// The summary of a leaf with this queue in [`SummaryForm::Paper`] (paper §5.1 and §5.2), for bags released at `release_s` (r, in seconds from
+    /// the origin of [`Load::now_s`]); of a leaf that takes no work for numbers that do not validate, or a release before now.
+    pub fn of_leaf_at(load: &Load, release_s: f64) -> Self {
+        if load.validate().is_err() || !(load.now_s..f64::INFINITY).contains(&release_s) {
+            return Self { form: SummaryForm::Paper, ..Self::unavailable() };
+        }
+        let own_stretch = Jobs::new(load).max_stretch(&Capacity::new(load));
+        Self::of_rows(SummaryForm::Paper, load, own_stretch, papers::leaf_rows(load, own_stretch, release_s))
+    }
+
+    /// The summary of a leaf that offers these rows.
+    fn of_rows(form: SummaryForm, load: &Load, own_stretch: f64, rows: Rows) -> Self {
+        let steps = (load.speed_mops * f64::from(load.slots) / SPEED_STEP_MOPS).floor().max(1.0);
         Self {
+            form,
             minimum_stretch: own_stretch,
             maximum_stretch: own_stretch,
             speed_mops: (steps * SPEED_STEP_MOPS).min(SPEED_SUM_MOPS_MAX),
-            leaves: 1,
-            height: 0,
             slots: load.slots,
-            longest_wait_s: 0,
-            idle: Idle::of_slots(load.idle_slots(), load.speed_mops),
-            can_wait: false,
             rows: rows.0,
+            ..Self::unavailable()
         }
     }
 
@@ -128,7 +147,11 @@ impl Summary {
             return;
         }
         if self.rows.is_empty() {
+            self.form = other.form;
             self.rows.clone_from(&other.rows);
+            return;
+        }
+        if self.form != other.form {
             return;
         }
         let mut merged = Rows::default();
@@ -151,14 +174,20 @@ impl Summary {
             }
             merged.push(usize::from(index), &cells);
         }
+        if self.form == SummaryForm::Paper
+            && let Some((first, _)) = merged.0.first()
+        {
+            let end = usize::from(*first) + PAPERS_STRETCH_COUNT;
+            merged.0.retain(|(index, _)| usize::from(*index) < end);
+        }
         self.rows = merged.0;
     }
 
     /// How many tasks of `task_mops` (a) of a bag of size `application_size_mops` (w) and age `age_s` (g) the
-    /// subtree can take with nobody's stretch above [`STRETCHES`]`[s_index]`: a lower bound. 0 for indices and
-    /// numbers out of range.
+    /// subtree can take with nobody's stretch above [`STRETCHES`]`[s_index]`: a lower bound in [`SummaryForm::Horizons`], that of the
+    /// nearest sizes in [`SummaryForm::Paper`]. 0 for indices and numbers out of range.
     pub fn tasks(&self, s_index: usize, age_s: f64, application_size_mops: f64, task_mops: f64) -> u64 {
-        match Cell::of(s_index, age_s, application_size_mops, task_mops) {
+        match Cell::of(self.form, s_index, age_s, application_size_mops, task_mops) {
             Some(cell) => self.at(s_index, cell),
             None => 0,
         }
@@ -166,12 +195,12 @@ impl Summary {
 
     fn at(&self, s_index: usize, cell: Cell) -> u64 {
         let holding = self.rows.partition_point(|row| usize::from(row.0) <= s_index);
-        holding.checked_sub(1).map_or(0, |row| self.rows[row].1.get(cell.horizon, cell.size))
+        holding.checked_sub(1).map_or(0, |row| self.rows[row].1.get(cell.line, cell.size))
     }
 
     /// Index of the smallest stretch at which these subtrees together can take `n` tasks of `task_mops` (a) of a
     /// bag of size `application_size_mops` (w) and age `age_s` (g), by binary search (paper §6, Algorithm 4).
-    /// `None` where even the largest is too small.
+    /// `None` where even the largest is too small. All summaries have the form of the first.
     pub fn smallest_stretch(
         summaries: &[&Self],
         n: u64,
@@ -179,8 +208,9 @@ impl Summary {
         application_size_mops: f64,
         task_mops: f64,
     ) -> Option<usize> {
+        let form = summaries.first().map_or_else(SummaryForm::default, |summary| summary.form);
         let suffices = |s_index: usize| {
-            let Some(cell) = Cell::of(s_index, age_s, application_size_mops, task_mops) else { return n == 0 };
+            let Some(cell) = Cell::of(form, s_index, age_s, application_size_mops, task_mops) else { return n == 0 };
             let sum = summaries.iter().fold(0_u64, |sum, summary| sum.saturating_add(summary.at(s_index, cell)));
             sum >= n
         };
@@ -197,11 +227,11 @@ impl Summary {
     }
 
     /// The first of [`HORIZONS_S`] by which these subtrees together can have done `n` tasks of `task_mops` at
-    /// [`STRETCHES`]`[s_index]`; `None` where there is none.
+    /// [`STRETCHES`]`[s_index]`; `None` where there is none. In [`SummaryForm::Horizons`].
     pub(crate) fn earliest_s(summaries: &[&Self], s_index: usize, n: u64, task_mops: f64) -> Option<f64> {
         let size = at_least(&TASK_SIZES_MOPS, task_mops)?;
         let available = |horizon| {
-            let cell = Cell { horizon, size };
+            let cell = Cell { line: horizon, size };
             summaries.iter().fold(0_u64, |sum, summary| sum.saturating_add(summary.at(s_index, cell)))
         };
         HORIZONS_S.iter().enumerate().find(|(horizon, _)| available(*horizon) >= n).map(|(_, horizon_s)| *horizon_s)
@@ -218,9 +248,15 @@ impl Summary {
     /// this stretch, cells are estimates: they lose as much, and at least the share of the leaves that may have got a task,
     /// since such a leaf offers nothing below its own maximum stretch, which is now near this one. Booked are the idle
     /// slots on which the tasks would end soonest, and all of them where there are fewer than tasks.
+    ///
+    /// In [`SummaryForm::Paper`] all cells lose what the paper takes off, whatever their stretch.
     pub fn reserve(&mut self, s_index: usize, n: u64, task_mops: f64) {
         self.idle.book(n, task_mops);
         if n == 0 || self.rows.is_empty() {
+            return;
+        }
+        if self.form == SummaryForm::Paper {
+            self.rows = papers::book(&self.rows, n, task_mops).0;
             return;
         }
         let touched = n.min(self.leaves);
@@ -273,20 +309,26 @@ impl Summary {
 /// Where a request finds its number in a row.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
-    horizon: usize,
+    /// The line: of a horizon, or of an application size of the paper's.
+    line: usize,
     size: usize,
 }
 
 impl Cell {
     /// `None` where nothing can be available: the bag is due too soon, or its tasks are too large.
-    fn of(s_index: usize, age_s: f64, application_size_mops: f64, task_mops: f64) -> Option<Self> {
+    fn of(form: SummaryForm, s_index: usize, age_s: f64, application_size_mops: f64, task_mops: f64) -> Option<Self> {
         if !(age_s >= 0.0 && application_size_mops.is_finite() && task_mops > 0.0) {
             return None;
         }
-        let horizon_s = STRETCHES.get(s_index)? * application_size_mops - age_s;
-        let horizon = at_most(&HORIZONS_S, horizon_s)?;
+        let stretch = STRETCHES.get(s_index)?;
+        if form == SummaryForm::Paper {
+            let (line, size) = papers::cell(application_size_mops, task_mops);
+            return Some(Self { line, size });
+        }
+        let horizon_s = stretch * application_size_mops - age_s;
+        let line = at_most(&HORIZONS_S, horizon_s)?;
         let size = at_least(&TASK_SIZES_MOPS, task_mops)?;
-        Some(Self { horizon, size })
+        Some(Self { line, size })
     }
 }
 

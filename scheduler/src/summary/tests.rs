@@ -68,7 +68,7 @@ fn check_hostile(base: &[u8], bytes: &[u8]) {
 fn the_sum_has_the_largest_stretch() {
     let leaf = |stretch: f64| Summary { maximum_stretch: stretch, ..Summary::unavailable() }.flatten();
     for stretch in [0.0, 1e-6, 3e-5, 1.0] {
-        let sum = report(&[&leaf(stretch), &leaf(1e-5)]);
+        let sum = report(SummaryForm::Horizons, &[&leaf(stretch), &leaf(1e-5)]);
         let expected = Summary::of_flat(&sum).unwrap().maximum_stretch;
         assert!((expected / stretch.max(1e-5) - 1.0).abs() < 1e-6, "{stretch}");
         assert_eq!(maximum_stretch(&sum), expected);
@@ -81,7 +81,7 @@ fn the_sum_has_the_longest_wait() {
     let leaf = |wait: f64| Summary { longest_wait_s: wait_s(wait), ..Summary::unavailable() };
     for wait in [0.0, 0.9, 7.0, 100.0, 1e4, 1e7, f64::INFINITY] {
         let (one, other) = (leaf(wait).flatten(), leaf(3.0).flatten());
-        let sum = report(&[&one, &other]);
+        let sum = report(SummaryForm::Horizons, &[&one, &other]);
         let expected = wait_s(wait.max(3.0));
         assert_eq!([Summary::of_flat(&sum).unwrap().longest_wait_s, longest_wait_s(&sum)], [expected; 2], "{wait}");
         assert!(wait_s(wait) as f64 <= wait && wait_s(wait) as f64 >= 0.875 * wait.min(3e7) - 1.0, "{wait}");
@@ -216,7 +216,7 @@ proptest! {
         let mut sum = Summary::empty();
         for load in &leaves {
             let children = [sum.flatten(), Summary::of_leaf(load).flatten()];
-            let reported = report(&[&children[0], &children[1]]);
+            let reported = report(SummaryForm::Horizons, &[&children[0], &children[1]]);
             // The way through bytes is the way through summaries.
             let children = children.map(|child| Summary::of_flat(&child).unwrap());
             prop_assert_eq!(&Summary::of_children(&[&children[0], &children[1]]).flatten(), &reported);
@@ -241,7 +241,7 @@ proptest! {
         // A tree of one leaf more on each level.
         let (mut climbed, mut exact) = (leaves[0].flatten(), leaves[0].clone());
         for leaf in leaves.iter().cycle().take(levels) {
-            climbed = report(&[&climbed, &leaf.flatten()]);
+            climbed = report(SummaryForm::Horizons, &[&climbed, &leaf.flatten()]);
             exact.merge(leaf);
         }
         let read = Summary::of_flat(&climbed).unwrap();

@@ -101,11 +101,16 @@ impl Instance {
         self.machines.iter().map(|machine| machine.speed_mops * f64::from(machine.slots)).sum()
     }
 
-    /// The size by which each bag's time from release to completion is divided.
-    pub fn sizes(&self, measure: Measure) -> Vec<f64> {
+    /// Median speed of a slot by machines, in Mop/s.
+    pub(super) fn median_speed_mops(&self) -> f64 {
         let mut speeds: Vec<f64> = self.machines.iter().map(|machine| machine.speed_mops).collect();
         speeds.sort_by(f64::total_cmp);
-        let median = speeds.get(speeds.len() / 2).copied().unwrap_or(1.0);
+        speeds.get(speeds.len() / 2).copied().unwrap_or(1.0)
+    }
+
+    /// The size by which each bag's time from release to completion is divided.
+    pub fn sizes(&self, measure: Measure) -> Vec<f64> {
+        let median = self.median_speed_mops();
         let (all, machines) = (self.speed_mops(), self.machines.len() as u64);
         let size = |bag: &Bag| match measure {
             Measure::Application => bag.application_size_mops(),

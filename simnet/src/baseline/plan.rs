@@ -30,8 +30,7 @@ pub(super) fn order(jobs: &mut [Job], now_s: f64, speed_mops: f64, ahead_mops: f
     };
     let mut stretch = largest(jobs);
     loop {
-        let deadline = |job: &Job| job.release_s + stretch * job.size;
-        jobs.sort_by(|one, other| deadline(one).total_cmp(&deadline(other)).then(one.bag.cmp(&other.bag)));
+        by_deadline(jobs, stretch);
         let smaller = largest(jobs);
         // Rounding may let it rise by a hair, never fall for ever.
         if smaller >= stretch * (1.0 - 1e-12) {
@@ -39,6 +38,12 @@ pub(super) fn order(jobs: &mut [Job], now_s: f64, speed_mops: f64, ahead_mops: f
         }
         stretch = smaller;
     }
+}
+
+/// Sorts the jobs by their deadlines at a stretch.
+pub(super) fn by_deadline(jobs: &mut [Job], stretch: f64) {
+    let deadline = |job: &Job| job.release_s + stretch * job.size;
+    jobs.sort_by(|one, other| deadline(one).total_cmp(&deadline(other)).then(one.bag.cmp(&other.bag)));
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@ use std::collections::BinaryHeap;
 
 use idlewood_overlay::Time;
 
-use super::central::{Policy, schedule};
+use super::central::schedule;
 use super::instance::Instance;
+use super::policy::Policy;
 use crate::workload::Bag;
 
 /// Schedules the bags; returns when each was complete, none if it was not by the horizon.
@@ -35,7 +36,7 @@ pub fn speed_split(instance: &Instance, frozen_max: usize) -> Vec<Option<Time>> 
             widths: part.iter().map(|(bag, _)| width(instance, &instance.bags[*bag])).collect(),
             ..*instance
         };
-        for ((bag, _), at) in part.iter().zip(schedule(&alone, Policy::MinCentPlus { frozen_max })) {
+        for ((bag, _), at) in part.iter().zip(schedule(&alone, Policy::min_cent_plus(frozen_max))) {
             completed[*bag] = completed[*bag].zip(at).map(|(known, at)| known.max(at));
         }
     }
@@ -101,7 +102,7 @@ mod tests {
 
     fn bag(arrival_s: f64, tasks: u64, task_mops: f64) -> Bag {
         let (id, arrival, declared_mops) = (BagId([0; 32]), at(arrival_s), task_mops);
-        Bag { id, arrival, tasks, task_mops, declared_mops, is_users: false, whole: 0, first: 0 }
+        Bag { id, arrival, tasks, task_mops, declared_mops, seat: None, whole: 0, first: 0 }
     }
 
     fn instance(speeds: &[f64], bags: Vec<Bag>) -> Instance {

@@ -1,5 +1,6 @@
 //! The cases of each experiment: scenarios without their seed, and their labels.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::Time;
@@ -9,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::table::Labels;
 use super::which::Experiment;
 use crate::baseline::Measure;
+use crate::log::Log;
 use crate::scenario::{Scenario, Sessions, Workload, papers_scheme};
 
 /// The paper's mean time between two failures of a machine (§7.1).
@@ -57,11 +59,12 @@ impl Case {
     }
 }
 
-/// The cases of an experiment on grids of one size; `bags` replaces the experiment's own number of them.
-pub(super) fn of(experiment: Experiment, nodes: u32, bags: Option<u32>) -> Vec<Case> {
+/// The cases of an experiment on grids of one size; `bags` replaces the experiment's own number of them,
+/// `log` is one for the experiment of loads.
+pub(super) fn of(experiment: Experiment, nodes: u32, bags: Option<u32>, log: Option<&Log>) -> Vec<Case> {
     let usual = match experiment {
         Experiment::Scale => 20,
-        Experiment::Submitters => 60,
+        Experiment::Submitters | Experiment::Loads => 60,
         _ => 100,
     };
     let paper = paper(nodes, bags.unwrap_or(usual));
@@ -73,6 +76,7 @@ pub(super) fn of(experiment: Experiment, nodes: u32, bags: Option<u32>) -> Vec<C
         Experiment::Scale => vec![scale(paper)],
         Experiment::Desktops => desktops(&paper),
         Experiment::Submitters => submitters(&paper),
+        Experiment::Loads => loads(&paper, log),
     }
 }
 
@@ -255,6 +259,80 @@ fn desktop(paper: &Case, machines: &str, sizes: &str, load: f64, (variant, chang
         ("load", json!(load)),
         ("variant", json!(variant)),
     ]);
+    case
+}
+
+/// The loads of days: from a grid that has time to spare to one with more work than it can do while bags arrive.
+const LOADS_OF_DAYS: [f64; 5] = [0.7, 0.85, 0.95, 1.0, 1.2];
+/// Shortest and longest task of these, in Mop: a minute and an hour at the paper's mean speed. Our choice: the lengths of tasks differ
+/// as much as those of bags do in number, and sixty bags take a day or two.
+const LONG_TASK_MOPS: (f64, f64) = (120_000.0, 7_200_000.0);
+/// Between two checkpoints, where machines are up for less than the longest tasks take.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(600);
+
+/// Loads that tell schedulers apart: bags smaller and larger than the grid, or both, whose tasks differ; and those of a log.
+fn loads(paper: &Case, log: Option<&Log>) -> Vec<Case> {
+    let mut kinds = vec![
+        ("stay", "mixed"),
+        ("stay", "small"),
+        ("stay", "large"),
+        ("servers", "mixed"),
+        ("desktop_attended", "mixed"),
+    ];
+    kinds.extend(log.map(|_| ("stay", "log")));
+    let mut cases = Vec::new();
+    for (machines, sizes) in kinds {
+        for load in LOADS_OF_DAYS {
+            for (variant, change) in [OURS, BAGS_ALONE] {
+                let mut case = load_of_days(paper, machines, sizes, load, log);
+                change(&mut case.scenario.peer);
+                case.on_demand = variant != OURS.0;
+                case.labels.push(("variant", json!(variant)));
+                cases.push(case);
+            }
+        }
+    }
+    cases
+}
+
+fn load_of_days(paper: &Case, machines: &str, sizes: &str, load: f64, log: Option<&Log>) -> Case {
+    let mut case = Case { measure: Measure::Dedicated, ..paper.clone() };
+    let scenario = &mut case.scenario;
+    scenario.load = Some(load);
+    (scenario.task_mops_min, scenario.task_mops_max) = LONG_TASK_MOPS;
+    scenario.task_cv = GRID_TASK_CV;
+    match (sizes, log) {
+        ("small", _) => {
+            scenario.heavy_tailed = true;
+            scenario.tasks_per_node = 1;
+            // So that it takes days.
+            scenario.bags *= 4;
+        }
+        ("large", _) => {
+            scenario.tasks_spread_percent = 80;
+            scenario.bags = scenario.bags.div_ceil(4);
+        }
+        ("log", Some(log)) => {
+            let plain = Scenario::default();
+            (scenario.task_mops_min, scenario.task_mops_max) = (plain.task_mops_min, plain.task_mops_max);
+            scenario.task_cv = plain.task_cv;
+            scenario.workload = Workload::Log;
+            scenario.log_file = Some(log.path.clone());
+            scenario.log_anywhere = true;
+            scenario.inputs.bags = Some(Arc::clone(&log.bags));
+        }
+        _ => scenario.heavy_tailed = true,
+    }
+    match machines {
+        "servers" => scenario.sessions = Sessions::Servers,
+        "desktop_attended" => {
+            scenario.sessions = Sessions::Desktops;
+            scenario.steady_percent = STEADY_PERCENT;
+            scenario.checkpoint_interval = Some(CHECKPOINT_INTERVAL);
+        }
+        _ => {}
+    }
+    case.labels.extend([("machines", json!(machines)), ("sizes", json!(sizes)), ("load", json!(load))]);
     case
 }
 

@@ -7,21 +7,16 @@ use idlewood_overlay::Time;
 use super::case::Case;
 use super::progress::JobProgress;
 use super::published::{UPDATE_SHARES, quantile_name};
+use super::stretches;
 use super::table::Values;
 use super::updates::Updates;
-use crate::baseline::{Instance, Measure, Policy, offline_bound, schedule, speed_split};
-use crate::record::BagRecord;
+use crate::baseline::{Instance, Measure};
 use crate::scenario::HORIZON_MAX;
 use crate::simulation::{Execution, Simulation};
 use crate::workload;
 
 /// Steps between two progress reports.
 const PROGRESS_STEPS: u64 = 1 << 14;
-/// As many frozen tasks per slot as peers have by default.
-const FROZEN_MAX: usize = 2;
-
-/// The rival that knows nothing.
-const SPEED_SPLIT: &str = "speed_split";
 
 /// Runs a case with a seed, on so many threads; returns the simulation's trace hash and its values.
 ///
@@ -52,9 +47,9 @@ pub(super) fn run(case: &Case, seed: u64, threads: usize, progress: &mut impl Fn
     let report = simulation.report();
     let mut values = Values::new();
     if case.by_user {
-        stretches_by_user(case.measure, &simulation, &mut values);
+        stretches::by_user(case.measure, &simulation, &mut values);
     } else if case.to_the_end {
-        stretches(case.measure, &instance, &simulation, &mut values);
+        stretches::compared(case.measure, &instance, &simulation, &mut values);
     }
     decided(&report, &mut values);
     if case.follows_updates {
@@ -71,7 +66,7 @@ pub(super) fn run(case: &Case, seed: u64, threads: usize, progress: &mut impl Fn
 pub fn compare(simulation: &Simulation) -> Vec<(String, f64)> {
     let instance = Instance::of(simulation.scenario());
     let mut values = Values::new();
-    stretches(Measure::Application, &instance, simulation, &mut values);
+    stretches::compared(Measure::Application, &instance, simulation, &mut values);
     values
 }
 
@@ -97,130 +92,6 @@ fn progress_of(case: &Case, of: crate::Progress) -> JobProgress {
         now.as_secs_f64() / case.scenario.horizon.as_secs_f64()
     };
     JobProgress { now, events, share, took: Duration::ZERO }
-}
-
-/// Maximum and mean stretch, absolute and relative to the rivals'.
-fn stretches(measure: Measure, instance: &Instance, simulation: &Simulation, values: &mut Values) {
-    let end = simulation.now();
-    // Bags that would have come later do not count.
-    let bags = &simulation.record().bags()[..instance.bags.len()];
-    let ours: Vec<Option<Time>> = bags.iter().map(|bag| bag.completed).collect();
-    values.push(("unfinished_bags".to_owned(), ours.iter().filter(|completed| completed.is_none()).count() as f64));
-    // An incomplete bag counts with the time so far.
-    let ours: Vec<Option<Time>> = ours.into_iter().map(|completed| completed.or(Some(end))).collect();
-    // A rival's bag is complete when its last task ends, whether or not its submitter knows.
-    let ended = bags.iter().map(|bag| bag.ended.or(Some(end)));
-    let ended: Vec<Option<Time>> = ended.collect();
-    let rivals = rivals(instance, bags);
-    // The experiment's own measure comes first and without a prefix.
-    let others = [Measure::Application, Measure::Effective, Measure::Dedicated];
-    let others = others.into_iter().filter(|other| *other != measure);
-    for (measure, word) in [(measure, "")].into_iter().chain(others.map(|other| (other, word_of(other)))) {
-        let summary = |completed: &[Option<Time>]| {
-            let stretches = instance.stretches(completed, measure);
-            (stretches.iter().copied().fold(0.0, f64::max), stretches.iter().sum::<f64>() / stretches.len() as f64)
-        };
-        let (largest, mean) = summary(&ours);
-        let mut push = |name: &str, value: f64| values.push((format!("{word}{name}"), value));
-        for (name, completed) in &rivals {
-            let (their_largest, their_mean) = summary(completed);
-            push(&format!("ratio_{name}"), largest / their_largest);
-            push(&format!("mean_ratio_{name}"), mean / their_mean);
-            push(&format!("max_stretch_{name}"), their_largest);
-        }
-        let (last_largest, last_mean) = summary(&ended);
-        for (name, completed) in &rivals {
-            let (their_largest, their_mean) = summary(completed);
-            push(&format!("ended_ratio_{name}"), last_largest / their_largest);
-            push(&format!("ended_mean_ratio_{name}"), last_mean / their_mean);
-        }
-        let bound = offline_bound(instance, &instance.sizes(measure));
-        push("ratio_offline", largest / bound);
-        let knows_nothing =
-            rivals.iter().find(|(name, _)| *name == SPEED_SPLIT).map(|(_, completed)| summary(completed).0);
-        // 0 as good as the rival that knows nothing, 1 as good as the bound.
-        share_of_the_way(knows_nothing, largest, bound).into_iter().for_each(|share| push("share_of_the_way", share));
-        push("max_stretch_offline", bound);
-        push("max_stretch", largest);
-        push("mean_stretch", mean);
-        if word.is_empty() {
-            // For figures: seed by seed, since a quotient of means is no mean of quotients.
-            let of = |number: usize| summary(&rivals[number].1).0;
-            let (mincent, fcfs) = (of(0), of(2));
-            push("ratio_fcfs_mincent", fcfs / mincent);
-            push("ratio_offline_mincent", bound / mincent);
-            push("ratio_mincent_offline", mincent / bound);
-            push("ratio_fcfs_offline", fcfs / bound);
-        }
-    }
-}
-
-/// What became of the bags under each rival. Two of them know whose bag each is, as ours do by default.
-fn rivals(instance: &Instance, bags: &[BagRecord]) -> [(&'static str, Vec<Option<Time>>); 6] {
-    let plus = Policy::MinCentPlus { frozen_max: FROZEN_MAX };
-    // A bag that was never submitted is nobody's.
-    let nobody = |number: usize| u32::MAX - number as u32;
-    let submitters =
-        bags.iter().enumerate().map(|(number, bag)| bag.submitted.map_or(nobody(number), |(host, _)| host));
-    let with_users = Instance { submitters: submitters.collect(), ..instance.clone() };
-    [
-        ("mincent", schedule(instance, Policy::MinCent)),
-        ("mincent_plus", schedule(instance, plus)),
-        ("fcfs", schedule(instance, Policy::Fcfs)),
-        ("mincent_submitters", schedule(&with_users, Policy::MinCent)),
-        ("mincent_plus_submitters", schedule(&with_users, plus)),
-        (SPEED_SPLIT, speed_split(instance, FROZEN_MAX)),
-    ]
-}
-
-/// Which part of the way from the rival that knows nothing to the bound a largest stretch has gone; `None` where that rival is within
-/// a hundredth of the bound, so that there is no way.
-fn share_of_the_way(knows_nothing: Option<f64>, largest: f64, bound: f64) -> Option<f64> {
-    let null = knows_nothing.filter(|null| *null > 1.01 * bound)?;
-    Some((null - largest) / (null - bound))
-}
-
-/// Geometric mean and maximum of the stretches of the one user's bags and of the others', each bag as it was before it
-/// was split: complete with its last piece. Small bags have fewer tasks than there are machines.
-fn stretches_by_user(measure: Measure, simulation: &Simulation, values: &mut Values) {
-    let whole = crate::Scenario { user_splits_into: 1, ..simulation.scenario().clone() };
-    let instance = Instance::of(&whole);
-    let records = simulation.record().bags().iter().filter(|piece| piece.bag.whole < instance.bags.len());
-    let records: Vec<_> = records.collect();
-    let mut completed = vec![Time::ZERO; instance.bags.len()];
-    for piece in &records {
-        let at = &mut completed[piece.bag.whole];
-        *at = piece.completed.unwrap_or(simulation.now()).max(*at);
-    }
-    values.push(("unfinished_bags".to_owned(), records.iter().filter(|bag| bag.completed.is_none()).count() as f64));
-    values.push(("submitted_bags".to_owned(), records.len() as f64));
-    let completed: Vec<Option<Time>> = completed.into_iter().map(Some).collect();
-    let stretches = instance.stretches(&completed, measure);
-    let of = |is_meant: &dyn Fn(&workload::Bag) -> bool| -> Vec<f64> {
-        instance.bags.iter().zip(&stretches).filter(|(bag, _)| is_meant(bag)).map(|(_, stretch)| *stretch).collect()
-    };
-    let is_small = |bag: &workload::Bag| bag.tasks < u64::from(whole.nodes);
-    for (name, meant) in [
-        ("user", of(&|bag| bag.is_users)),
-        ("user_small", of(&|bag| bag.is_users && is_small(bag))),
-        ("user_large", of(&|bag| bag.is_users && !is_small(bag))),
-        ("others", of(&|bag| !bag.is_users)),
-        ("others_small", of(&|bag| !bag.is_users && is_small(bag))),
-    ] {
-        if !meant.is_empty() {
-            let logarithms: f64 = meant.iter().map(|stretch| stretch.ln()).sum();
-            values.push((format!("{name}_stretch"), (logarithms / meant.len() as f64).exp()));
-            values.push((format!("{name}_max_stretch"), meant.iter().copied().fold(0.0, f64::max)));
-        }
-    }
-}
-
-fn word_of(measure: Measure) -> &'static str {
-    match measure {
-        Measure::Application => "application_",
-        Measure::Effective => "effective_",
-        Measure::Dedicated => "dedicated_",
-    }
 }
 
 /// Where requests were decided: the router that split them first.

@@ -8,6 +8,7 @@ use super::case::{self, Case};
 use super::job;
 use super::program;
 use super::which::Experiment;
+use crate::log::Log;
 use crate::scenario::HORIZON_MAX;
 
 /// What to run.
@@ -23,6 +24,8 @@ pub struct Plan {
     pub seeds: u64,
     /// Bags of each run, at least 1; none: as many as the experiment has.
     pub bags: Option<u32>,
+    /// A log whose bags are further cases of [`Experiment::Loads`].
+    pub log: Option<Log>,
     /// Labels that a case must have, those of one kind being alternatives; empty: all cases.
     pub only: Vec<String>,
     /// Directory of the output files; created if missing.
@@ -91,6 +94,9 @@ impl Plan {
         if let Some(bags) = self.bags {
             command += &format!(" --bags {bags}");
         }
+        if let Some(log) = &self.log {
+            command += &format!(" --log {}", log.path.file_name().unwrap_or_default().display());
+        }
         if !self.only.is_empty() {
             command += &format!(" --only {}", self.only.join(","));
         }
@@ -104,7 +110,7 @@ impl Plan {
     /// All cases that the experiment has for these sizes.
     pub(super) fn all_cases(&self) -> Vec<Case> {
         let nodes: BTreeSet<u32> = self.nodes.iter().copied().collect();
-        nodes.into_iter().flat_map(|nodes| case::of(self.experiment, nodes, self.bags)).collect()
+        nodes.into_iter().flat_map(|nodes| case::of(self.experiment, nodes, self.bags, self.log.as_ref())).collect()
     }
 
     /// The cases selected by the words of `only`: those of one kind are alternatives.

@@ -38,7 +38,7 @@ pub(crate) fn figures(experiment: Experiment, summary: &Value) -> Vec<(String, F
         Experiment::Bound => vec![("bound".to_owned(), bound(&rows))],
         Experiment::Scale => vec![scale_stretch(&rows), scale_traffic(&rows)],
         Experiment::Desktops => desktops(&rows),
-        Experiment::Submitters => Vec::new(),
+        Experiment::Submitters | Experiment::Loads => Vec::new(),
     }
 }
 

@@ -12,7 +12,7 @@ use super::table::Table;
 use super::which::Experiment;
 
 /// Values of runs that are done to their end; null in the rows of others.
-const OF_THE_END: [&str; 10] = [
+const OF_THE_END: [&str; 12] = [
     "ratio_mincent",
     "ratio_mincent_plus",
     "ratio_mincent_submitters",
@@ -21,6 +21,8 @@ const OF_THE_END: [&str; 10] = [
     "ratio_speed_split",
     "ratio_offline",
     "share_of_the_way",
+    "ratio_best_rival",
+    "share_of_the_possible_way",
     "unfinished_bags",
     "lost_tasks",
 ];
@@ -56,6 +58,11 @@ pub(super) fn of(plan: &Plan, cases: &[Case], jobs: &[Job], table: &Table) -> Va
         }
         if !case.to_the_end {
             row.extend(OF_THE_END.map(|name| (name.to_owned(), Value::Null)));
+        } else if !case.by_user {
+            // Such as a share of the way where the best is no better than the rival that knows nothing.
+            for name in OF_THE_END {
+                row.entry(name).or_insert(Value::Null);
+            }
         }
         if plan.experiment == Experiment::Submitters {
             by_honest(number, cases, jobs, table, &mut row);
@@ -119,7 +126,9 @@ fn how(experiment: Experiment, name: &str) -> Combination {
         "lost_tasks" | "open_tasks" | "unaccepted_tasks" | "duplicate_tasks" | "unfinished_bags" => Combination::Sum,
         "peak_rss_bytes" | "update_time_max_s" => Combination::Largest,
         _ if ["link_peak", "tree_peak", "data_peak"].iter().any(|peak| name.starts_with(peak)) => Combination::Largest,
-        _ if experiment == Experiment::Desktops && name.contains("ratio_") => Combination::Geometric,
+        _ if matches!(experiment, Experiment::Desktops | Experiment::Loads) && name.contains("ratio_") => {
+            Combination::Geometric
+        }
         _ if experiment == Experiment::Submitters && name.contains("stretch") => Combination::Geometric,
         _ => Combination::Mean,
     }
@@ -144,6 +153,7 @@ mod tests {
             seed: 1,
             seeds: 1,
             bags: Some(2),
+            log: None,
             only: Vec::new(),
             out,
             threads: Some(1),

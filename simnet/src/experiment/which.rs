@@ -17,12 +17,22 @@ pub enum Experiment {
     Desktops,
     /// What a user gains by cheating, and what rules against that cost an honest user with many bags (ADR 17).
     Submitters,
+    /// Loads that tell schedulers apart, for days, beside all rivals.
+    Loads,
 }
 
 impl Experiment {
     /// All experiments.
-    pub const ALL: [Self; 7] =
-        [Self::Fairness, Self::Updates, Self::Table1, Self::Bound, Self::Scale, Self::Desktops, Self::Submitters];
+    pub const ALL: [Self; 8] = [
+        Self::Fairness,
+        Self::Updates,
+        Self::Table1,
+        Self::Bound,
+        Self::Scale,
+        Self::Desktops,
+        Self::Submitters,
+        Self::Loads,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -34,6 +44,7 @@ impl Experiment {
             Self::Scale => "scale",
             Self::Desktops => "desktops",
             Self::Submitters => "submitters",
+            Self::Loads => "loads",
         }
     }
 
@@ -46,6 +57,7 @@ impl Experiment {
             Self::Scale => &[1_000, 10_000, 100_000],
             Self::Desktops => &[100, 300],
             Self::Submitters => &[50, 100],
+            Self::Loads => &[20],
         }
     }
 
@@ -53,7 +65,7 @@ impl Experiment {
     pub fn default_seeds(self) -> u64 {
         match self {
             Self::Fairness | Self::Submitters => 10,
-            Self::Updates => 3,
+            Self::Updates | Self::Loads => 3,
             Self::Table1 | Self::Scale => 1,
             Self::Bound => 5,
             Self::Desktops => 20,

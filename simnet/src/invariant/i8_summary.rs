@@ -63,7 +63,7 @@ impl Default for Summaries {
 fn members(simulation: &Simulation) -> Vec<(HostIndex, PositionKey, &Overlay)> {
     let member = |host: &HostIndex| {
         let overlay = simulation.peer(*host)?.overlay_view();
-        Some((*host, PositionKey::new(simulation.grid(), overlay.me().peer), overlay))
+        Some((*host, overlay.me().key(simulation.grid()), overlay))
     };
     simulation.up().iter().filter_map(member).collect()
 }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use idlewood_scheduler::Config;
-use idlewood_scheduler::{ClimbingRule, PerSubmitter};
+use idlewood_scheduler::summary::SummaryForm;
+use idlewood_scheduler::{ClimbingRule, Config, PerSubmitter};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::Scenario;
 use super::duration::{from_text, seconds};
 
 #[derive(Serialize, Deserialize)]
@@ -20,6 +21,7 @@ struct Policy {
     redistribution: bool,
     levelling: bool,
     idle_slots: bool,
+    summaries: SummaryForm,
     report_rate_bytes_per_s: u64,
     #[serde(rename(serialize = "patience_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     patience: Duration,
@@ -43,17 +45,19 @@ impl Policy {
             redistribution: peer.redistribution,
             levelling: peer.levelling,
             idle_slots: peer.idle_slots,
+            summaries: peer.summaries,
             report_rate_bytes_per_s: peer.overlay.report_rate_bytes_per_s,
             patience: peer.summary_patience,
         }
     }
 }
 
-/// Makes the peers' settings those of the paper's scheme, without our additions: its size, no preemption, no handing on
-/// of work, each bag by itself, no place for the few tasks of a bag but that of its deadline, and no delayed reports.
+/// Makes the peers' settings those of the paper's scheme: its size, its summaries with their lookup and booking, its limit for each child,
+/// and none of our additions: no preemption, no handing on of work, each bag by itself, no place for the few tasks of a bag but that of its
+/// deadline, and no delayed reports.
 ///
-/// `simnet run --paper`, `scenarios/paper.toml` and the variant `paper` of `desktops` have these settings. Not the
-/// paper's: the encoding of reports, and that both children of a router share its limit.
+/// `simnet run --paper`, `scenarios/paper.toml` and the variant `paper` of `desktops` have these settings. docs/adr/0039 lists what
+/// is still different from the paper, and why.
 pub fn papers_scheme(peer: &mut Config) {
     peer.effective_size = false;
     peer.preemptive = false;
@@ -62,6 +66,17 @@ pub fn papers_scheme(peer: &mut Config) {
     peer.idle_slots = false;
     peer.per_submitter = PerSubmitter::Off;
     peer.summary_patience = Duration::ZERO;
+    peer.summaries = SummaryForm::Paper;
+    // Each of two children has two fifths of this: the 10 kB/s that the paper's has.
+    peer.overlay.report_rate_bytes_per_s = 25_000;
+}
+
+/// The links carry messages and nothing else, as the paper counts: no frames, streams or answers.
+///
+/// `simnet run --paper` and `scenarios/paper.toml` have these settings.
+pub fn papers_links(scenario: &mut Scenario) {
+    scenario.overhead_bytes = 0;
+    scenario.answer_bytes = 0;
 }
 
 pub(super) fn serialize<S: Serializer>(peer: &idlewood_scheduler::Config, serializer: S) -> Result<S::Ok, S::Error> {
@@ -80,6 +95,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
         redistribution: policy.redistribution,
         levelling: policy.levelling,
         idle_slots: policy.idle_slots,
+        summaries: policy.summaries,
         summary_patience: policy.patience,
         ..idlewood_scheduler::Config::default()
     };

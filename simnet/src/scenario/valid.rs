@@ -89,7 +89,8 @@ impl Scenario {
         check(PERCENT.contains(&self.reorder_percent), "reorder_percent must be between 0 and 100")?;
         check(self.reorder_ms <= 60_000, "reorder_ms must be at most 60000")?;
         check(self.bandwidth_bytes_s >= 1, "bandwidth_bytes_s must be at least 1")?;
-        check(self.overhead_bytes <= 10_000, "overhead_bytes must be at most 10000")
+        check(self.overhead_bytes <= 10_000, "overhead_bytes must be at most 10000")?;
+        check(self.answer_bytes <= 10_000, "answer_bytes must be at most 10000")
     }
 
     /// What bags are like, and how many machines run each task.
@@ -111,6 +112,10 @@ impl Scenario {
         )?;
         check((0.0..=10.0).contains(&self.task_cv), "task_cv must be between 0 and 10")?;
         check(self.output_bytes <= 1 << 40, "output_bytes must be at most 1099511627776")?;
+        check((1..=1 << 20).contains(&self.envelope_bytes), "envelope_bytes must be between 1 and 1048576")?;
+        check((1..=1 << 40).contains(&self.manifest_bytes), "manifest_bytes must be between 1 and 1099511627776")?;
+        check(self.program_bytes <= 1 << 40, "program_bytes must be at most 1099511627776")?;
+        check(self.input_bytes <= 1 << 40, "input_bytes must be at most 1099511627776")?;
         check(self.bag_interval <= HORIZON_MAX, "bag_interval must be at most 366d")?;
         check(
             self.load.is_none_or(|load| (1e-6..=10.0).contains(&load)),
@@ -233,6 +238,7 @@ impl Scenario {
             (self.cores_file.is_some(), self.cores == Equipment::Survey, "cores_file", "cores = \"survey\""),
             (self.bandwidths_file.is_some(), are_surveyed, "bandwidths_file", "bandwidths = \"survey\""),
             (self.log_file.is_some(), self.workload == Workload::Log, "log_file", "workload = \"log\""),
+            (self.log_anywhere, self.workload == Workload::Log, "log_anywhere", "workload = \"log\""),
             (!self.workflow_files.is_empty(), are_workflows, "workflow_files", "workload = \"workflows\""),
             (self.tasks_file.is_some(), is_distributed, "tasks_file", "workload = \"distributions\""),
             (self.lengths_file.is_some(), is_distributed, "lengths_file", "workload = \"distributions\""),
@@ -266,6 +272,9 @@ mod tests {
         refused(Scenario { loss_percent: f64::NAN, ..Scenario::default() }, "loss");
         refused(Scenario { churn: Some(Duration::from_millis(3)), ..Scenario::default() }, "churn");
         refused(Scenario { speed_mops_max: u64::MAX, ..Scenario::default() }, "speed_mops_max");
+        refused(Scenario { manifest_bytes: 0, ..Scenario::default() }, "manifest_bytes");
+        refused(Scenario { program_bytes: u64::MAX, ..Scenario::default() }, "program_bytes");
+        refused(Scenario { answer_bytes: 10_001, ..Scenario::default() }, "answer_bytes");
         refused(Scenario { output_bytes: u64::MAX, ..Scenario::default() }, "output_bytes");
         refused(Scenario { warm_up: Duration::MAX, ..Scenario::default() }, "warm_up");
         refused(Scenario { nodes: 4, replicas: 8, quorum: 8, ..Scenario::default() }, "replicas must be at most nodes");

@@ -9,7 +9,7 @@ use super::shard::{Content, Letter, Parcel, Shard};
 use super::surroundings::Surroundings;
 use super::trace::{Trace, tag};
 use crate::event_queue::HostIndex;
-use crate::host::host_index;
+use crate::host::{host_index, nonce};
 use crate::network::Arrivals;
 use crate::overlay::Wire;
 use crate::scenario::BadRouting;
@@ -26,16 +26,19 @@ impl Shard {
             *signature = Some(vec![0; SIGNATURE_BYTES]);
         }
         let size = size_of(&message);
-        let bytes = size.bytes + around.scenario.overhead_bytes;
+        let target = host_index(to);
+        let is_tree = matches!(message, Message::Overlay(_));
+        let machine = self.host_mut(host);
+        // An answer that carries it is counted already.
+        let is_carried = is_tree && machine.answers.carry(target, now);
+        let bytes = size.bytes + if is_carried { 0 } else { around.scenario.overhead_bytes };
+        Trace(&mut machine.trace).word(size.digest);
+        let from = machine.id;
+        let sent = machine.link.send(now, bytes, is_tree);
         let count = &mut self.counts.messages[message.kind_index()];
         count.count += 1;
         count.bytes += bytes;
-        let target = host_index(to);
         let machine = self.host_mut(host);
-        Trace(&mut machine.trace).word(size.digest);
-        let from = machine.id;
-        let is_tree = matches!(message, Message::Overlay(_));
-        let sent = machine.link.send(now, bytes, is_tree);
         let mut arrivals = around.network.carry(&mut machine.network_rng, host, target);
         // A message that the network loses, or carries to no machine, uses the uplink like any other.
         if arrivals.first.is_none() {
@@ -43,6 +46,9 @@ impl Shard {
         } else if target >= around.scenario.nodes {
             self.counts.messages_in_vain += 1;
             arrivals = Arrivals { first: None, second: None };
+        } else if !is_carried && around.scenario.answer_bytes > 0 {
+            // The answer takes its time here at once: when it comes is not simulated.
+            machine.link.receive(now, around.scenario.answer_bytes, is_tree);
         }
         let content = match around.wire {
             Wire::Sizes => Content::Value(message),
@@ -52,18 +58,23 @@ impl Shard {
                 Content::Bytes(encoded)
             }
         };
-        let letter = Letter { from, to: tag(to), content, digest: size.digest, bytes, is_tree, is_held_back: false };
+        let (digest, is_held_back) = (size.digest, false);
+        let letter = Letter { from, to: tag(to), content, digest, bytes, is_tree, is_carried, is_held_back };
         self.carry(host, sent, arrivals, target, letter);
     }
 
     pub(super) fn deliver(&mut self, host: HostIndex, letter: Letter, around: &Surroundings) {
         let now = self.now;
-        let Letter { from, to, content, digest, bytes, is_tree, is_held_back } = letter;
+        let Letter { from, to, content, digest, bytes, is_tree, is_carried, is_held_back } = letter;
         let machine = self.host_mut(host);
         if !machine.is_up() || tag(machine.id) != to {
             self.counts.messages_in_vain += 1;
             return;
         }
+        if !is_carried && !is_held_back {
+            self.acknowledge(host, from, is_tree, around);
+        }
+        let machine = self.host_mut(host);
         let mut trace = Trace(&mut machine.trace);
         trace.word(tag(from));
         trace.word(digest);
@@ -81,10 +92,39 @@ impl Shard {
         match self.host_mut(host).bad_routing.filter(|_| passes && !is_held_back) {
             Some(how) => {
                 let content = Content::Value(message);
-                let letter = Letter { from, to, content, digest, bytes, is_tree, is_held_back: true };
+                let is_held_back = true;
+                let letter = Letter { from, to, content, digest, bytes, is_tree, is_carried, is_held_back };
                 self.misroute(host, how, letter, around);
             }
-            None => self.give(host, Event::Received { from, message }, around),
+            None => {
+                self.certify(host, from, around);
+                self.give(host, Event::Received { from, message }, around);
+            }
+        }
+    }
+}
+
+impl Shard {
+    /// The answer to a message leaves, alone or with a message of the tree. Its way is not simulated, only the time that it takes on the
+    /// answering machine's uplink, and on the other's downlink.
+    fn acknowledge(&mut self, host: HostIndex, to: PeerId, is_tree: bool, around: &Surroundings) {
+        let (now, bytes) = (self.now, around.scenario.answer_bytes);
+        let machine = self.host_mut(host);
+        machine.answers.owe(host_index(to), now);
+        if bytes > 0 {
+            machine.link.send(now, bytes, is_tree);
+            self.counts.answers.count += 1;
+            self.counts.answers.bytes += bytes;
+        }
+    }
+}
+
+impl Shard {
+    /// A machine has seen the certificate of another, with which it is connected: it learns the nonce in it before the first message.
+    fn certify(&mut self, host: HostIndex, from: PeerId, around: &Surroundings) {
+        if self.host(host).peer().is_some_and(|peer| !peer.is_certified(from)) {
+            let nonce = nonce(around.scenario.seed, host_index(from));
+            self.give(host, Event::Certified { peer: from, nonce }, around);
         }
     }
 }
@@ -157,6 +197,7 @@ mod tests {
         };
         let around = Arc::make_mut(&mut simulation.around);
         around.scenario.overhead_bytes = around.scenario.bandwidth_bytes_s / 10 - size_of(&lease).bytes;
+        around.scenario.answer_bytes = 0;
         let (around, mut shard) = (Arc::clone(&simulation.around), simulation.shards.remove(0));
         let to = shard.host(1).id;
         shard.now = at(0);
@@ -204,5 +245,39 @@ mod tests {
             shard.crash(0, &around);
             assert_eq!(counted(shard, &around), (3, 0, busy));
         }
+    }
+
+    /// What a message of the tree, and one about a bag, cost a machine that has just received one: an answer carries the former.
+    #[test]
+    fn an_answer_carries_a_message_of_the_tree_and_costs_its_machine() {
+        let scenario = Scenario { nodes: 2, ..Scenario::default() };
+        let (overhead, answer) = (scenario.overhead_bytes, scenario.answer_bytes);
+        let execution = Execution { threads: 1, ..Execution::usual(2) };
+        let mut simulation = Simulation::with(scenario, execution).expect("a valid scenario");
+        let (around, mut shard) = (Arc::clone(&simulation.around), simulation.shards.remove(0));
+        let ids = [0, 1].map(|host| shard.host(host).id);
+        shard.start(1, Vec::new(), at(0), &around);
+        let message = Message::Ticket { ticket: 7 };
+        let size = size_of(&message).bytes;
+        shard.send(0, ids[1], message.clone(), &around);
+        let before = shard.counts.clone();
+        assert_eq!(before.messages.iter().map(|of| of.bytes).sum::<u64>(), size + overhead);
+        assert_eq!(shard.host(0).link.down.messages.busy_us, shard.host(0).link.down.takes(answer).as_micros() as u64);
+        shard.process(&around, at(100));
+        assert_eq!((shard.counts.answers.count, shard.counts.answers.bytes), (1, answer));
+        let tree = Message::Overlay(idlewood_overlay::Message {
+            grid: 0,
+            incarnation: 1,
+            address: None,
+            body: idlewood_overlay::Body::Hint(Vec::new()),
+        });
+        let tree_bytes = size_of(&tree).bytes;
+        let costs = [tree.clone(), message, tree].map(|message| {
+            let before: u64 = shard.counts.messages.iter().map(|of| of.bytes).sum();
+            shard.now = at(55);
+            shard.send(1, ids[0], message, &around);
+            shard.counts.messages.iter().map(|of| of.bytes).sum::<u64>() - before
+        });
+        assert_eq!(costs, [tree_bytes, size + overhead, tree_bytes + overhead]);
     }
 }

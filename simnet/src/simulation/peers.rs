@@ -12,6 +12,7 @@ use super::shard::{Occurrence, Shard};
 use super::surroundings::Surroundings;
 use super::trace::Trace;
 use crate::event_queue::HostIndex;
+use crate::fetching::Purpose;
 use crate::host::Host;
 
 /// The node and version of a message that carries what a node published.
@@ -63,11 +64,7 @@ impl Shard {
         Trace(&mut self.host_mut(host).trace).order(&order);
         match order {
             Order::Send { to, message } => self.send_of_peer(host, to.peer, message, around),
-            // Here the machine has the manifest at once.
-            Order::Authorise { bag } => {
-                let (now, life) = (self.now, self.host_mut(host).life);
-                self.cause(host, now, host, Occurrence::Authorised { life, bag: bag.id });
-            }
+            Order::Authorise { bag } => self.look_at(host, &bag, around),
             // Simulated tasks keep none.
             Order::KeepCheckpoints { .. } => {}
             Order::Notify(Notice::BagAccepted(bag)) => self.tell(host, Observed::Accepted(bag)),
@@ -75,7 +72,10 @@ impl Shard {
             Order::Notify(Notice::BagRemoved(_) | Notice::Joined | Notice::Left) => {}
             Order::Fetch { fetch, wanted } => self.fetch(host, fetch, &wanted, around),
             Order::AbandonFetch { fetch } => {
-                self.host_mut(host).fetches.remove(&fetch);
+                let machine = self.host_mut(host);
+                machine.fetches.remove(&fetch);
+                machine.fetching.forget(|purpose| *purpose == Purpose::Output(fetch));
+                self.proceed(host, None, around);
             }
             Order::RunFirstTask { bag, time_limit } => self.run_first_task(host, bag, time_limit, around),
             // Here it ends as if it had not been stopped.

@@ -10,17 +10,18 @@ use std::time::Duration;
 
 use idlewood_machine::{FetchId, WorkEvent};
 use idlewood_overlay::{Contact, PeerId, Time, WallTime};
-use idlewood_scheduler::{Approval, BagId, Event, MESSAGE_KINDS, Message, Submission, TaskId, manifest_age};
+use idlewood_scheduler::{BagId, Event, Message, Submission, TaskId};
 
+use super::counts::Counts;
 use super::deed::Deed;
 use super::observed::{Observation, Observed};
 use super::surroundings::Surroundings;
 use crate::churn;
 use crate::condition::Pause;
 use crate::event_queue::{EventQueue, HostIndex, Key};
+use crate::fetching::{Ask, Number, Reply};
 use crate::host::Host;
 use crate::network::Arrivals;
-use crate::report::MessageCount;
 use crate::slab::Slab;
 
 /// How long a task takes to stop on request, and an output to be found on the own disk: our guess.
@@ -48,27 +49,21 @@ pub(super) enum Occurrence {
     Authorised { life: u32, bag: BagId },
     /// A message, by its number, that waited for the uplink begins to leave, unless its machine has crashed by then.
     Sent { crashes: u32, to: HostIndex, arrivals: Arrivals, letter: u32 },
-    /// Another machine asks for an output.
-    FetchAsked { fetch: Fetch },
-    /// The output has left this machine, unless messages have taken the uplink for more than `taken_us` by now: those
-    /// went first.
-    FetchSent { life: u32, fetch: Fetch, taken_us: u64 },
-    /// The output's last byte has arrived; `passed`: it has gone through the downlink, too.
-    FetchArrived { fetch: Fetch, passed: bool },
-    /// The output was on this machine all the time, or the fetch has timed out.
+    /// Another machine asks for a piece of something.
+    PieceAsked { ask: Ask },
+    /// The piece, which was begun `since`, has left this machine, unless messages have taken the uplink for more than `taken_us` by
+    /// now: those went first.
+    PieceSent { life: u32, ask: Ask, bytes: u64, taken_us: u64, since: Time },
+    /// The last byte of an answer has arrived; `passed`: it has gone through the downlink, too.
+    PieceArrived { ask: Ask, reply: Reply, passed: bool },
+    /// No answer has come to this request in time.
+    PieceLate { life: u32, number: Number, request: u64 },
+    /// The pause of a download, all of whose sources were busy, is over.
+    DownloadGoesOn { life: u32, number: Number },
+    /// What a submitter has signed of a bag is not waited for any longer.
+    LookLate { life: u32, bag: BagId },
+    /// The output was on this machine all the time, or the scenario has it that the fetch fails.
     FetchEnds { life: u32, id: FetchId, task: TaskId, here: bool },
-}
-
-/// An output on its way.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Fetch {
-    pub(super) to: HostIndex,
-    /// Life of the machine that asks.
-    pub(super) life: u32,
-    /// Number of the fetch in that life.
-    pub(super) id: FetchId,
-    pub(super) task: TaskId,
-    pub(super) bytes: u64,
 }
 
 /// Content of a message on its way.
@@ -90,6 +85,8 @@ pub(super) struct Letter {
     pub(super) bytes: u64,
     /// Whether it belongs to the tree.
     pub(super) is_tree: bool,
+    /// An answer carries it, and it is not answered.
+    pub(super) is_carried: bool,
     /// A bad router has delayed it already.
     pub(super) is_held_back: bool,
 }
@@ -145,43 +142,6 @@ struct Due {
 impl Due {
     fn new(what: What) -> Self {
         Self { what, passed: false, put_off: false }
-    }
-}
-
-/// Counts, added up over all shards.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Counts {
-    pub(super) events: u64,
-    pub(super) crashes: u64,
-    pub(super) leaves: u64,
-    pub(super) preemptions: u64,
-    /// Journalled results that a liar made up.
-    pub(super) false_results: u64,
-    pub(super) reclaims: u64,
-    pub(super) messages_lost: u64,
-    pub(super) messages_in_vain: u64,
-    /// Messages by kind.
-    pub(super) messages: [MessageCount; MESSAGE_KINDS.len()],
-    pub(super) outputs: MessageCount,
-    /// Requests by the depth of the router that split them first.
-    pub(super) decided: BTreeMap<u32, u64>,
-}
-
-impl Counts {
-    pub(super) fn add(&mut self, other: &Self) {
-        self.events += other.events;
-        self.crashes += other.crashes;
-        self.leaves += other.leaves;
-        self.preemptions += other.preemptions;
-        self.false_results += other.false_results;
-        self.reclaims += other.reclaims;
-        self.messages_lost += other.messages_lost;
-        self.messages_in_vain += other.messages_in_vain;
-        self.messages.iter_mut().zip(other.messages).for_each(|(one, other)| *one = *one + other);
-        self.outputs = self.outputs + other.outputs;
-        for (depth, count) in &other.decided {
-            *self.decided.entry(*depth).or_default() += count;
-        }
     }
 }
 
@@ -453,12 +413,10 @@ impl Shard {
             Occurrence::FirstTaskEnds { life, bag, cpu, is_whole } if lives(life) => {
                 self.end_first_task(host, bag, cpu, is_whole, around);
             }
-            Occurrence::Authorised { life, bag } if lives(life) => {
-                let machine = self.host(host);
-                let age = |made: &WallTime| manifest_age(*made, machine.wall(self.now));
-                let signed_ago = self.signed.get(&bag).map_or(Duration::MAX, age);
-                let verdict = machine.verdict(bag).map(|()| Approval { signed_ago, at_hand: false });
-                self.give(host, Event::Authorised { bag, verdict }, around);
+            Occurrence::Authorised { life, bag } if lives(life) => self.judge(host, bag, around),
+            Occurrence::LookLate { life, bag } if lives(life) => {
+                self.host_mut(host).fetching.forget_look(bag);
+                self.not_looked_at(host, bag, around);
             }
             Occurrence::Sent { crashes, to, arrivals, letter } => {
                 let (now, letter) = (self.now, self.letters.take(letter));
@@ -470,13 +428,17 @@ impl Shard {
                     self.counts.messages_lost += u64::from(arrivals.first.is_some());
                 }
             }
-            Occurrence::FetchAsked { fetch } => self.serve(host, fetch),
-            Occurrence::FetchSent { life, fetch, taken_us } if lives(life) => {
-                self.hand_over(host, fetch, taken_us, around);
+            Occurrence::PieceAsked { ask } => self.asked(host, ask, around),
+            Occurrence::PieceSent { life, ask, bytes, taken_us, since } if lives(life) => {
+                self.piece_sent(host, ask, bytes, taken_us, since, around);
             }
-            Occurrence::FetchArrived { fetch, passed } if lives(fetch.life) => {
-                self.take_in(host, fetch, passed, around);
+            Occurrence::PieceArrived { ask, reply, passed } if lives(ask.life) => {
+                self.piece_arrived(host, ask, reply, passed, around);
             }
+            Occurrence::PieceLate { life, number, request } if lives(life) => {
+                self.piece_late(host, number, request, around);
+            }
+            Occurrence::DownloadGoesOn { life, number } if lives(life) => self.proceed(host, Some(number), around),
             Occurrence::FetchEnds { life, id, task, here } if lives(life) => {
                 self.end_fetch(host, id, task, here, around);
             }
@@ -489,8 +451,11 @@ impl Shard {
             | Occurrence::Work { .. }
             | Occurrence::FirstTaskEnds { .. }
             | Occurrence::Authorised { .. }
-            | Occurrence::FetchSent { .. }
-            | Occurrence::FetchArrived { .. }
+            | Occurrence::LookLate { .. }
+            | Occurrence::PieceSent { .. }
+            | Occurrence::PieceArrived { .. }
+            | Occurrence::PieceLate { .. }
+            | Occurrence::DownloadGoesOn { .. }
             | Occurrence::FetchEnds { .. } => {}
         }
     }

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BagId, TaskId};
 
+use crate::fetching::Blob;
 use crate::network::Network;
 use crate::overlay::Wire;
 use crate::scenario::Scenario;
@@ -16,6 +18,8 @@ pub(super) struct Surroundings {
     pub(super) scenario: Scenario,
     pub(super) network: Network,
     pub(super) wire: Wire,
+    /// The identities of all machines.
+    pub(super) peer_ids: Vec<PeerId>,
     /// With their numbers in order of arrival.
     pub(super) bags: BTreeMap<BagId, (usize, Bag)>,
 }
@@ -33,6 +37,20 @@ impl Surroundings {
     pub(super) fn work_mops(&self, task: TaskId) -> f64 {
         let (number, bag) = self.bags.get(&task.bag).expect("a bag of this run");
         workload::work_mops(&self.scenario, *number, bag, task.index)
+    }
+
+    /// Size of something that is fetched.
+    ///
+    /// # Panics
+    /// As above.
+    pub(super) fn blob_bytes(&self, blob: Blob) -> u64 {
+        match blob {
+            Blob::Envelope(_) => self.scenario.envelope_bytes,
+            Blob::Manifest(_) => self.scenario.manifest_bytes,
+            Blob::Program(_) => self.scenario.program_bytes,
+            Blob::Input(_) => self.scenario.input_bytes,
+            Blob::Output(task) => self.output_bytes(task),
+        }
     }
 
     /// Output size of a task.

@@ -65,6 +65,11 @@ impl Trace<'_> {
                 self.letter(if matches!(first, FirstTask::Ran { .. }) { b'm' } else { b'M' });
                 self.bag(*bag);
             }
+            idlewood_machine::Event::PieceCame(piece) => {
+                self.letter(b'c');
+                self.word(piece.bytes as u64);
+                self.word(piece.took.as_micros() as u64);
+            }
             idlewood_machine::Event::Work(event) => self.work_event(event),
         }
     }
@@ -244,6 +249,10 @@ impl Trace<'_> {
             }
             Event::Fetched { task, here, .. } => {
                 self.letter(if *here { b'f' } else { b'n' });
+                self.task(task);
+            }
+            Event::FetchPutOff { task } => {
+                self.letter(b'o');
                 self.task(task);
             }
             Event::CheckpointsFound { bag, .. } | Event::CheckpointsKept { bag, .. } => {

@@ -2,26 +2,19 @@
 
 use std::time::Duration;
 
-use idlewood_machine::{FETCHES_MAX, FetchEnd, FetchId, FirstTask, JobId, Wanted, WorkEvent, WorkOrder, WriteEnd};
+use idlewood_machine::{FetchEnd, FetchId, FirstTask, WorkEvent, WorkOrder, WriteEnd};
 use idlewood_scheduler::{
-    BagId, BlobId, Change, Finished, Record as StoreRecord, SmallOutput, TaskId, TaskOutcome, TaskResult,
+    BagId, BlobId, Change, Finished, Record as StoreRecord, SMALL_OUTPUT_BYTES_MAX, SmallOutput, TaskId, TaskOutcome,
+    TaskResult,
 };
 
-use super::deed::Deed;
 use super::observed::Observed;
-use super::shard::{Fetch, LOCAL_DELAY, Occurrence, Shard};
+use super::shard::{LOCAL_DELAY, Occurrence, Shard};
 use super::surroundings::Surroundings;
 use crate::event_queue::HostIndex;
-use crate::host::{Ending, host_index};
+use crate::fetching::{Needy, Purpose};
+use crate::host::Ending;
 use crate::workers::Going;
-
-/// How long a fetch may take beyond the time that its own bytes, and those of other outputs, need on the link. Our
-/// choice: an agent's patience.
-const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Largest output that is sent with its result; larger ones are fetched. The limit of agents is higher; in a simulation
-/// the disks of all machines are in memory.
-const OUTPUT_IN_RESULT_BYTES_MAX: usize = 256;
 
 impl Shard {
     // ---- the disk ----
@@ -47,7 +40,10 @@ impl Shard {
         let now = self.now;
         let machine = self.host_mut(host);
         match order {
-            WorkOrder::Prepare { job, task, attempt, .. } => self.prepare(host, job, task, attempt),
+            WorkOrder::Prepare { job, task, attempt, bag, .. } => {
+                machine.preparing.insert(job);
+                self.get_needs(host, Needy { job, task, attempt, submitter: bag.submitter }, around);
+            }
             WorkOrder::Give { slot, job, task, .. } => {
                 let going = machine.run(slot, job, task, around.work_mops(task), now);
                 self.go_on(host, going);
@@ -80,32 +76,26 @@ impl Shard {
                 let going = machine.workers.freeze_all(false, now);
                 self.go_on(host, going);
             }
-            WorkOrder::Forget { job } => {
-                machine.preparing.remove(&job);
+            WorkOrder::Forget { job: forgotten } => {
+                if machine.preparing.remove(&forgotten) {
+                    machine.fetching.forget(|purpose| matches!(purpose, Purpose::Job(needy) if needy.job == forgotten));
+                    self.proceed(host, None, around);
+                }
             }
-            // Simulated tasks need no files, and take no memory.
+            // Simulated tasks take no memory.
             WorkOrder::KeepExample { .. } | WorkOrder::ForgetExample { .. } | WorkOrder::TellNoMemory { .. } => {}
         }
     }
 
-    /// Prepares a job: a simulated machine has the manifest at once.
-    fn prepare(&mut self, host: HostIndex, job: JobId, task: TaskId, attempt: u32) {
-        if self.is_watched {
-            self.deeds.push((host, Deed::Started { task, attempt }));
-        }
-        self.host_mut(host).preparing.insert(job);
-        self.answer(host, WorkEvent::Prepared { job, memory_bytes: 0, is_example: true });
-    }
-
     /// Plans the answer to an order about work: the machine gets it at this instant, as an event of its own.
-    fn answer(&mut self, host: HostIndex, event: WorkEvent) {
+    pub(super) fn answer(&mut self, host: HostIndex, event: WorkEvent) {
         let (now, life) = (self.now, self.host(host).life);
         self.cause(host, now, host, Occurrence::Work { life, event });
     }
 
-    /// Gives a machine such an answer, unless it is that a job is prepared which the machine has forgotten.
+    /// Gives a machine such an answer, unless it is about the preparation of a job which the machine has forgotten.
     pub(super) fn answered(&mut self, host: HostIndex, event: WorkEvent, around: &Surroundings) {
-        if let WorkEvent::Prepared { job, .. } = event
+        if let WorkEvent::Prepared { job, .. } | WorkEvent::Over { job, .. } = event
             && !self.host_mut(host).preparing.remove(&job)
         {
             return;
@@ -170,73 +160,6 @@ impl Shard {
 
     // ---- outputs ----
 
-    /// A submitter fetches an output.
-    pub(super) fn fetch(&mut self, host: HostIndex, id: FetchId, wanted: &Wanted, around: &Surroundings) {
-        let now = self.now;
-        let (task, bytes, from) = (wanted.task, wanted.output_bytes, wanted.from.peer);
-        let machine = self.host_mut(host);
-        let life = machine.life;
-        machine.fetches.insert(id);
-        if from == machine.id {
-            let here = machine.store.has_produced(task);
-            self.cause(host, now + LOCAL_DELAY, host, Occurrence::FetchEnds { life, id, task, here });
-            return;
-        }
-        let ahead = machine.link.down.takes(bytes) * (2 * FETCHES_MAX);
-        let target = host_index(from);
-        let travel = around.network.latency(&mut machine.network_rng, host, target);
-        let late = Occurrence::FetchEnds { life, id, task, here: false };
-        if machine.misses(&around.scenario) {
-            // The fetch ends without the output.
-            self.cause(host, now + 2 * travel, host, late);
-            return;
-        }
-        self.cause(host, now + FETCH_TIMEOUT + ahead, host, late);
-        if target < around.scenario.nodes {
-            let fetch = Fetch { to: host, life, id, task, bytes };
-            self.cause(host, now + travel, target, Occurrence::FetchAsked { fetch });
-        }
-    }
-
-    /// A machine is asked for an output, and begins to send it if it has it.
-    pub(super) fn serve(&mut self, host: HostIndex, fetch: Fetch) {
-        let now = self.now;
-        let machine = self.host_mut(host);
-        if machine.is_up() && machine.store.has_produced(fetch.task) {
-            let life = machine.life;
-            let (at, taken_us) = machine.link.send_data(now, fetch.bytes);
-            self.counts.outputs.count += 1;
-            self.counts.outputs.bytes += fetch.bytes;
-            self.cause(host, at, host, Occurrence::FetchSent { life, fetch, taken_us });
-        }
-    }
-
-    /// The last byte of an output leaves a machine, unless messages that were sent meanwhile delay it.
-    pub(super) fn hand_over(&mut self, host: HostIndex, fetch: Fetch, taken_us: u64, around: &Surroundings) {
-        let now = self.now;
-        let machine = self.host_mut(host);
-        if let Some((at, taken_us)) = machine.link.late(now, taken_us) {
-            let life = machine.life;
-            self.cause(host, at, host, Occurrence::FetchSent { life, fetch, taken_us });
-            return;
-        }
-        let travel = around.network.latency(&mut machine.network_rng, host, fetch.to);
-        self.cause(host, now + travel, fetch.to, Occurrence::FetchArrived { fetch, passed: false });
-    }
-
-    /// The last byte of an output reaches a machine; `passed`: it has also passed the machine's downlink.
-    pub(super) fn take_in(&mut self, host: HostIndex, fetch: Fetch, passed: bool, around: &Surroundings) {
-        let now = self.now;
-        if !passed {
-            let at = self.host_mut(host).link.receive_data(now, fetch.bytes);
-            if at > now {
-                self.cause(host, at, host, Occurrence::FetchArrived { fetch, passed: true });
-                return;
-            }
-        }
-        self.end_fetch(host, fetch.id, fetch.task, true, around);
-    }
-
     pub(super) fn end_fetch(
         &mut self,
         host: HostIndex,
@@ -298,8 +221,8 @@ impl Shard {
 /// A small output, which is sent with its result, as agents do. It is zeros, which do not have the output's hash: no
 /// simulated machine checks that.
 fn small_output(bytes: u64) -> Option<SmallOutput> {
-    let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= OUTPUT_IN_RESULT_BYTES_MAX)?;
-    SmallOutput::new(&[0; OUTPUT_IN_RESULT_BYTES_MAX][..bytes])
+    let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= SMALL_OUTPUT_BYTES_MAX)?;
+    SmallOutput::new(&[0; SMALL_OUTPUT_BYTES_MAX][..bytes])
 }
 
 /// The content address of a simulated output, or of what a liar gives instead.

@@ -32,7 +32,7 @@ pub(super) struct World {
     places: Vec<u32>,
     submitter_rng: SmallStream,
     /// Users sit at the machines below this number.
-    desks: HostIndex,
+    seats: HostIndex,
     pub(super) record: Record,
     /// The history, if one is written.
     pub(super) history: Option<History>,
@@ -42,10 +42,10 @@ pub(super) struct World {
 const NOWHERE: u32 = u32::MAX;
 
 impl World {
-    /// Users sit at the first `desks` of the hosts.
-    pub(super) fn new(hosts: u32, desks: HostIndex, submitter_rng: SmallStream, record: Record) -> Self {
+    /// Users sit at the first `seats` of the hosts.
+    pub(super) fn new(hosts: u32, seats: HostIndex, submitter_rng: SmallStream, record: Record) -> Self {
         let places = vec![NOWHERE; hosts as usize];
-        Self { plans: BTreeSet::new(), up: Vec::new(), places, submitter_rng, desks, record, history: None }
+        Self { plans: BTreeSet::new(), up: Vec::new(), places, submitter_rng, seats, record, history: None }
     }
 
     /// Plans something.
@@ -88,8 +88,8 @@ impl World {
 
     /// The machine of the next user.
     pub(super) fn submitter(&mut self) -> Option<HostIndex> {
-        let seats: Vec<HostIndex> = self.up.iter().copied().filter(|&host| host < self.desks).collect();
-        (!seats.is_empty()).then(|| seats[self.submitter_rng.random_range(0..seats.len())])
+        let free: Vec<HostIndex> = self.up.iter().copied().filter(|&host| host < self.seats).collect();
+        (!free.is_empty()).then(|| free[self.submitter_rng.random_range(0..free.len())])
     }
 
     /// Takes in the observations of shards, and empties their lists.

@@ -64,7 +64,7 @@ fn fetcher(dir: &TempDir, net: NetHandle) -> (Fetcher, Arc<Blobs>) {
         busy_max: Duration::from_secs(1),
         ..Patience::default()
     };
-    (Fetcher::patient(blobs.clone(), net, patience), blobs)
+    (Fetcher::patient(blobs.clone(), net, tokio::sync::mpsc::channel(1).0, patience), blobs)
 }
 
 /// One piece more than four, each of another byte.

@@ -50,7 +50,7 @@ async fn measure() {
     println!("one way: median {:?}, 99 % {:?}", latencies[1000], latencies[1980]);
     let content = vec![7; 50 << 20];
     let hash = a.lend(&content);
-    let fetcher = Fetcher::new(b.blobs.clone(), b.net.clone());
+    let fetcher = Fetcher::new(b.blobs.clone(), b.net.clone(), tokio::sync::mpsc::channel(1).0);
     let start = Instant::now();
     fetcher.fetch(hash, 1 << 30, &origin(vec![a.contact.clone()])).await.unwrap();
     println!("50 MiB blob: {:.0} MiB/s", 50.0 / start.elapsed().as_secs_f64());

@@ -90,7 +90,7 @@ fn supplies(dir: &Path) -> Supplies {
     let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().expect("an address")];
     let (net, _) =
         idlewood_net::start(NetConfig { keypair: key, gate: gate.clone(), listen }, blobs.clone()).expect("a port");
-    let fetcher = Fetcher::new(blobs.clone(), net);
+    let fetcher = Fetcher::new(blobs.clone(), net, tokio::sync::mpsc::channel(1).0);
     let manifest_fetcher = fetcher.another();
     fs::create_dir(dir.join("scratch")).expect("our directory");
     let homes = Arc::new(Homes::new(dir.join("scratch"), dir.join("checkpoints")));

@@ -109,7 +109,7 @@ fn offered_tasks_wait_for_the_submitters_answer() {
     // On a machine whose owner is back all waiting tasks are offered.
     executor.suspend(true, &mut io);
     let waiting: u64 = executor.held().iter().map(|held| held.waiting).sum();
-    assert!(executor.summary(io.now).longest_wait_s > 0);
+    assert!(executor.summary(&io).longest_wait_s > 0);
     all_durable(&mut io);
     executor.answer_ask(&asker(1.0, 0.0), &mut io, &config);
     assert_eq!(offers(&mut io).iter().map(|(_, ranges)| ranges.len()).sum::<u64>(), waiting);

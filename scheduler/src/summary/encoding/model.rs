@@ -3,7 +3,7 @@
 //! It is compiled twice, once for each direction of [`Coder`]; writer and reader have the same state after each decision.
 
 use super::super::coder::{Chance, Coder, Number};
-use super::super::grid::{HORIZON_COUNT, STRETCH_COUNT, TASK_SIZE_COUNT};
+use super::super::grid::{HORIZON_COUNT, STRETCH_COUNT, SummaryForm, TASK_SIZE_COUNT};
 use super::super::limits::CELL_MAX;
 use super::super::scale;
 use super::super::scaled::{Codes, Line, NOTHING, Scaled, ScaledRow, changed_lines, is_same};
@@ -11,6 +11,8 @@ use super::super::scaled::{Codes, Line, NOTHING, Scaled, ScaledRow, changed_line
 /// The predictions, the same for writer and reader.
 pub(crate) struct Model<'a> {
     bits: u32,
+    /// [`SummaryForm::task_steps`].
+    task_steps: u32,
     is_loose: bool,
     /// The rows of the base from the one that holds at the last stretch on, and their scale.
     base: &'a [ScaledRow],
@@ -38,7 +40,7 @@ pub(crate) struct Model<'a> {
     kept_line: [Chance; 4],
     kept: [Chance; 8],
     last_row_kept: bool,
-    /// Whether a line equals that of a quarter of its horizon, for tasks a quarter as large.
+    /// Whether a line equals that of a horizon a quarter as long, for tasks a quarter as large (half, in the paper's form).
     shifted: [Chance; 4],
     last_shifted: bool,
     /// Whether the cells behind the first are all as predicted; how many are before the first that is not.
@@ -61,11 +63,11 @@ struct Guess {
     expected: u16,
 }
 
-/// The neighbours of a line: that of a quarter of its horizon, that of the horizon before, the same line in the row before, and
+/// The neighbours of a line: that of a horizon shorter by as much as tasks of the next size are larger, that of the horizon before, the same line in the row before, and
 /// that row's line of the horizon before.
 #[derive(Clone, Copy, Debug)]
 struct Around {
-    quarter: Option<Line>,
+    shorter: Option<Line>,
     earlier: Line,
     below: Line,
     below_earlier: Line,
@@ -77,11 +79,12 @@ fn is_at_most(one: &Line, other: &Line) -> bool {
 }
 
 impl<'a> Model<'a> {
-    pub(super) fn new(height: u8, is_loose: bool, base: Option<&'a Scaled>) -> Self {
+    pub(super) fn new(form: SummaryForm, height: u8, is_loose: bool, base: Option<&'a Scaled>) -> Self {
         // Lines of a loose base cannot be kept in a summary that is not loose.
         let usable = base.filter(|base| is_loose || !base.head.is_loose);
         Self {
             bits: scale::bits(height),
+            task_steps: form.task_steps(),
             is_loose,
             base: usable.map_or(&[], |base| &base.rows),
             base_bits: usable.map_or(0, |base| scale::bits(base.head.height)),
@@ -172,7 +175,7 @@ impl<'a> Model<'a> {
         while next < HORIZON_COUNT {
             let t = next;
             let around = Around {
-                quarter: t.checked_sub(2).map(|quarter| self.codes[quarter]),
+                shorter: t.checked_sub(self.task_steps as usize).map(|shorter| self.codes[shorter]),
                 earlier: t.checked_sub(1).map_or([0; TASK_SIZE_COUNT], |earlier| self.codes[earlier]),
                 below: self.codes[t],
                 below_earlier,
@@ -329,14 +332,14 @@ impl<'a> Model<'a> {
         true
     }
 
-    /// The line of an idle leaf: as many tasks as by a quarter of the time in tasks a quarter as large. `None` where the bounds
-    /// exclude it.
+    /// The line of an idle leaf: as many tasks as by a quarter of the time in tasks a quarter as large (half, in the paper's form). `None`
+    /// where the bounds exclude it.
     fn shift(&self, around: &Around) -> Option<Line> {
-        let quarter = around.quarter.as_ref()?;
+        let shorter = around.shorter.as_ref()?;
         let mut shifted = [0; TASK_SIZE_COUNT];
-        shifted[0] = scale::code(scale::value(quarter[0], self.bits).saturating_mul(4).min(CELL_MAX), self.bits);
-        shifted[1..].copy_from_slice(&quarter[..TASK_SIZE_COUNT - 1]);
-        let most = if self.is_loose { shifted[0] } else { scale::quarter(shifted[0], self.bits) };
+        shifted[0] = scale::code((scale::value(shorter[0], self.bits) << self.task_steps).min(CELL_MAX), self.bits);
+        shifted[1..].copy_from_slice(&shorter[..TASK_SIZE_COUNT - 1]);
+        let most = if self.is_loose { shifted[0] } else { scale::part(shifted[0], self.bits, self.task_steps) };
         let may_be = is_at_most(&around.earlier, &shifted) && is_at_most(&around.below, &shifted);
         (may_be && shifted[1] <= most && !is_same(&shifted, &around.below)).then_some(shifted)
     }
@@ -345,7 +348,7 @@ impl<'a> Model<'a> {
     fn guess(&self, t: usize, at: usize, around: &Around, line: &Line) -> Guess {
         let Around { earlier, below, below_earlier, .. } = around;
         let low = below[at].max(earlier[at]);
-        let quarter = |code| i32::from(scale::quarter(code, self.bits));
+        let part = |code| i32::from(scale::part(code, self.bits, self.task_steps));
         let code = |code: u16| i32::from(code);
         let (high, expected) = if at == 0 {
             let expected = match (self.is_first, t) {
@@ -357,11 +360,11 @@ impl<'a> Model<'a> {
             (scale::code(CELL_MAX, self.bits), expected)
         } else {
             // The same upper bound holds here and there: keep the distance from it.
-            let most = quarter(line[at - 1]);
+            let most = part(line[at - 1]);
             let expected = match (self.is_first, t) {
                 (true, 0) => most,
-                (true, _) => code(earlier[at]) + most - quarter(earlier[at - 1]),
-                (false, _) => code(below[at]) + most - quarter(below[at - 1]),
+                (true, _) => code(earlier[at]) + most - part(earlier[at - 1]),
+                (false, _) => code(below[at]) + most - part(below[at - 1]),
             };
             (if self.is_loose { line[at - 1] } else { most as u16 }, expected)
         };

@@ -2,7 +2,7 @@ use idlewood_scheduler::BagId;
 use proptest::prelude::*;
 
 use super::*;
-use crate::baseline::{Machine, Measure, Session, offline_bound};
+use crate::baseline::{Machine, Measure, Session, clairvoyant, offline_bound, speed_split};
 use crate::workload::Bag;
 
 fn at(seconds: f64) -> Time {
@@ -11,7 +11,7 @@ fn at(seconds: f64) -> Time {
 
 fn bag(arrival_s: f64, tasks: u64, task_mops: f64) -> Bag {
     let (id, arrival, declared_mops) = (BagId([0; 32]), at(arrival_s), task_mops);
-    Bag { id, arrival, tasks, task_mops, declared_mops, is_users: false, whole: 0, first: 0 }
+    Bag { id, arrival, tasks, task_mops, declared_mops, seat: None, whole: 0, first: 0 }
 }
 
 /// One-slot machines with these speeds that are always up.
@@ -26,18 +26,18 @@ fn seconds(completed: &[Option<Time>]) -> Vec<f64> {
     completed.iter().map(|completed| completed.map_or(f64::NAN, |at| at.as_secs_f64())).collect()
 }
 
-const PLUS: Policy = Policy::MinCentPlus { frozen_max: 2 };
+const PLUS: Policy<'static> = Policy::min_cent_plus(2);
 
 #[test]
 fn one_machine_by_hand() {
     // A long bag of four tasks of 10 s, a short one at 5 s of one task of 10 s, on 10 Mop/s.
     let instance = instance(&[10.0], vec![bag(0.0, 4, 100.0), bag(5.0, 1, 100.0)]);
-    assert_eq!(seconds(&schedule(&instance, Policy::Fcfs)), [40.0, 50.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::FCFS)), [40.0, 50.0]);
     // Until 10 s a task of the long one runs: then the short one (15 s for 100 Mop), then the rest (50 s for 400 Mop).
-    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [50.0, 20.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::MIN_CENT)), [50.0, 20.0]);
     // Frozen at 5 s; goes on at 15 s. One machine: the effective size is the paper's.
     assert_eq!(seconds(&schedule(&instance, PLUS)), [50.0, 15.0]);
-    assert_eq!(seconds(&schedule(&instance, Policy::MinCentPlus { frozen_max: 0 })), [50.0, 20.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::min_cent_plus(0))), [50.0, 20.0]);
 }
 
 #[test]
@@ -48,25 +48,25 @@ fn a_users_bags_are_one_application_for_who_knows_the_users() {
     // The second of the two weighs 200 Mop, and is due after the other user's.
     instance.submitters = vec![1, 1, 2];
     assert_eq!(seconds(&schedule(&instance, PLUS)), [10.0, 35.0, 25.0]);
-    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [10.0, 35.0, 25.0]);
-    assert_eq!(seconds(&schedule(&instance, Policy::Fcfs)), [10.0, 20.0, 35.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::MIN_CENT)), [10.0, 35.0, 25.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::FCFS)), [10.0, 20.0, 35.0]);
 }
 
 #[test]
 fn a_small_bag_overtakes_one_that_has_waited_longer() {
     let instance = instance(&[10.0], vec![bag(0.0, 6, 100.0), bag(29.0, 4, 10.0)]);
     // At 30 s, when a task ends, the second needs 4 s for 40 Mop and delays the first from 60 to 64 s for 600 Mop.
-    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [64.0, 34.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::MIN_CENT)), [64.0, 34.0]);
 }
 
 #[test]
 fn fast_machines_come_first_and_a_slow_one_is_used_when_free() {
     let instance = instance(&[10.0, 20.0], vec![bag(0.0, 1, 100.0), bag(1.0, 2, 100.0)]);
     // First at 20 Mop/s until 5 s; then the second at 10 Mop/s until 11 s, and at 20 Mop/s from 5 to 10 s.
-    assert_eq!(seconds(&schedule(&instance, Policy::Fcfs)), [5.0, 11.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::FCFS)), [5.0, 11.0]);
     // Two that become free at the same instant, 10 s: the fourth task goes to the fast one.
     let instance = self::instance(&[10.0, 20.0], vec![bag(0.0, 4, 100.0)]);
-    assert_eq!(seconds(&schedule(&instance, Policy::Fcfs)), [15.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::FCFS)), [15.0]);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_machine_that_goes_down_loses_what_runs_there_and_nothing_else() {
     let mut instance = instance(&[10.0], vec![bag(0.0, 3, 100.0)]);
     instance.machines[0].sessions =
         vec![Session { from: at(0.0), to: at(15.0) }, Session { from: at(20.0), to: at(1e7) }];
-    for policy in [Policy::Fcfs, Policy::MinCent, PLUS] {
+    for policy in [Policy::FCFS, Policy::MIN_CENT, PLUS] {
         // 10 s, then 5 s in vain, 5 s down, and two tasks.
         assert_eq!(seconds(&schedule(&instance, policy)), [40.0], "{policy:?}");
     }
@@ -94,9 +94,9 @@ fn a_bag_smaller_than_the_grid_is_as_wide_as_it_for_mincent_plus() {
     // two tasks of 8 s each. By the paper's size 100 Mop against 160; by the effective one 200 against 160.
     let bags = vec![bag(0.0, 2, 1000.0), bag(90.0, 1, 100.0), bag(90.0, 2, 80.0)];
     let instance = instance(&[10.0, 10.0], bags);
-    let plain = seconds(&schedule(&instance, Policy::MinCent));
+    let plain = seconds(&schedule(&instance, Policy::MIN_CENT));
     assert_eq!(plain, [100.0, 110.0, 116.0]);
-    let plus = seconds(&schedule(&instance, Policy::MinCentPlus { frozen_max: 0 }));
+    let plus = seconds(&schedule(&instance, Policy::min_cent_plus(0)));
     assert_eq!(plus, [100.0, 118.0, 108.0]);
 }
 
@@ -104,11 +104,11 @@ fn a_bag_smaller_than_the_grid_is_as_wide_as_it_for_mincent_plus() {
 fn a_lost_task_is_as_long_as_it_was_and_none_is_run_twice_or_never() {
     let mut instance = instance(&[10.0], vec![bag(0.0, 3, 200.0)]);
     instance.true_mops = vec![vec![100.0, 200.0, 300.0]];
-    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [60.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::MIN_CENT)), [60.0]);
     // The second is lost at 25 s, comes first at 30 s, and takes 20 s again.
     instance.machines[0].sessions =
         vec![Session { from: at(0.0), to: at(25.0) }, Session { from: at(30.0), to: at(1e7) }];
-    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [80.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::MIN_CENT)), [80.0]);
     let alone = offline_bound(&instance, &[30.0]);
     assert!((alone - 65.0 / 30.0).abs() < 1e-5, "600 Mop at 10 Mop/s, and 5 s down: {alone}");
 }
@@ -117,7 +117,7 @@ fn a_lost_task_is_as_long_as_it_was_and_none_is_run_twice_or_never() {
 fn a_bag_incomplete_at_the_horizon_counts_with_the_time_so_far() {
     let mut instance = instance(&[10.0], vec![bag(0.0, 2, 100.0), bag(5.0, 10, 100.0)]);
     instance.horizon = at(30.0);
-    let completed = schedule(&instance, Policy::Fcfs);
+    let completed = schedule(&instance, Policy::FCFS);
     assert_eq!(completed, [Some(at(20.0)), None]);
     assert_eq!(instance.stretches(&completed, Measure::Application), [20.0 / 200.0, 25.0 / 1000.0]);
 }
@@ -127,12 +127,12 @@ fn plans_use_declared_work_and_tasks_take_their_true_work() {
     // As in the first test, but the short one declares ten times its work: so it is due no sooner than the long one.
     let mut instance = instance(&[10.0], vec![bag(0.0, 4, 100.0), bag(5.0, 1, 100.0)]);
     instance.bags[1].declared_mops = 1000.0;
-    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [40.0, 50.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::MIN_CENT)), [40.0, 50.0]);
     assert_eq!(seconds(&schedule(&instance, PLUS)), [40.0, 50.0]);
     // A long one that declares a tenth of its work comes ahead of the short one, and takes its true time.
     let mut instance = self::instance(&[10.0], vec![bag(0.0, 1, 100.0), bag(5.0, 2, 100.0), bag(5.0, 1, 100.0)]);
     instance.bags[1].declared_mops = 10.0;
-    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [10.0, 30.0, 40.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::MIN_CENT)), [10.0, 30.0, 40.0]);
 }
 
 /// The centre does not know that a running task is longer than its bag declares.
@@ -143,7 +143,7 @@ fn the_remaining_work_of_a_running_task_is_unknown() {
     let order = |true_mops: f64| {
         let mut instance = instance(&[10.0], declared.clone());
         instance.true_mops = vec![vec![true_mops], vec![100.0; 3], vec![90.0; 2]];
-        let completed = seconds(&schedule(&instance, Policy::MinCent));
+        let completed = seconds(&schedule(&instance, Policy::MIN_CENT));
         [completed[1] - true_mops / 10.0, completed[2] - true_mops / 10.0]
     };
     assert_eq!([order(1_000.0), order(50_000.0)], [[30.0, 48.0]; 2]);
@@ -155,7 +155,7 @@ fn a_task_goes_on_from_its_last_checkpoint_on_its_machine_and_begins_anew_elsewh
     let mut instance = instance(&[10.0], vec![bag(0.0, 1, 300.0)]);
     instance.machines[0].sessions = sessions.clone();
     instance.checkpoint_us = Some(10_000_000);
-    for policy in [Policy::Fcfs, Policy::MinCent, PLUS] {
+    for policy in [Policy::FCFS, Policy::MIN_CENT, PLUS] {
         // 20 of 25 s are kept, and 10 s are left after 5 s down.
         assert_eq!(seconds(&schedule(&instance, policy)), [40.0], "{policy:?}");
     }
@@ -163,24 +163,84 @@ fn a_task_goes_on_from_its_last_checkpoint_on_its_machine_and_begins_anew_elsewh
     instance.machines[0].sessions[1].to = at(42.0);
     instance.machines[0].sessions.push(Session { from: at(50.0), to: at(1e7) });
     instance.bags[0] = bag(0.0, 1, 400.0);
-    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [60.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::MIN_CENT)), [60.0]);
     // A slower machine is free: the task begins there, for 60 s.
     let mut instance = self::instance(&[10.0, 5.0], vec![bag(0.0, 1, 300.0)]);
     instance.machines[0].sessions = sessions.clone();
     instance.checkpoint_us = Some(10_000_000);
-    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [85.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::MIN_CENT)), [85.0]);
     // Another task waits for that one: this one continues from its checkpoint.
     let mut instance = self::instance(&[10.0, 5.0], vec![bag(0.0, 2, 300.0), bag(1.0, 1, 50.0)]);
     instance.machines[0].sessions = sessions;
     instance.checkpoint_us = Some(10_000_000);
-    assert_eq!(seconds(&schedule(&instance, Policy::Fcfs)), [60.0, 45.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::FCFS)), [60.0, 45.0]);
     // Each of two continues where its own checkpoint is.
     let mut instance = self::instance(&[10.0, 10.0], vec![bag(0.0, 2, 300.0)]);
     instance.machines.iter_mut().for_each(|machine| {
         machine.sessions = vec![Session { from: at(0.0), to: at(25.0) }, Session { from: at(30.0), to: at(1e7) }];
     });
     instance.checkpoint_us = Some(10_000_000);
-    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [40.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::MIN_CENT)), [40.0]);
+}
+
+#[test]
+fn the_smallest_bag_comes_first_however_long_another_has_waited() {
+    // 300 Mop, and three times 200, at 10 Mop/s: the second freezes the first at 1 s, the others follow it.
+    let bags = vec![bag(0.0, 3, 100.0), bag(1.0, 2, 100.0), bag(20.0, 2, 100.0), bag(40.0, 2, 100.0)];
+    let instance = instance(&[10.0], bags);
+    assert_eq!(seconds(&schedule(&instance, Policy::smallest_first(2))), [90.0, 21.0, 41.0, 61.0]);
+    // At 40 s the smallest maximum stretch is (90 − 40) s / 200 Mop: the first is due at 75 s, before the last at 90 s.
+    assert_eq!(seconds(&schedule(&instance, PLUS)), [70.0, 21.0, 41.0, 90.0]);
+}
+
+#[test]
+fn a_task_waits_for_a_faster_slot_where_it_ends_earlier() {
+    // At 10 s the fast machine takes the second task, and ends it at 20 s: the slow one would end it at 100 s.
+    let instance = instance(&[10.0, 1.0], vec![bag(0.0, 2, 100.0)]);
+    assert_eq!(seconds(&schedule(&instance, Policy::MIN_CENT)), [100.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::min_cent_replanning())), [20.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::min_cent_plus_replanning(2))), [20.0]);
+    // A later bag waits behind it: 300 Mop take 300 s on the slow one, and end at 20 + 30 s on the fast.
+    let more = self::instance(&[10.0, 1.0], vec![bag(0.0, 2, 100.0), bag(0.0, 1, 300.0)]);
+    assert_eq!(seconds(&schedule(&more, Policy::min_cent_replanning())), [20.0, 50.0]);
+}
+
+#[test]
+fn bags_are_ordered_anew_when_a_fast_machine_comes_back() {
+    // At 1 Mop/s the second, half as large, is to come first; at 101 Mop/s, when the first has waited for long, it is not.
+    let mut instance = instance(&[1.0, 100.0], vec![bag(0.0, 200, 1.0), bag(90.0, 100, 1.0)]);
+    instance.machines[1].sessions = vec![Session { from: at(101.0), to: at(1e7) }];
+    let plain = seconds(&schedule(&instance, Policy::MIN_CENT));
+    let anew = seconds(&schedule(&instance, Policy::min_cent_replanning()));
+    assert!(plain[1] < plain[0] && anew[0] < anew[1], "{plain:?} {anew:?}");
+}
+
+#[test]
+fn at_the_limit_of_frozen_tasks_the_shorter_one_goes_on() {
+    // At 1 s a task with 2 s left is frozen for one of 10 s; at 2 s comes one of 1 s, and no more may be frozen. The first goes on, and
+    // the newcomer begins at 4 s instead of 11 s.
+    let bags = vec![bag(0.0, 10, 30.0), bag(1.0, 1, 100.0), bag(2.0, 1, 10.0)];
+    let instance = instance(&[10.0], bags);
+    assert_eq!(seconds(&schedule(&instance, Policy::min_cent_plus(1))), [41.0, 11.0, 12.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::min_cent_plus_replanning(1))), [41.0, 14.0, 5.0]);
+    // With two it is frozen, too.
+    assert_eq!(seconds(&schedule(&instance, Policy::min_cent_plus_replanning(2))), [41.0, 12.0, 3.0]);
+}
+
+#[test]
+fn who_knows_what_is_to_come_keeps_time_for_it() {
+    // With S = 1 the first bag is due at 20 s and the second, which comes at 10 s and needs 4 s, at 14 s: both are just met, and on one
+    // machine no order is better (Horn 1974).
+    let bags = vec![bag(0.0, 16, 10.0), bag(10.0, 4, 10.0), bag(15.0, 1, 50.0)];
+    let instance = instance(&[10.0], bags);
+    let sizes = [20.0, 4.0, 20.0];
+    let found = clairvoyant(&instance, &sizes, 16);
+    let stretches = |ends: &[f64]| {
+        (0..3)
+            .map(|number| (ends[number] - instance.bags[number].arrival.as_secs_f64()) / sizes[number])
+            .fold(0.0, f64::max)
+    };
+    assert_eq!(stretches(&seconds(&found)), 1.0, "{:?}", seconds(&found));
 }
 
 /// Assigns each task in its order to the slot where it starts first, the fastest of those.
@@ -260,11 +320,76 @@ fn fits(instance: &Instance, sizes: &[f64], stretch: f64) -> bool {
     })
 }
 
+/// The earliest moment by which machines of these speeds can have done so many equal tasks: the first end of a task by which all
+/// of them fit.
+fn makespan(speeds: &[f64], tasks: u64, task_mops: f64) -> f64 {
+    let done_by = |at_s: f64| -> u64 { speeds.iter().map(|speed| (at_s * speed / task_mops + 1e-9) as u64).sum() };
+    let ends = speeds.iter().flat_map(|speed| (1..=tasks).map(move |number| number as f64 * task_mops / speed));
+    ends.filter(|end| done_by(*end) >= tasks).fold(f64::INFINITY, f64::min)
+}
+
+/// The smallest maximum stretch of bags that are there at once, over all orders of them on one machine.
+fn best_of_orders(works_s: &[f64], sizes: &[f64]) -> f64 {
+    fn go_on(works_s: &[f64], sizes: &[f64], done: &mut Vec<usize>, at_s: f64, worst: f64) -> f64 {
+        let others: Vec<usize> = (0..works_s.len()).filter(|bag| !done.contains(bag)).collect();
+        let mut best = if others.is_empty() { worst } else { f64::INFINITY };
+        for bag in others {
+            done.push(bag);
+            let end_s = at_s + works_s[bag];
+            best = best.min(go_on(works_s, sizes, done, end_s, worst.max(end_s / sizes[bag])));
+            done.pop();
+        }
+        best
+    }
+    go_on(works_s, sizes, &mut Vec::new(), 0.0, 0.0)
+}
+
 proptest! {
+    #[test]
+    fn one_bag_alone_ends_as_early_as_it_can(speeds in prop::collection::vec(1.0..40.0_f64, 1..6), tasks in 1_u64..40) {
+        let instance = instance(&speeds, vec![bag(0.0, tasks, 500.0)]);
+        let expected = makespan(&speeds, tasks, 500.0);
+        for policy in [Policy::min_cent_replanning(), Policy::min_cent_plus_replanning(2), Policy::judged(&[1.0], 2)] {
+            let found = seconds(&schedule(&instance, policy))[0];
+            prop_assert!((found - expected).abs() < 1e-3, "{:?}: {} against {}", policy, found, expected);
+        }
+    }
+
+    #[test]
+    fn what_is_judged_is_least_on_one_machine(
+        list in prop::collection::vec((1_u64..9, 10.0..500.0_f64, 1.0..100.0_f64), 1..6),
+    ) {
+        let bags: Vec<Bag> = list.iter().map(|&(tasks, task_mops, _)| bag(0.0, tasks, task_mops)).collect();
+        let works_s: Vec<f64> = bags.iter().map(|bag| bag.application_size_mops() / 10.0).collect();
+        let sizes: Vec<f64> = list.iter().map(|of| of.2).collect();
+        let instance = instance(&[10.0], bags);
+        let best = best_of_orders(&works_s, &sizes);
+        // Each bag that comes at this moment may freeze the one before.
+        for completed in [schedule(&instance, Policy::judged(&sizes, 6)), clairvoyant(&instance, &sizes, 6)] {
+            let ends = seconds(&completed);
+            let worst = ends.iter().zip(&sizes).map(|(end, size)| end / size).fold(0.0, f64::max);
+            prop_assert!((worst / best - 1.0).abs() < 1e-3, "{} against {}", worst, best);
+        }
+    }
+
+    #[test]
+    fn nobody_on_line_is_better_than_who_knows_what_is_to_come(instance in instances()) {
+        let sizes = instance.sizes(Measure::Dedicated);
+        let largest = |completed: &[Option<Time>]| {
+            instance.stretches(completed, Measure::Dedicated).into_iter().fold(0.0, f64::max)
+        };
+        let best = largest(&clairvoyant(&instance, &sizes, 2));
+        prop_assert!(best >= offline_bound(&instance, &sizes) * (1.0 - 1e-4));
+        for policy in [Policy::MIN_CENT, PLUS, Policy::judged(&sizes, 2), Policy::smallest_first(2)] {
+            prop_assert!(largest(&schedule(&instance, policy)) >= best, "{:?}", policy);
+        }
+        prop_assert!(largest(&speed_split(&instance, 2)) >= best);
+    }
+
     #[test]
     fn fcfs_is_list_scheduling(speeds in prop::collection::vec(1.0..40.0_f64, 1..5), bags in bags(6)) {
         let expected = list_schedule(&speeds, &bags);
-        let found = seconds(&schedule(&instance(&speeds, bags), Policy::Fcfs));
+        let found = seconds(&schedule(&instance(&speeds, bags), Policy::FCFS));
         for (found, expected) in found.iter().zip(&expected) {
             prop_assert!((found - expected).abs() < 1e-4, "{} against {}", found, expected);
         }
@@ -284,7 +409,10 @@ proptest! {
 
     #[test]
     fn no_policy_beats_the_bound_and_all_complete(instance in instances()) {
-        for policy in [Policy::Fcfs, Policy::MinCent, PLUS, Policy::MinCentPlus { frozen_max: 0 }] {
+        let judged = instance.sizes(Measure::Dedicated);
+        let plain = [Policy::FCFS, Policy::MIN_CENT, PLUS, Policy::min_cent_plus(0), Policy::smallest_first(2)];
+        let (replanning, plus) = (Policy::min_cent_replanning(), Policy::min_cent_plus_replanning(1));
+        for policy in plain.into_iter().chain([replanning, plus, Policy::judged(&judged, 2)]) {
             let completed = schedule(&instance, policy);
             prop_assert!(completed.iter().all(Option::is_some), "{:?} {:?}", policy, completed);
             for measure in [Measure::Application, Measure::Effective, Measure::Dedicated] {
@@ -309,7 +437,7 @@ proptest! {
             instance.stretches(&schedule(&instance, policy), Measure::Application).into_iter().fold(0.0, f64::max)
         };
         let bound = offline_bound(&instance, &instance.sizes(Measure::Application));
-        prop_assert!(worst(Policy::MinCent) <= bound * 1.01);
+        prop_assert!(worst(Policy::MIN_CENT) <= bound * 1.01);
         prop_assert!(worst(PLUS) <= bound * 1.01);
     }
 }

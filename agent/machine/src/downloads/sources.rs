@@ -5,25 +5,23 @@
 //! times the minimum rate with each of its slow answers. A timeout brings nothing.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use idlewood_overlay::PeerId;
-use tokio::time::Instant;
+use idlewood_overlay::{PeerId, Time};
 
-/// Time limits of a fetcher.
+/// Time limits of downloads.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub struct Patience {
     /// Faster answers do not count: a healthy machine gives them on any connection.
-    pub(crate) slow_answer: Duration,
+    pub slow_answer: Duration,
     /// A source is judged by so much waiting for slow answers together.
-    pub(crate) judged_after: Duration,
+    pub judged_after: Duration,
     /// How long a source is left alone the first time; doubled each time in a row, up to 16 times.
-    pub(crate) alone_first: Duration,
+    pub alone_first: Duration,
     /// Longest pause while all sources are busy.
-    pub(crate) busy_pause_max: Duration,
+    pub busy_pause_max: Duration,
     /// How long sources may be busy without giving a piece.
-    pub(crate) busy_max: Duration,
+    pub busy_max: Duration,
 }
 
 impl Default for Patience {
@@ -47,23 +45,13 @@ const LEAST_BYTES_PER_S: f64 = 4096.0;
 /// How often the time for which a source is left alone can double.
 const DOUBLINGS_MAX: u32 = 4;
 
-/// Shorter pieces show the round trip to their source rather than what the link takes. Our choice.
-const MEASURED_BYTES_MIN: usize = 64 << 10;
-
 /// Sources that are remembered. Our choice: as many as may be connected.
 const SOURCES_MAX: usize = 1024;
 
 /// The sources' records.
 #[derive(Debug, Default)]
-pub(super) struct Sources {
+pub struct Sources {
     pub(super) patience: Patience,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// The fastest piece since [`Sources::take_fastest`], in kB/s.
-    fastest_kb_s: Option<u32>,
     known: BTreeMap<PeerId, Known>,
     /// How many times a source was found too slow.
     found_slow: u64,
@@ -75,38 +63,30 @@ struct Known {
     bytes: u64,
     /// How many times in a row it was found too slow.
     strikes: u32,
-    alone_until: Option<Instant>,
-    heard: Instant,
+    alone_until: Option<Time>,
+    heard: Time,
 }
 
 impl Sources {
-    pub(super) fn new(patience: Patience) -> Self {
-        Self { patience, state: Mutex::default() }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// No source is known yet.
+    pub fn new(patience: Patience) -> Self {
+        Self { patience, ..Self::default() }
     }
 
     /// Notes an answer that took so long and brought so many bytes. If the source is now too slow, returns for how long
     /// it is left alone.
-    pub(super) fn answered(&self, now: Instant, source: PeerId, took: Duration, bytes: usize) -> Option<Duration> {
+    pub fn answered(&mut self, now: Time, source: PeerId, took: Duration, bytes: usize) -> Option<Duration> {
         let Patience { slow_answer, judged_after, alone_first, .. } = self.patience;
-        let mut state = self.state();
-        if bytes >= MEASURED_BYTES_MIN {
-            let kb_s = (bytes as f64 / took.as_secs_f64().max(1e-6) / 1000.0) as u32;
-            state.fastest_kb_s = state.fastest_kb_s.max(Some(kb_s));
-        }
-        if took < slow_answer && !state.known.contains_key(&source) {
+        if took < slow_answer && !self.known.contains_key(&source) {
             return None;
         }
-        if state.known.len() >= SOURCES_MAX && !state.known.contains_key(&source) {
-            let oldest = state.known.iter().min_by_key(|(_, known)| (known.alone_until, known.heard));
+        if self.known.len() >= SOURCES_MAX && !self.known.contains_key(&source) {
+            let oldest = self.known.iter().min_by_key(|(_, known)| (known.alone_until, known.heard));
             let oldest = oldest.map(|(&peer, _)| peer);
-            oldest.and_then(|oldest| state.known.remove(&oldest));
+            oldest.and_then(|oldest| self.known.remove(&oldest));
         }
         let new = Known { waited: Duration::ZERO, bytes: 0, strikes: 0, alone_until: None, heard: now };
-        let known = state.known.entry(source).or_insert(new);
+        let known = self.known.entry(source).or_insert(new);
         known.heard = now;
         if took < slow_answer {
             return None;
@@ -129,29 +109,20 @@ impl Sources {
         let alone = alone_first * 2_u32.pow(known.strikes.min(DOUBLINGS_MAX));
         known.strikes += 1;
         known.alone_until = Some(now + alone);
-        state.found_slow += 1;
+        self.found_slow += 1;
         Some(alone)
     }
 
-    /// The rate of the fastest piece since the last call, in kB/s; `None` without any. This machine's link takes at least that.
-    pub(super) fn take_fastest(&self) -> Option<u32> {
-        self.state().fastest_kb_s.take()
-    }
-
     /// For how much longer this source is left alone.
-    pub(super) fn alone(&self, now: Instant, source: PeerId) -> Option<Duration> {
-        let until = self.state().known.get(&source)?.alone_until?;
-        until.checked_duration_since(now).filter(|left| !left.is_zero())
+    pub fn alone(&self, now: Time, source: PeerId) -> Option<Duration> {
+        let until = self.known.get(&source)?.alone_until?;
+        (until > now).then(|| until.since(now))
     }
 
     /// Sources left alone, and the total number of such judgements.
-    pub(super) fn all_alone(&self, now: Instant) -> (Vec<(PeerId, Duration)>, u64) {
-        let state = self.state();
-        let alone = state.known.iter().filter_map(|(&peer, known)| {
-            let left = known.alone_until?.checked_duration_since(now)?;
-            (!left.is_zero()).then_some((peer, left))
-        });
-        (alone.collect(), state.found_slow)
+    pub fn all_alone(&self, now: Time) -> (Vec<(PeerId, Duration)>, u64) {
+        let alone = self.known.keys().filter_map(|&peer| Some((peer, self.alone(now, peer)?)));
+        (alone.collect(), self.found_slow)
     }
 }
 
@@ -160,14 +131,14 @@ mod tests {
     use super::*;
 
     const PEER: PeerId = PeerId([1; 32]);
-    const PIECE: usize = crate::CHUNK_BYTES_MAX;
+    const PIECE: usize = 256 * 1024;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
     fn a_source_that_sends_a_byte_now_and_then_is_left_alone_ever_longer() {
-        let sources = Sources::default();
-        let mut now = Instant::now();
+        let mut sources = Sources::default();
+        let mut now = Time::ZERO;
         let mut alone = Vec::new();
         for _ in 0..7 {
             assert_eq!(sources.answered(now, PEER, 8 * SECOND, 1), None, "one may be chance");
@@ -191,20 +162,8 @@ mod tests {
     }
 
     #[test]
-    fn the_fastest_full_piece_shows_what_the_link_takes() {
-        let (sources, now) = (Sources::default(), Instant::now());
-        sources.answered(now, PEER, SECOND / 1000, 1000);
-        assert_eq!(sources.take_fastest(), None, "short pieces show nothing");
-        for seconds in [4, 1, 2] {
-            sources.answered(now, PEER, seconds * SECOND, PIECE);
-        }
-        assert_eq!(sources.take_fastest(), Some(PIECE as u32 / 1000));
-        assert_eq!(sources.take_fastest(), None);
-    }
-
-    #[test]
     fn an_honest_slow_connection_is_not_too_slow() {
-        let (sources, now) = (Sources::default(), Instant::now());
+        let (mut sources, now) = (Sources::default(), Time::ZERO);
         // `upload = "64K"` shared among several: a piece each nine seconds, and small ones at once.
         for _ in 0..1000 {
             assert_eq!(sources.answered(now, PEER, 9 * SECOND, PIECE), None);
@@ -219,7 +178,7 @@ mod tests {
 
     #[test]
     fn records_are_bounded_and_sources_left_alone_stay_longest() {
-        let (sources, now) = (Sources::default(), Instant::now());
+        let (mut sources, now) = (Sources::default(), Time::ZERO);
         let peer = |number: u32| {
             let mut peer = [0; 32];
             peer[..4].copy_from_slice(&number.to_be_bytes());
@@ -229,7 +188,7 @@ mod tests {
         for number in 0..3 * SOURCES_MAX as u32 {
             sources.answered(now, peer(number), 2 * SECOND, 1);
         }
-        assert_eq!(sources.state().known.len(), SOURCES_MAX);
+        assert_eq!(sources.known.len(), SOURCES_MAX);
         assert!(sources.alone(now, PEER).is_some());
     }
 }

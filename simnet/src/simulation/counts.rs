@@ -1,0 +1,53 @@
+//! What a shard counts, for the report.
+
+use std::collections::BTreeMap;
+
+use idlewood_scheduler::MESSAGE_KINDS;
+
+use crate::report::MessageCount;
+
+/// Counts, added up over all shards.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) events: u64,
+    pub(super) crashes: u64,
+    pub(super) leaves: u64,
+    pub(super) preemptions: u64,
+    /// Journalled results that a liar made up.
+    pub(super) false_results: u64,
+    pub(super) reclaims: u64,
+    pub(super) messages_lost: u64,
+    pub(super) messages_in_vain: u64,
+    /// Messages by kind.
+    pub(super) messages: [MessageCount; MESSAGE_KINDS.len()],
+    /// Answers to messages, without the messages that they carry.
+    pub(super) answers: MessageCount,
+    pub(super) outputs: MessageCount,
+    /// Files of bags.
+    pub(super) files: MessageCount,
+    /// Requests for pieces that were answered as busy.
+    pub(super) refusals: u64,
+    /// Requests by the depth of the router that split them first.
+    pub(super) decided: BTreeMap<u32, u64>,
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.events += other.events;
+        self.crashes += other.crashes;
+        self.leaves += other.leaves;
+        self.preemptions += other.preemptions;
+        self.false_results += other.false_results;
+        self.reclaims += other.reclaims;
+        self.messages_lost += other.messages_lost;
+        self.messages_in_vain += other.messages_in_vain;
+        self.messages.iter_mut().zip(other.messages).for_each(|(one, other)| *one = *one + other);
+        self.answers = self.answers + other.answers;
+        self.outputs = self.outputs + other.outputs;
+        self.files = self.files + other.files;
+        self.refusals += other.refusals;
+        for (depth, count) in &other.decided {
+            *self.decided.entry(*depth).or_default() += count;
+        }
+    }
+}
