@@ -7,7 +7,7 @@
 //! and again after a growing time, then elsewhere, too, since routers may drop an `Ask` (docs/adr/0026); an idle or level grid
 //! sends none. A router passes an `Ask` down to the child whose leaves have the longest wait, or the largest stretch. Where that is
 //! far below the grid's most, the router passes it up, at most one a second. A child is not asked again before its next report. The
-//! leaf at the end offers a share of its unstarted tasks to their submitters (`executor`), which issue them to the asker.
+//! leaf at the end offers some of its unstarted tasks to their submitters (`executor`), which issue them to the asker.
 
 use std::time::Duration;
 
