@@ -28,6 +28,8 @@ const LATENCY: Duration = Duration::from_millis(10);
 const STEP: Duration = Duration::from_millis(250);
 /// Time of a case with several machines, all together: its events are worth more than its heartbeats.
 const TIME_MAX: Duration = Duration::from_secs(120);
+/// Most messages between machines that a second of time may bring; our choice, many times what a grid of four with bags has.
+const DELIVERIES_PER_S_MAX: usize = 5_000;
 /// Messages to strangers that can still be answered, and messages under way.
 const HEARD_MAX: usize = 64;
 const POST_MAX: usize = 4096;
@@ -81,6 +83,7 @@ struct Grid {
     /// The machine that moves are about.
     at: usize,
     passed: Duration,
+    delivered: usize,
 }
 
 fn overlay(body: Body) -> Message {
@@ -101,6 +104,7 @@ impl Grid {
             now: Time::ZERO,
             at: 0,
             passed: Duration::ZERO,
+            delivered: 0,
         };
         if company.is_alone() {
             return grid;
@@ -205,6 +209,7 @@ impl Grid {
         while let Some(place) = self.post.iter().position(|letter| letter.at <= self.now) {
             let Some(Letter { from, to, message, .. }) = self.post.remove(place) else { break };
             self.hosts[to].give(Event::Received { from, message });
+            self.delivered += 1;
             self.collect();
         }
     }
@@ -226,8 +231,10 @@ impl Grid {
         let end = self.now + time;
         let wakes_max = WAKES_PER_S_MAX * (1 + time.as_secs() as usize);
         let mut wakes = vec![0; self.hosts.len()];
+        let deliveries_max = self.delivered + DELIVERIES_PER_S_MAX * (1 + time.as_secs() as usize);
         loop {
             self.deliver();
+            assert!(self.delivered <= deliveries_max, "machines never stop talking: {:?}", self.heard.back());
             let deadlines = self.hosts.iter().filter_map(|host| host.peer.deadline());
             let letters = self.post.iter().map(|letter| letter.at);
             let step = self.company.diligent.then(|| self.now + STEP);

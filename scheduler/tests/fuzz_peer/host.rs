@@ -20,6 +20,10 @@ const START: WallTime = WallTime(1_700_000_000_000_000);
 /// fetches; our choice: several times that.
 const EFFECTS_MAX: usize = 4096;
 
+/// Most writes one after the other that a moment leads to, each once the one before is durable. Our choice: a bag here has at
+/// most 256 tasks, and each a few records.
+const WRITES_MAX: usize = 10_000;
+
 /// A task at its place.
 #[derive(Clone, Copy, Debug)]
 struct Work {
@@ -195,7 +199,9 @@ impl Host {
 
     /// The disk answers all writes, and what came back for lack of room is returned.
     pub(super) fn write(&mut self) {
-        while let Some((ticket, changes)) = self.writes.pop_front() {
+        for written in 0.. {
+            assert!(written < WRITES_MAX, "a write leads to the next without end: {:?}", self.writes.front());
+            let Some((ticket, changes)) = self.writes.pop_front() else { break };
             self.store(changes);
             self.give(Event::Persisted(ticket));
         }
