@@ -19,9 +19,9 @@ fn no_random_world_breaks_an_invariant() {
 /// Whole machines with bags cost a hundred times as much: more are for `simnet swarm --bags`.
 #[test]
 fn no_random_grid_loses_what_it_was_given() {
-    let seeds: Vec<u64> = (1..=60).filter(|seed| bags::Case::draw(*seed).scenario.nodes <= HOSTS_MAX).collect();
+    let seeds: Vec<u64> = (1..=16).filter(|seed| bags::Case::draw(*seed).scenario.nodes <= HOSTS_MAX).collect();
     let summary = swarm::run(Kind::Bags, &seeds, |_| ());
-    assert!(summary.cases > 20 && summary.faults > 500, "{} cases, {} faults", summary.cases, summary.faults);
+    assert!(summary.cases > 4 && summary.faults > 200, "{} cases, {} faults", summary.cases, summary.faults);
     assert_clean(&summary);
 }
 

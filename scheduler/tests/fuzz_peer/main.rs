@@ -43,7 +43,7 @@ const PEERS: u8 = 8;
 const CASE_BYTES_MAX: usize = 4096;
 /// Cases that are changed further.
 const POOL_MAX: usize = 400;
-/// Shortest and longest case of the corpus: the everyday test plays all of it.
+/// Longest case of the corpus: the everyday test plays all of it.
 const KEPT_BYTES_MAX: usize = 1500;
 
 /// Bytes of messages and records, mutated: what is read must be what was written of it.
@@ -135,6 +135,16 @@ fn the_corpus_is_harmless() {
             play(bytes)
         });
         assert!(harmless.is_ok(), "{name}");
+    }
+}
+
+/// A machine that has left and returned places tasks of its own bag with itself, journals that, and does so again, all in one
+/// moment. Whoever mends it moves the case to `corpus_peer`.
+#[test]
+#[ignore = "found by the fuzzer, and not mended yet"]
+fn cases_that_fail_still() {
+    for (name, bytes) in corpus::open() {
+        assert!(catch_unwind(|| play(&bytes)).is_ok(), "{name}");
     }
 }
 
