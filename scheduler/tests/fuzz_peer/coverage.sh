@@ -21,11 +21,13 @@ out=target/coverage
 rm -rf "$out" && mkdir -p "$out"
 test=$(IDLEWOOD_COVERAGE_BUILD=1 RUSTC_WORKSPACE_WRAPPER=$script cargo test --locked -p idlewood-scheduler --test fuzz_peer \
     --no-run --message-format json | sed -n 's/.*"executable":"\([^"]*fuzz_peer-[^"]*\)".*/\1/p' | tail -1)
+status=0
 (cd scheduler && IDLEWOOD_FUZZ_SECONDS=${1-60} LLVM_PROFILE_FILE=../$out/fuzz_peer.profraw \
-    "$test" --ignored --nocapture minutes)
+    "$test" --ignored --nocapture minutes) || status=$?
 "$tools/llvm-profdata" merge --sparse "$out"/*.profraw -o "$out/fuzz_peer.profdata"
 for crate in overlay scheduler; do
     printf '\n== %s\n' "$crate"
     "$tools/llvm-cov" report "$test" --instr-profile "$out/fuzz_peer.profdata" --show-region-summary=false \
         --show-branch-summary=false "$PWD/$crate/src"
 done
+exit "$status"

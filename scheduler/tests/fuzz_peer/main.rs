@@ -138,8 +138,8 @@ fn the_corpus_is_harmless() {
     }
 }
 
-/// A machine that has left and returned places tasks of its own bag with itself, journals that, and does so again, all in one
-/// moment. Whoever mends it moves the case to `corpus_peer`.
+/// A machine places tasks of its own bag with itself, journals that, and does so again, without end in one moment. Whoever mends
+/// it moves the case to `corpus_peer`.
 #[test]
 #[ignore = "found by the fuzzer, and not mended yet"]
 fn cases_that_fail_still() {
