@@ -1,6 +1,6 @@
 //! The swarm: small random worlds in which no invariant may be violated, and the seeds that once violated one.
 
-use idlewood_simnet::swarm::{self, Case, Kind, bags};
+use idlewood_simnet::swarm::{self, Case, Kind};
 
 /// One seed a line of text, followed by what it found.
 const REGRESSIONS: &str = include_str!("regressions/swarm.txt");
@@ -16,12 +16,11 @@ fn no_random_world_breaks_an_invariant() {
     assert_clean(&summary);
 }
 
-/// Whole machines with bags cost a hundred times as much: more are for `simnet swarm --bags`.
+/// Some small ones: whole machines with bags cost a hundred times as much. More are for `simnet swarm --bags`.
 #[test]
 fn no_random_grid_loses_what_it_was_given() {
-    let seeds: Vec<u64> = (1..=16).filter(|seed| bags::Case::draw(*seed).scenario.nodes <= HOSTS_MAX).collect();
-    let summary = swarm::run(Kind::Bags, &seeds, |_| ());
-    assert!(summary.cases > 4 && summary.faults > 200, "{} cases, {} faults", summary.cases, summary.faults);
+    let summary = swarm::run(Kind::Bags, &[2, 3, 6, 7, 9], |_| ());
+    assert!(summary.cases == 5 && summary.faults > 200, "{} cases, {} faults", summary.cases, summary.faults);
     assert_clean(&summary);
 }
 

@@ -398,8 +398,13 @@ impl Run<'_> {
         }
     }
 
-    /// With nothing to do for anybody, all summaries are right after three times the staleness.
+    /// With nothing to do for anybody, all summaries are right after three times the staleness, unless somebody leaves a router
+    /// out, below which nothing is offered then.
     fn summaries_are_true(&mut self) -> Result<(), Violation> {
+        let leaves_out = |host: &HostIndex| self.simulation.peer(*host).is_some_and(|peer| !peer.left_out().is_empty());
+        if self.simulation.up().iter().any(leaves_out) {
+            return Ok(());
+        }
         let until = self.simulation.now() + 3 * i8_summary::staleness(&self.simulation, self.case.scenario.nodes);
         while self.simulation.now() < until {
             self.run_until(self.simulation.now() + Duration::from_secs(1))?;
