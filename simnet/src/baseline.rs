@@ -48,6 +48,8 @@ pub fn check(scenario: &Scenario) -> Result<(), String> {
         "nobody else knows of owners: leave out --compare, or set owners = \"exponential\" and owner_session = \"none\""
     } else if scenario.bad_routers_percent > 0.0 {
         "nobody else has routers: leave out --compare, or set bad_routers_percent = 0.0"
+    } else if scenario.flawed_percent > 0.0 {
+        "nobody else breaks promises: leave out --compare, or set flawed_percent = 0.0"
     } else if scenario.choosy_percent > 0.0 {
         "nobody else knows of owners who decline bags: leave out --compare, or set choosy_percent = 0.0"
     } else if scenario.has_failing_tries() {

@@ -18,6 +18,7 @@ use crate::churn::{Churn, Owner};
 use crate::condition::{Condition, Pause};
 use crate::event_queue::{HostIndex, Key};
 use crate::fetching::Fetching;
+use crate::flawed::Flawed;
 use crate::link::Link;
 use crate::random::{SmallStream, digest, happens};
 use crate::scenario::{BadRouting, Scenario};
@@ -55,6 +56,8 @@ pub(crate) struct Host {
     pub(crate) lies: bool,
     /// What its router does wrong with the requests that pass it, if anything.
     pub(crate) bad_routing: Option<BadRouting>,
+    /// The promise that it breaks on purpose, if any.
+    pub(crate) flawed: Flawed,
     /// Share of all bags that its owner declines, in percent.
     declines_percent: f64,
     seed: u64,
@@ -117,6 +120,7 @@ impl Host {
                 scenario.bad_routers_percent,
             )
             .then_some(scenario.bad_routing),
+            flawed: Flawed::new(scenario, index),
             declines_percent: declines_percent(scenario, number),
             seed: scenario.seed,
             network_rng: SmallStream::new(scenario.seed, "network", number),

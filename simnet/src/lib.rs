@@ -27,6 +27,7 @@ pub mod event_queue;
 pub mod experiment;
 mod fetching;
 pub mod figure;
+mod flawed;
 mod host;
 pub mod input;
 pub mod invariant;
@@ -57,5 +58,5 @@ pub mod workload;
 
 pub use cost::{Cost, Meter};
 pub use report::{BagReport, LinkUse, MessageCount, Report, TrafficUse};
-pub use scenario::{BadRouting, Scenario};
+pub use scenario::{BadRouting, Flaw, Scenario};
 pub use simulation::{Deed, Execution, Progress, Simulation};

@@ -20,7 +20,7 @@ use idlewood_overlay::Time;
 use idlewood_scheduler::Replication;
 use serde::{Deserialize, Serialize};
 
-pub use self::choices::{BadRouting, Equipment, Latencies, Owners, Sessions, Speeds, Workload};
+pub use self::choices::{BadRouting, Equipment, Flaw, Latencies, Owners, Sessions, Speeds, Workload};
 pub use self::duration::parse_duration;
 use self::duration::{from_text, optional_from_text, optional_seconds, seconds};
 pub use self::given::{GivenBag, GivenMachine};
@@ -115,6 +115,11 @@ pub struct Scenario {
     pub bad_routers_percent: f64,
     /// What these routers do. Default drop.
     pub bad_routing: BadRouting,
+    /// Machines that break a promise on purpose, in percent, at most 100: a negative control, under which tasks are lost or never
+    /// end. Default 0.
+    pub flawed_percent: f64,
+    /// Which promise they break. Default that no task is forgotten.
+    pub flaw: Flaw,
     /// Machines that run each task, 1 to 8, and how many of them have to agree on its result, from 2 to as many, or 1
     /// where one machine runs it. Default 1 and 1.
     pub replicas: u32,
@@ -297,6 +302,8 @@ impl Default for Scenario {
             choosy_percent: 0.0,
             bad_routers_percent: 0.0,
             bad_routing: BadRouting::default(),
+            flawed_percent: 0.0,
+            flaw: Flaw::default(),
             replicas: 1,
             quorum: 1,
             recheck: 0,

@@ -74,11 +74,13 @@ impl Store {
         self.flushed
     }
 
-    /// The oldest write under way becomes durable: its number and what changed.
-    pub(crate) fn commit(&mut self) -> Option<(WriteId, Vec<Arc<Change>>)> {
+    /// The oldest write under way becomes durable: its number and what changed. A record is lost where `loses` says so of
+    /// its key.
+    pub(crate) fn commit(&mut self, loses: impl Fn(&[u8]) -> bool) -> Option<(WriteId, Vec<Arc<Change>>)> {
         let (write, changes) = self.pending.pop_front()?;
         for change in &changes {
             match &**change {
+                Change::Put(record) if loses(&record.key().to_bytes()) => {}
                 Change::Put(record) => {
                     self.records.insert(record.key().to_bytes(), Packed::of(&record.encode()));
                 }
@@ -166,12 +168,12 @@ mod tests {
         store.begin(WriteId(0), put(5), now, flush);
         store.begin(WriteId(1), put(6), now, flush);
         assert_eq!(store.records(), []);
-        assert_eq!(store.commit().map(|(write, _)| write), Some(WriteId(0)));
+        assert_eq!(store.commit(|_| false).map(|(write, _)| write), Some(WriteId(0)));
         store.lose_pending();
-        assert_eq!(store.commit(), None);
+        assert_eq!(store.commit(|_| false), None);
         assert_eq!(store.records(), [Record::Incarnation(5)]);
         store.begin(WriteId(0), vec![Arc::new(Change::Delete(RecordKey::Incarnation))], now, flush);
-        assert_eq!(store.commit().map(|(write, _)| write), Some(WriteId(0)));
+        assert_eq!(store.commit(|_| false).map(|(write, _)| write), Some(WriteId(0)));
         assert_eq!(store.records(), []);
     }
 

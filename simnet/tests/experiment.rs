@@ -390,6 +390,20 @@ fn lost_tasks_are_an_exit_code_after_all_results() {
     );
 }
 
+/// The negative controls: machines that break a promise on purpose make the experiment fail.
+#[test]
+fn machines_that_forget_tasks_or_drop_records_are_an_exit_code() {
+    // With this seed a machine fails while a bag whose record it has dropped is open.
+    for (flaw, bags, seed) in [("forgets_tasks", 3, 1), ("drops_records", 10, 2)] {
+        let out = Directory::new(flaw);
+        let only = format!("durable,bag_interval_s=300,{flaw}");
+        let arguments = format!("fairness --nodes 4 --bags {bags} --seed {seed} --seeds 1 --only {only} --output json");
+        let output = reproduce(&arguments, &out);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && stderr.contains("tasks were lost"), "{flaw}: {output:?}");
+    }
+}
+
 /// An experiment of many minutes.
 const LONG: &str = "fairness --nodes 100 --seeds 9 --only none,bag_interval_s=300 --threads 1";
 

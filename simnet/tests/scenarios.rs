@@ -135,7 +135,7 @@ fn workflows_distributions_owners_and_surveys_are_read() {
         bandwidths_file = \"links.json\"\nowners = \"load\"\nowner_file = \"busy.txt\"\nowner_idle = \"0s\"\n";
     let task = |name| {
         format!(
-            r#"{{"name": "{name}", "runtimeInSeconds": 700, "files": [{{"link": "output", "sizeInBytes": 1234}}]}}"#
+            r#"{{"name": "{name}", "runtimeInSeconds": 700, "files": [{{"link": "output", "sizeInBytes": 12340}}]}}"#
         )
     };
     file("flow.json", &format!(r#"{{"workflow": {{"tasks": [{}, {}, {}]}}}}"#, task("a"), task("b"), task("c")));
@@ -146,7 +146,7 @@ fn workflows_distributions_owners_and_surveys_are_read() {
     file(
         "drawn.toml",
         &format!(
-            "{machines}output_bytes = 1234\nworkload = \"distributions\"\ntasks_file = \"four.cdf\"\n\
+            "{machines}output_bytes = 12340\nworkload = \"distributions\"\ntasks_file = \"four.cdf\"\n\
              lengths_file = \"long.cdf\"\nintervals_file = \"minute.cdf\"\n"
         ),
     );
@@ -161,7 +161,7 @@ fn workflows_distributions_owners_and_surveys_are_read() {
         // minutes.
         assert!(report.reclaims > 6 && report.makespan_s > 700.0, "{report:?}");
         let fetched = report.outputs.bytes / report.outputs.count;
-        assert_eq!(fetched, 1_234, "{report:?}");
+        assert_eq!(fetched, 12_340, "{report:?}");
     }
     let drawn =
         format!("{machines}workload = \"distributions\"\ntasks_file = \"four.cdf\"\nlengths_file = \"long.cdf\"\n");

@@ -1,6 +1,8 @@
 //! What a machine says, message by message and byte by byte, as it ships: a change that makes machines say more than a few percent more
 //! has to raise the figures here, where a reviewer sees it.
 //!
+//! Bytes are those of the messages, of what the transport adds to them, and of answers (`simnet/scenarios/default.toml`).
+//!
 //! Each figure is a mean over seeds, so that one message that overtakes another changes it by little. Where a figure falls by more than
 //! the same part, it is to be lowered here: else what was saved could be spent again unseen.
 
@@ -35,13 +37,13 @@ fn check(name: &str, found: [f64; 2], known: [f64; 2], tolerance: f64) {
 #[test]
 fn machines_without_bags() {
     let scenario = Scenario { nodes: 40, bags: 0, horizon: Duration::from_secs(600), ..Scenario::default() };
-    check("no bags", said(1..=2, &scenario), [2.312, 167.4], 0.03);
+    check("no bags", said(1..=2, &scenario), [2.296, 1_059.0], 0.03);
 }
 
 #[test]
 fn machines_with_bags() {
     let scenario = Scenario { nodes: 40, bags: 6, ..Scenario::default() };
-    check("six bags", said(1..=2, &scenario), [2.245, 137.6], 0.03);
+    check("six bags", said(1..=2, &scenario), [2.246, 1_039.0], 0.03);
 }
 
 #[test]
@@ -55,5 +57,5 @@ fn machines_with_bags_that_come_and_go() {
         ..Scenario::default()
     };
     // Which message is lost changes what follows.
-    check("six bags, machines that come and go", said(1..=2, &scenario), [2.914, 251.5], 0.05);
+    check("six bags, machines that come and go", said(1..=2, &scenario), [3.159, 1_699.0], 0.05);
 }

@@ -17,6 +17,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, PeerId, Time};
 use idlewood_scheduler::{BagId, Peer};
 
+pub use self::places::DownloadId;
 use self::places::Places;
 pub use self::sources::{Patience, Sources};
 
@@ -42,10 +43,6 @@ impl Piece {
         (self.bytes >= SHOWING_BYTES_MIN).then_some(kb_s as u32)
     }
 }
-
-/// Names a download; never used again by these downloads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DownloadId(pub u64);
 
 /// What a download does next.
 #[derive(Clone, Debug, PartialEq)]

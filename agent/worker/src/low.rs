@@ -32,7 +32,7 @@ pub(super) fn lower_process() {
 /// The part for this thread, inherited by its children.
 pub(super) fn lower_thread() {
     report([
-        ("nice", rustix::process::nice(19).map(drop).map_err(io::Error::from)),
+        ("nice", rustix::process::setpriority_process(None, 19).map_err(io::Error::from)),
         ("SCHED_IDLE", use_idle_processor_time()),
         ("idle I/O class", use_idle_disk_time()),
     ]);

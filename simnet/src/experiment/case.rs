@@ -11,7 +11,7 @@ use super::table::Labels;
 use super::which::Experiment;
 use crate::baseline::Measure;
 use crate::log::Log;
-use crate::scenario::{Scenario, Sessions, Workload, papers_scheme};
+use crate::scenario::{Flaw, Scenario, Sessions, Workload, papers_scheme};
 
 /// The paper's mean time between two failures of a machine (§7.1).
 const FAILURE_INTERVAL: Duration = Duration::from_secs(4 * 3600);
@@ -95,6 +95,10 @@ fn paper(nodes: u32, bags: u32) -> Case {
     }
 }
 
+/// Machines that break a promise on purpose: whoever runs these sees the experiment fail.
+const NEGATIVE_CONTROLS: [(&str, Flaw); 2] =
+    [("forgets_tasks", Flaw::ForgetsTasks), ("drops_records", Flaw::DropsRecords)];
+
 fn fairness(paper: &Case) -> Vec<Case> {
     let mut cases = Vec::new();
     for bag_interval_s in [10, 300] {
@@ -113,6 +117,14 @@ fn fairness(paper: &Case) -> Vec<Case> {
             for (variant, change) in [&OURS, &BAGS_ALONE].into_iter().chain(ablations) {
                 let mut case = Case { on_demand: *variant != OURS.0, ..case.clone() };
                 change(&mut case.scenario.peer);
+                case.labels.push(("variant", json!(variant)));
+                cases.push(case);
+            }
+            for (variant, flaw) in NEGATIVE_CONTROLS.into_iter().filter(|_| failures == "durable") {
+                let mut case = Case { on_demand: true, ..case.clone() };
+                // Only a machine that fails misses its records.
+                case.scenario.churn = Some(FAILURE_INTERVAL / 16);
+                (case.scenario.flawed_percent, case.scenario.flaw) = (100.0, flaw);
                 case.labels.push(("variant", json!(variant)));
                 cases.push(case);
             }

@@ -86,6 +86,17 @@ pub enum Workload {
     Given,
 }
 
+/// A promise that a machine breaks on purpose, so that a test can show that its judges see it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Flaw {
+    /// Its workers never begin a fourth of the tasks that they are given, and say nothing.
+    #[default]
+    ForgetsTasks,
+    /// Its disk says of a fourth of the records that they are durable, and does not have them.
+    DropsRecords,
+}
+
 /// What a bad router does with the requests and questions for work that others send through it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -49,6 +49,7 @@ impl Scenario {
         check(PERCENT.contains(&self.liars_percent), "liars_percent must be between 0 and 100")?;
         check(PERCENT.contains(&self.choosy_percent), "choosy_percent must be between 0 and 100")?;
         check(PERCENT.contains(&self.bad_routers_percent), "bad_routers_percent must be between 0 and 100")?;
+        check(PERCENT.contains(&self.flawed_percent), "flawed_percent must be between 0 and 100")?;
         check(
             self.speed_mops_min >= 1
                 && self.speed_mops_max >= self.speed_mops_min

@@ -14,7 +14,8 @@ use super::shard::{LOCAL_DELAY, Occurrence, Shard};
 use super::surroundings::Surroundings;
 use crate::event_queue::HostIndex;
 use crate::fetching::{Needy, Purpose};
-use crate::host::Ending;
+use crate::host::{Ending, Host};
+use crate::scenario::Flaw;
 use crate::workers::Going;
 
 impl Shard {
@@ -28,7 +29,8 @@ impl Shard {
 
     /// The oldest write under way becomes durable: its number, and what changed.
     fn becomes_durable(&mut self, host: HostIndex) -> Option<(WriteId, Vec<Arc<Change>>)> {
-        let (write, changes) = self.host_mut(host).store.commit()?;
+        let Host { store, flawed, .. } = self.host_mut(host);
+        let (write, changes) = store.commit(|key| flawed.breaks(Flaw::DropsRecords, key))?;
         for change in &changes {
             if let Change::Put(StoreRecord::Done { bag, result, .. }) = &**change {
                 let task = TaskId { bag: *bag, index: result.index };
@@ -64,6 +66,7 @@ impl Shard {
                 machine.preparing.insert(job);
                 self.get_needs(host, Needy { job, task, attempt, submitter: bag.submitter }, around);
             }
+            WorkOrder::Give { task, .. } if machine.flawed.breaks(Flaw::ForgetsTasks, &task.index.to_le_bytes()) => {}
             WorkOrder::Give { slot, job, task, .. } => {
                 let going = machine.run(slot, job, task, around.work_mops(task), now);
                 self.go_on(host, going);

@@ -7,8 +7,6 @@ use std::time::Duration;
 use idlewood_overlay::{PeerId, Time};
 use idlewood_scheduler::BagId;
 
-use super::DownloadId;
-
 /// Downloads at a time: in all, from one source, for one bag. Our choice: one source alone gets as many as are useful
 /// on one connection; four sources that are as slow as possible still leave places free until they are left alone.
 const PLACES_MAX: usize = 20;
@@ -22,6 +20,10 @@ const PLACES_MIN: usize = 2;
 /// is for nothing. One that took less shows that the line takes more.
 const SLOW: Duration = Duration::from_secs(4);
 const QUICK: Duration = Duration::from_secs(2);
+
+/// Names a download; never used again by these downloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DownloadId(pub u64);
 
 /// A download that waits for a place.
 #[derive(Clone, Copy, Debug)]
