@@ -65,6 +65,9 @@ struct SwarmArguments {
     /// Seed of the first case.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Whole machines that work bags off, instead of overlays alone. A case takes a hundred times as long.
+    #[arg(long)]
+    bags: bool,
     /// Run this case alone, and say what it is.
     #[arg(long, value_name = "SEED", conflicts_with_all = ["cases", "seed"])]
     case: Option<u64>,
@@ -193,16 +196,20 @@ fn reproduce(experiment: Reproduce) -> ExitCode {
 
 /// `simnet swarm`.
 fn swarm(arguments: &SwarmArguments) -> ExitCode {
+    let kind = if arguments.bags { swarm::Kind::Bags } else { swarm::Kind::Overlays };
     let seeds: Vec<u64> = match arguments.case {
         Some(seed) => vec![seed],
         None => (0..arguments.cases).map(|number| arguments.seed.wrapping_add(number)).collect(),
     };
     if let Some(seed) = arguments.case {
-        eprint!("{}", swarm::Case::draw(seed));
+        match kind {
+            swarm::Kind::Overlays => eprint!("{}", swarm::Case::draw(seed)),
+            swarm::Kind::Bags => eprint!("{}", swarm::bags::Case::draw(seed)),
+        }
     }
     let mut line = ProgressLine::new();
     let mut printed = 0;
-    let summary = swarm::run(&seeds, |summary| {
+    let summary = swarm::run(kind, &seeds, |summary| {
         // At once: a long run may be interrupted.
         for failure in &summary.failures[printed..] {
             line.finish();

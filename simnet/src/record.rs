@@ -125,7 +125,8 @@ impl Record {
     /// A machine closes a bag.
     pub fn closed(&mut self, bag: BagId, now: Time) {
         let number = self.number(bag);
-        if self.bags[number].closed.replace(now).is_none() {
+        if self.bags[number].closed.is_none() {
+            self.bags[number].closed = Some(now);
             self.open -= 1;
         }
     }

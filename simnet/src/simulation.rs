@@ -430,6 +430,27 @@ impl Simulation {
         }
     }
 
+    /// Cuts the power of a machine in the moment in which all its writes under way have become durable: it has not heard of
+    /// that. It comes back after this downtime.
+    pub fn crash_behind_writes(&mut self, host: HostIndex, downtime: Duration) {
+        let now = self.now;
+        let shard = self.shard_of(host);
+        shard.now = now;
+        if shard.host(host).is_up() {
+            shard.end_writes(host);
+            self.crash_for(host, Some(downtime));
+        }
+    }
+
+    /// The user of a machine has it leave the grid in good order; it comes back after a downtime like any other.
+    pub fn leave(&mut self, host: HostIndex) {
+        if self.host(host).is_up() {
+            let (now, around) = (self.now, Arc::clone(&self.around));
+            self.shard_of(host).begin_to_leave(host, now, &around);
+            self.exchange();
+        }
+    }
+
     /// The owner of a machine that is up comes or goes now, for good unless the scenario has owners of its own.
     pub fn owner(&mut self, host: HostIndex, here: bool) {
         if self.host(host).is_up() {

@@ -6,12 +6,16 @@
 //! [`i6_tree::bound`], and stay so for a while. A violation is printed with the invariant, the moment, and the seed,
 //! which reproduces it.
 //!
+//! There are two kinds of worlds: of overlays alone (here), and of whole machines with bags ([`bags`]).
+//!
 //! Every machine knows a contact that is never replaced by another machine, as an agent's list of contacts has it: no
 //! protocol finds machines that no machine knows. Large worlds and long times are for the experiments.
 
-use std::convert::Infallible;
+pub mod bags;
+mod catalogue;
+mod summary;
+
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use idlewood_overlay::{Config, Time};
@@ -24,7 +28,9 @@ use crate::invariant::{Invariant, Safety, Violation, i6_tree};
 use crate::network::Quality;
 use crate::overlay::{Memory, Settings, World};
 use crate::random::{exponential, happens, log_uniform, stream};
-use crate::seeds::JobEvent;
+
+pub use self::catalogue::{CATALOGUE, Fault};
+pub use self::summary::{Failure, Kind, Summary, run};
 
 /// Fewest and most machines of a case.
 pub const HOSTS: (u32, u32) = (3, 64);
@@ -32,57 +38,6 @@ pub const HOSTS: (u32, u32) = (3, 64);
 const CONTACTS: HostIndex = 2;
 /// Once faults have stopped, the whole tree is compared with the oracle so often.
 const LOOK: Duration = Duration::from_millis(500);
-
-/// The catalogue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// All messages take longer, up to a second.
-    Delay,
-    /// Latencies vary, up to their own length.
-    Jitter,
-    /// Up to two messages in five are lost.
-    Loss,
-    /// Up to a third of all messages arrives twice.
-    Duplication,
-    /// Up to half of all messages is held back, for up to three seconds.
-    Reordering,
-    /// Groups of machines cannot send to others, in one direction or in both.
-    Partition,
-    /// Machines crash, one or many at once, and come back with what they know.
-    Crash,
-    /// Machines that crashed come back without their last incarnation.
-    Amnesia,
-    /// Machines that crashed come back with an incarnation before their last.
-    Stale,
-    /// Other machines take the place of those that crashed.
-    Stranger,
-    /// Machines leave in good order, and come back.
-    Leave,
-    /// Lids are shut, and opened again.
-    Pause,
-    /// Machines handle everything up to three seconds late.
-    Slow,
-    /// Clocks jump, up to two hours either way.
-    ClockJump,
-}
-
-/// All of it.
-pub const CATALOGUE: [Fault; 14] = [
-    Fault::Delay,
-    Fault::Jitter,
-    Fault::Loss,
-    Fault::Duplication,
-    Fault::Reordering,
-    Fault::Partition,
-    Fault::Crash,
-    Fault::Amnesia,
-    Fault::Stale,
-    Fault::Stranger,
-    Fault::Leave,
-    Fault::Pause,
-    Fault::Slow,
-    Fault::ClockJump,
-];
 
 /// One world and its faults.
 #[derive(Clone, Debug)]
@@ -288,22 +243,10 @@ impl Run<'_> {
     fn befall(&mut self, fault: Fault) -> Result<(), Violation> {
         let mut quality = self.world.network().quality().clone();
         match fault {
-            Fault::Delay => {
-                quality.latency_us = if happens(&mut self.rng, 50.0) {
-                    self.case.quality.latency_us
-                } else {
-                    self.rng.random_range(1_000..=1_000_000)
-                };
-                quality.jitter_us = quality.jitter_us.min(quality.latency_us);
+            Fault::Delay | Fault::Jitter | Fault::Loss | Fault::Duplication | Fault::Reordering => {
+                fault.befall_links(&mut self.rng, &mut quality, &self.case.quality);
             }
-            Fault::Jitter => quality.jitter_us = self.rng.random_range(0..=quality.latency_us),
-            Fault::Loss => quality.loss_percent = pick(&mut self.rng, &[0.0, 2.0, 10.0, 40.0]),
-            Fault::Duplication => quality.duplicate_percent = pick(&mut self.rng, &[0.0, 5.0, 33.0]),
-            Fault::Reordering => {
-                quality.reorder_percent = pick(&mut self.rng, &[0.0, 10.0, 50.0]);
-                quality.reorder_us = self.rng.random_range(0..=3_000_000);
-            }
-            Fault::Partition => self.partition(),
+            Fault::Partition => catalogue::partition(&mut self.rng, self.world.network_mut(), self.case.hosts),
             Fault::Crash | Fault::Amnesia | Fault::Stale | Fault::Stranger => self.crash_some(),
             Fault::Leave => {
                 if let Some(host) = self.somebody_up() {
@@ -331,25 +274,6 @@ impl Run<'_> {
         }
         self.world.network_mut().set_quality(quality);
         Ok(())
-    }
-
-    fn partition(&mut self) {
-        let network = self.world.network_mut();
-        network.heal();
-        if happens(&mut self.rng, 30.0) {
-            return;
-        }
-        let groups = self.rng.random_range(2..=4);
-        for host in 0..self.case.hosts {
-            network.put_into(self.rng.random_range(0..groups), host);
-        }
-        for one in 0..groups {
-            for other in (0..groups).filter(|other| *other != one) {
-                if happens(&mut self.rng, 60.0) {
-                    network.cut(one, other);
-                }
-            }
-        }
     }
 
     fn crash_some(&mut self) {
@@ -450,90 +374,4 @@ impl Run<'_> {
         let members: Vec<_> = world.up().iter().filter_map(member).collect();
         i6_tree::check(&members, world.hosts())
     }
-}
-
-/// A case that violated an invariant.
-#[derive(Clone, Debug)]
-pub struct Failure {
-    /// Seed of the case.
-    pub seed: u64,
-    /// The invariant, or `panic`.
-    pub invariant: String,
-    /// In seconds of the case; none for a panic.
-    pub at_s: Option<f64>,
-    /// What was seen.
-    pub what: String,
-}
-
-impl Failure {
-    /// The command that repeats it.
-    pub fn command(&self) -> String {
-        format!("simnet swarm --case {}", self.seed)
-    }
-}
-
-/// Result of a swarm.
-#[derive(Clone, Debug, Default)]
-pub struct Summary {
-    /// Cases run.
-    pub cases: u64,
-    /// Events that were checked.
-    pub events: u64,
-    /// Faults that occurred.
-    pub faults: u64,
-    /// Times until the tree was right again, ascending.
-    pub settled: Vec<Duration>,
-    /// Cases that violated an invariant, by seed.
-    pub failures: Vec<Failure>,
-}
-
-impl Summary {
-    /// The time within which this share of the cases had settled.
-    pub fn settled_within(&self, share: f64) -> Option<Duration> {
-        let last = self.settled.len().checked_sub(1)?;
-        Some(self.settled[(last as f64 * share).round() as usize])
-    }
-
-    fn add(&mut self, seed: u64, outcome: Result<Outcome, String>) {
-        self.cases += 1;
-        match outcome {
-            Ok(outcome) => {
-                self.events += outcome.events;
-                self.faults += u64::from(outcome.faults);
-                self.settled.extend(outcome.settled);
-                self.failures.extend(outcome.violation.map(|violation| Failure {
-                    seed,
-                    invariant: violation.invariant.name.into(),
-                    at_s: Some(violation.at.as_secs_f64()),
-                    what: violation.to_string(),
-                }));
-            }
-            Err(what) => self.failures.push(Failure { seed, invariant: "panic".into(), at_s: None, what }),
-        }
-    }
-}
-
-/// Runs one case; `Err`: it panicked.
-fn attempt(seed: u64) -> Result<Outcome, String> {
-    catch_unwind(AssertUnwindSafe(|| Case::draw(seed).run(&[]))).map_err(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
-    })
-}
-
-/// Runs the cases of these seeds, on all cores. The order in which they end has no influence on the result.
-pub fn run(seeds: &[u64], mut progress: impl FnMut(&Summary)) -> Summary {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut summary = Summary::default();
-    let listen = |event: JobEvent<(), _>| {
-        if let JobEvent::Done(number, outcome, _) = event {
-            summary.add(seeds[number], outcome);
-            progress(&summary);
-        }
-        Ok::<(), Infallible>(())
-    };
-    let Ok(()) = crate::seeds::run(seeds.len(), threads, |number, _| attempt(seeds[number]), listen);
-    summary.settled.sort_unstable();
-    summary.failures.sort_by_key(|failure| failure.seed);
-    summary
 }

@@ -1,6 +1,6 @@
 //! The swarm: small random worlds in which no invariant may be violated, and the seeds that once violated one.
 
-use idlewood_simnet::swarm::{self, Case};
+use idlewood_simnet::swarm::{self, Case, Kind};
 
 /// One seed a line of text, followed by what it found.
 const REGRESSIONS: &str = include_str!("regressions/swarm.txt");
@@ -11,8 +11,16 @@ const HOSTS_MAX: u32 = 8;
 #[test]
 fn no_random_world_breaks_an_invariant() {
     let seeds: Vec<u64> = (1..=600).filter(|seed| Case::draw(*seed).hosts <= HOSTS_MAX).collect();
-    let summary = swarm::run(&seeds, |_| ());
+    let summary = swarm::run(Kind::Overlays, &seeds, |_| ());
     assert!(summary.cases > 150 && summary.faults > 3_000, "{} cases, {} faults", summary.cases, summary.faults);
+    assert_clean(&summary);
+}
+
+/// Some small ones: whole machines with bags cost a hundred times as much. More are for `simnet swarm --bags`.
+#[test]
+fn no_random_grid_loses_what_it_was_given() {
+    let summary = swarm::run(Kind::Bags, &[2, 3, 6, 7, 9], |_| ());
+    assert!(summary.cases == 5 && summary.faults > 200, "{} cases, {} faults", summary.cases, summary.faults);
     assert_clean(&summary);
 }
 
@@ -21,13 +29,13 @@ fn seeds_that_once_broke_an_invariant_do_not_do_so_again() {
     for line in REGRESSIONS.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
         let (seed, comment) = line.split_once(' ').expect("a seed and what it found");
         assert!(!comment.trim().is_empty(), "{line}");
-        assert_clean(&swarm::run(&[seed.parse().expect("a seed")], |_| ()));
+        assert_clean(&swarm::run(Kind::Overlays, &[seed.parse().expect("a seed")], |_| ()));
     }
 }
 
 #[test]
 fn a_case_is_determined_by_its_seed() {
-    let (one, other) = (swarm::run(&[77, 78], |_| ()), swarm::run(&[78, 77], |_| ()));
+    let (one, other) = (swarm::run(Kind::Overlays, &[77, 78], |_| ()), swarm::run(Kind::Overlays, &[78, 77], |_| ()));
     assert_eq!((one.events, one.faults, one.settled), (other.events, other.faults, other.settled));
 }
 

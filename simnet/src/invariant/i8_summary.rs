@@ -60,7 +60,7 @@ impl Default for Summaries {
 }
 
 /// All peers that are up.
-fn members(simulation: &Simulation) -> Vec<(HostIndex, PositionKey, &Overlay)> {
+pub(crate) fn members(simulation: &Simulation) -> Vec<(HostIndex, PositionKey, &Overlay)> {
     let member = |host: &HostIndex| {
         let overlay = simulation.peer(*host)?.overlay_view();
         Some((*host, overlay.me().key(simulation.grid()), overlay))

@@ -511,6 +511,13 @@ impl Shard {
         }
     }
 
+    /// The user of a machine has it leave: it goes down once its peer has left.
+    pub(super) fn begin_to_leave(&mut self, host: HostIndex, now: Time, around: &Surroundings) {
+        self.now = now;
+        self.give(host, Event::Leave, around);
+        self.look_ahead();
+    }
+
     /// A user of a machine that is up submits a bag.
     pub(super) fn submit(&mut self, host: HostIndex, submission: Submission, now: Time, around: &Surroundings) {
         self.now = now;

@@ -1,8 +1,9 @@
 //! What simulated machines do besides sending messages: they write to disks, run tasks, and fetch outputs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use idlewood_machine::{FetchEnd, FetchId, FirstTask, WorkEvent, WorkOrder, WriteEnd};
+use idlewood_machine::{FetchEnd, FetchId, FirstTask, WorkEvent, WorkOrder, WriteEnd, WriteId};
 use idlewood_scheduler::{
     BagId, BlobId, Change, Finished, Record as StoreRecord, SMALL_OUTPUT_BYTES_MAX, SmallOutput, TaskId, TaskOutcome,
     TaskResult,
@@ -21,18 +22,37 @@ impl Shard {
     // ---- the disk ----
 
     pub(super) fn commit(&mut self, host: HostIndex, around: &Surroundings) {
+        let Some((write, _)) = self.becomes_durable(host) else { return };
+        let end = WriteEnd::Durable;
+        self.give(host, idlewood_machine::Event::Written { write, end }, around);
+    }
+
+    /// The oldest write under way becomes durable: its number, and what changed.
+    fn becomes_durable(&mut self, host: HostIndex) -> Option<(WriteId, Vec<Arc<Change>>)> {
         let Host { store, flawed, .. } = self.host_mut(host);
-        let Some((write, changes)) = store.commit(|key| flawed.breaks(Flaw::DropsRecords, key)) else { return };
-        for change in changes {
-            if let Change::Put(StoreRecord::Done { bag, result, .. }) = &*change {
+        let (write, changes) = store.commit(|key| flawed.breaks(Flaw::DropsRecords, key))?;
+        for change in &changes {
+            if let Change::Put(StoreRecord::Done { bag, result, .. }) = &**change {
                 let task = TaskId { bag: *bag, index: result.index };
                 self.counts.false_results += u64::from(result.success && result.output != output_of(task, None));
                 let has_output = result.content.is_some() || self.host(host).store.has_fetched(task);
                 self.tell(host, Observed::Journalled { task, success: result.success, has_output });
             }
         }
-        let end = WriteEnd::Durable;
-        self.give(host, idlewood_machine::Event::Written { write, end }, around);
+        Some((write, changes))
+    }
+
+    /// All writes under way become durable, and the machine does not hear of it: its power is cut in that moment. So nobody
+    /// is told of the bags that it accepted or closed with them.
+    pub(super) fn end_writes(&mut self, host: HostIndex) {
+        while let Some((_, changes)) = self.becomes_durable(host) {
+            for change in changes {
+                if let Change::Put(StoreRecord::Bag { bag, closed, .. }) = &*change {
+                    self.tell(host, Observed::Accepted(bag.id));
+                    closed.iter().for_each(|_| self.tell(host, Observed::Closed(bag.id)));
+                }
+            }
+        }
     }
 
     // ---- tasks ----

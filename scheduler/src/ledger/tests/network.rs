@@ -1,8 +1,9 @@
 //! A real ledger and real executors on a hostile network: messages are late, lost, doubled and reordered, writes are slow,
 //! tasks fail, crash and go back with checkpoints. When the network is sound again, the ledger and each machine agree soon on
-//! what that machine holds, and the bag ends.
+//! what that machine holds, and the bag ends. At any time no task ends twice, and no machine is told to forget a success that is
+//! not on the submitter's disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -52,8 +53,8 @@ struct Machine {
     executor: Executor,
     /// That of machine 0 is the ledger's, too.
     io: Io,
-    /// The number of the last start of each task that runs.
-    running: BTreeMap<u64, u64>,
+    /// The number of the last start of each task that runs, and its attempt.
+    running: BTreeMap<u64, (u64, u32)>,
     owner_is_here: bool,
 }
 
@@ -67,6 +68,12 @@ struct World {
     number: u64,
     /// Tasks that the ledger lists with a machine that does not hold them, since when.
     astray: BTreeMap<(usize, u64), Time>,
+    /// The machines on which attempts of tasks have succeeded.
+    succeeded: BTreeSet<(usize, u64, u32)>,
+    /// Tasks whose end was written, and whether that is durable.
+    ended: BTreeMap<u64, bool>,
+    /// The ends that writes under way have in them.
+    ending: BTreeMap<Ticket, Vec<u64>>,
 }
 
 fn name(peer: PeerId) -> usize {
@@ -92,6 +99,9 @@ impl World {
             happenings: BTreeMap::new(),
             number: 0,
             astray: BTreeMap::new(),
+            succeeded: BTreeSet::new(),
+            ended: BTreeMap::new(),
+            ending: BTreeMap::new(),
             config,
         }
     }
@@ -188,8 +198,24 @@ impl World {
     fn carry_out(&mut self, number: usize, effect: Effect) {
         let machine = &mut self.machines[number];
         match effect {
-            Effect::Send { to, message } => self.post(number, name(to.peer), message),
-            Effect::Persist { ticket, .. } => self.write(number, ticket),
+            Effect::Send { to, message } => {
+                self.assert_kept(name(to.peer), &message);
+                self.post(number, name(to.peer), message);
+            }
+            Effect::Persist { ticket, changes } => {
+                let end = |change: &Change| match change {
+                    Change::Put(Record::Done { result, .. }) => Some(result.index),
+                    Change::Put(_) | Change::Delete(_) => None,
+                };
+                let ends: Vec<u64> = changes.iter().filter_map(end).collect();
+                for index in &ends {
+                    assert!(self.ended.insert(*index, false).is_none(), "task {index} ends twice");
+                }
+                if !ends.is_empty() {
+                    self.ending.insert(ticket, ends);
+                }
+                self.write(number, ticket);
+            }
             Effect::FetchOutput { task, .. } => {
                 let late = self.millis(2_000);
                 self.plan(late, Happening::Fetched { index: task.index });
@@ -199,9 +225,9 @@ impl World {
                 machine.executor.authorised(bag.id, verdict, &mut machine.io, &self.config);
                 self.plan(Duration::ZERO, Happening::Wakes);
             }
-            Effect::StartTask { task, .. } => {
+            Effect::StartTask { task, attempt, .. } => {
                 let start = self.number;
-                machine.running.insert(task.index, start);
+                machine.running.insert(task.index, (start, attempt));
                 let seconds = if self.rng.random_ratio(1, 30) { LONG_S } else { 2 };
                 let lasts = self.millis(1_000 * seconds);
                 self.plan(lasts, Happening::Ends { machine: number, task, start });
@@ -220,6 +246,15 @@ impl World {
                 self.plan(Duration::ZERO, Happening::Wakes);
             }
             _ => {}
+        }
+    }
+
+    /// No result is acknowledged and forgotten: a machine is told to forget a success only when the task's end is durable.
+    fn assert_kept(&self, to: usize, message: &Message) {
+        let Message::ResultsAck { attempt, indices, .. } = message else { return };
+        for index in indices.indices().filter(|index| self.succeeded.contains(&(to, *index, *attempt))) {
+            let is_durable = self.ended.get(&index) == Some(&true);
+            assert!(is_durable, "machine {to} is to forget the result of task {index}, whose end is not durable");
         }
     }
 
@@ -272,11 +307,12 @@ impl World {
         if machine.owner_is_here {
             return self.plan(Duration::from_secs(1), Happening::Ends { machine: number, task, start });
         }
-        if machine.running.get(&task.index) != Some(&start) {
-            return;
-        }
+        let Some(&(_, attempt)) = machine.running.get(&task.index).filter(|(last, _)| *last == start) else { return };
         machine.running.remove(&task.index);
         let fails = self.rng.random_ratio(1, 3);
+        if !fails {
+            self.succeeded.insert((number, task.index, attempt));
+        }
         let finished = Finished {
             success: !fails,
             crashed: fails && self.rng.random_ratio(1, 3),
@@ -293,6 +329,10 @@ impl World {
         match happening {
             Happening::Arrives { from, to, message } => self.arrives(from, to, message),
             Happening::Durable { machine, ticket } => {
+                if machine == 0 {
+                    let ends = self.ending.remove(&ticket).into_iter().flatten();
+                    ends.for_each(|index| _ = self.ended.insert(index, true));
+                }
                 let Machine { executor, io, .. } = &mut self.machines[machine];
                 if let Some((task, attempt)) = io.persisted(ticket).written {
                     executor.written(task, attempt);
@@ -374,6 +414,11 @@ fn live(seed: u64) {
     }
     let view = world.ledger.view();
     assert_eq!(view.done + view.failed, TASKS);
+    // Every task has one end, and none is done that no machine has done.
+    assert_eq!(world.ended.len() as u64, TASKS);
+    let (done, _) = world.ledger.ended();
+    let has_succeeded = |index: &u64| world.succeeded.iter().any(|(_, task, _)| task == index);
+    assert!(done.indices().all(|index| has_succeeded(&index)), "done, and nobody did it: {done:?}");
 }
 
 proptest! {
