@@ -285,6 +285,7 @@ impl Source<'_> {
                     machines: self.number() as u32,
                     link_kb_s: self.number() as u32,
                     leads: self.flag(),
+                    copy: None,
                     ticket: 0,
                     checkpoints: self
                         .checkpoints()
@@ -782,6 +783,7 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
             machines: 0,
             link_kb_s: idlewood_scheduler::LINK_KB_S,
             leads: false,
+            copy: None,
             ticket: 0,
             checkpoints: Default::default(),
         };
