@@ -518,7 +518,7 @@ impl Peer {
                 self.io.hand_over(to, Message::Request { request, node, climbing: false });
             }
             requests.append(&mut ledger.issue(known, &self.io, &self.config));
-            let copies = ledger.issue_copies(&self.io, &self.config);
+            let copies = ledger.issue_copies(&mut self.io, &self.config);
             requests.extend(copies.into_iter().map(|request| (None, request)));
             let copies = ledger.copies_due(known, right, &mut self.io, &self.config);
             requests.extend(copies.into_iter().map(|(to, request)| (Some(to), request)));

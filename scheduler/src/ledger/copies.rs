@@ -120,7 +120,7 @@ impl Ledger {
     }
 
     /// The requests for copies that are due, through the tree.
-    pub(crate) fn issue_copies(&mut self, io: &Io, config: &Config) -> Option<Request> {
+    pub(crate) fn issue_copies(&mut self, io: &mut Io, config: &Config) -> Option<Request> {
         if self.copies.shared.is_empty() || self.copies.again_at.is_some() || !self.may_issue() {
             return None;
         }
@@ -150,8 +150,10 @@ impl Ledger {
     }
 
     /// The request for a copy of each of these tasks that ends within so many seconds, 0 being whenever.
-    fn copy(&mut self, tasks: IntervalSet, within_s: u32, io: &Io, config: &Config) -> Request {
+    fn copy(&mut self, tasks: IntervalSet, within_s: u32, io: &mut Io, config: &Config) -> Request {
         let tasks = self.checkpoints.within_request(tasks);
+        // A machine may have had a copy of the task before, and given it up: this is another attempt.
+        self.next_attempt(&IntervalSet::new(), io);
         self.copies.given.extend_with(&tasks);
         Request { copy: Some(within_s), ..self.request(tasks, None, io, config) }
     }

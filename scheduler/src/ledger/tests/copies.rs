@@ -20,7 +20,7 @@ fn share(ledger: &mut Ledger, io: &mut Io, executor: u8, tasks: &[(u64, u32)]) {
     ledger.shared_out(contact(executor).peer, tasks.iter().copied().collect(), io);
 }
 
-fn copies(ledger: &mut Ledger, io: &Io, config: &Config) -> Option<(IntervalSet, u32)> {
+fn copies(ledger: &mut Ledger, io: &mut Io, config: &Config) -> Option<(IntervalSet, u32)> {
     let request = ledger.issue_copies(io, config);
     ledger.assert_consistent();
     request.map(|request| (request.ranges, request.copy.unwrap()))
@@ -47,11 +47,11 @@ fn a_task_that_stands_still_has_one_copy_and_the_first_result_counts() {
         let (mut ledger, mut io, config) = placed();
         share(&mut ledger, &mut io, 1, &[(4, 0), (30, 0)]);
         let one = IntervalSet::from(4..5);
-        assert_eq!(copies(&mut ledger, &io, &config), Some((one.clone(), 0)), "30 is on another machine");
-        assert_eq!(copies(&mut ledger, &io, &config), None, "one on its way");
+        assert_eq!(copies(&mut ledger, &mut io, &config), Some((one.clone(), 0)), "30 is on another machine");
+        assert_eq!(copies(&mut ledger, &mut io, &config), None, "one on its way");
         ledger.holding(said(3, 1, one.clone()), &mut io, &config);
         share(&mut ledger, &mut io, 1, &[(4, 0)]);
-        assert_eq!(copies(&mut ledger, &io, &config), None, "one placed");
+        assert_eq!(copies(&mut ledger, &mut io, &config), None, "one placed");
         assert!(dropped(&mut io).is_empty());
         let other = 4 - first;
         ledger.results(&contact(first), vec![result(4, true)], &mut io, &config);
@@ -73,11 +73,11 @@ fn nothing_is_copied_while_anything_waits() {
     share(&mut ledger, &mut io, 1, &[(4, 0)]);
     // Machine 2 gives a task back: it is unissued, then in a request.
     ledger.holding(said(2, 2, IntervalSet::from(20..TASKS - 1)), &mut io, &config);
-    assert_eq!(copies(&mut ledger, &io, &config), None);
+    assert_eq!(copies(&mut ledger, &mut io, &config), None);
     let number = ledger.requests(&io, &config).len();
-    assert_eq!((number, copies(&mut ledger, &io, &config)), (1, None));
+    assert_eq!((number, copies(&mut ledger, &mut io, &config)), (1, None));
     ledger.holding(said(3, 1, IntervalSet::from(TASKS - 1..TASKS)), &mut io, &config);
-    assert!(copies(&mut ledger, &io, &config).is_some());
+    assert!(copies(&mut ledger, &mut io, &config).is_some());
 }
 
 #[test]
@@ -86,11 +86,11 @@ fn in_the_tail_the_last_task_is_copied_where_a_fifth_is_won() {
     share(&mut ledger, &mut io, 1, &[(4, 100)]);
     share(&mut ledger, &mut io, 2, &[(25, 600)]);
     io.longest_wait_s = 1;
-    assert_eq!(copies(&mut ledger, &io, &config), None, "tasks wait on the grid");
+    assert_eq!(copies(&mut ledger, &mut io, &config), None, "tasks wait on the grid");
     io.longest_wait_s = 0;
     io.now += 100 * SECOND;
-    assert_eq!(copies(&mut ledger, &io, &config), Some((IntervalSet::from(25..26), 400)));
-    assert_eq!(copies(&mut ledger, &io, &config), None, "the other one is about to end");
+    assert_eq!(copies(&mut ledger, &mut io, &config), Some((IntervalSet::from(25..26), 400)));
+    assert_eq!(copies(&mut ledger, &mut io, &config), None, "the other one is about to end");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_copy_that_no_machine_takes_is_asked_for_later_and_costs_nothing() {
     let one = IntervalSet::from(4..5);
     let mut waits = Vec::new();
     for round in 0..3 {
-        assert!(copies(&mut ledger, &io, &config).is_some(), "round {round}");
+        assert!(copies(&mut ledger, &mut io, &config).is_some(), "round {round}");
         if round == 1 {
             // It is lost on its way.
             io.now += config.placement_timeout;
@@ -108,7 +108,7 @@ fn a_copy_that_no_machine_takes_is_asked_for_later_and_costs_nothing() {
         } else {
             ledger.declined(contact(9).peer, &one, DeclineReason::Copy, &mut io);
         }
-        assert_eq!(copies(&mut ledger, &io, &config), None);
+        assert_eq!(copies(&mut ledger, &mut io, &config), None);
         let next = ledger.copies.again_at().unwrap();
         assert!(ledger.deadline().is_some_and(|due| due <= next));
         waits.push(next.since(io.now).as_secs());
@@ -127,7 +127,7 @@ fn a_task_is_issued_again_only_without_either_run() {
     for first in [1, 3] {
         let (mut ledger, mut io, config) = placed();
         share(&mut ledger, &mut io, 1, &[(4, 0)]);
-        copies(&mut ledger, &io, &config);
+        copies(&mut ledger, &mut io, &config);
         ledger.holding(said(3, 1, IntervalSet::from(4..5)), &mut io, &config);
         let mine = IntervalSet::from(0..20);
         let without = mine.difference(&IntervalSet::from(4..5));
@@ -147,7 +147,7 @@ fn a_task_is_issued_again_only_without_either_run() {
 fn a_failure_of_one_run_leaves_the_other() {
     let (mut ledger, mut io, config) = placed();
     share(&mut ledger, &mut io, 1, &[(4, 0)]);
-    copies(&mut ledger, &io, &config);
+    copies(&mut ledger, &mut io, &config);
     ledger.holding(said(3, 1, IntervalSet::from(4..5)), &mut io, &config);
     ledger.results(&contact(3), vec![result(4, false)], &mut io, &config);
     ledger.assert_consistent();
@@ -167,15 +167,15 @@ fn a_copy_is_no_vote() {
     ledger.requests(&io, &config);
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     share(&mut ledger, &mut io, 1, &[(4, 0)]);
-    assert_eq!(copies(&mut ledger, &io, &config), None);
+    assert_eq!(copies(&mut ledger, &mut io, &config), None);
 }
 
 #[test]
 fn a_machine_that_does_not_have_a_task_cannot_have_it_copied() {
     let (mut ledger, mut io, config) = placed();
     share(&mut ledger, &mut io, 3, &[(4, 0)]);
-    assert_eq!(copies(&mut ledger, &io, &config), None);
+    assert_eq!(copies(&mut ledger, &mut io, &config), None);
     share(&mut ledger, &mut io, 1, &[(4, 0)]);
     share(&mut ledger, &mut io, 1, &[]);
-    assert_eq!(copies(&mut ledger, &io, &config), None, "its owner has left");
+    assert_eq!(copies(&mut ledger, &mut io, &config), None, "its owner has left");
 }

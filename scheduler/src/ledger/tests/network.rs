@@ -135,7 +135,7 @@ impl World {
             io.send_acks();
         }
         let mut requests = self.ledger.issue(Vec::new, &self.machines[0].io, &self.config);
-        let copies = self.ledger.issue_copies(&self.machines[0].io, &self.config);
+        let copies = self.ledger.issue_copies(&mut self.machines[0].io, &self.config);
         requests.extend(copies.into_iter().map(|request| (None, request)));
         for (to, request) in requests {
             let mut parts = vec![IntervalSet::new(); MACHINES + 1];
