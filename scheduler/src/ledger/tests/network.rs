@@ -393,7 +393,8 @@ fn live(seed: u64) {
 fn live_with_owners_who_stay(seed: u64) {
     let mut world = World::new(seed);
     for machine in 1..=MACHINES / 2 {
-        let from = world.millis(HOSTILE_S * 1_000);
+        // While tasks run there.
+        let from = world.millis(10_000);
         world.plan(from, Happening::OwnerComes { machine });
     }
     world.plan(Duration::ZERO, Happening::Wakes);
