@@ -408,7 +408,7 @@ fn live_with_owners_who_stay(seed: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(16))]
+    #![proptest_config(ProptestConfig::with_cases(4))]
 
     #[test]
     fn owners_who_stay_hold_no_bag_up(seed in any::<u64>()) {
