@@ -62,6 +62,7 @@ fn request(bag: u64) -> Message {
         machines: 0,
         link_kb_s: idlewood_scheduler::LINK_KB_S,
         leads: false,
+        copy: None,
         ticket: 0,
         checkpoints: Box::default(),
     };

@@ -376,6 +376,10 @@ pub enum DeclineReason {
     #[error("its submitter has as much work here as one may have")]
     #[serde(rename = "q")]
     Quota,
+    /// A copy of a task that this machine has already, or would end no sooner than the machine that has begun it.
+    #[error("a copy of its task would end no sooner here")]
+    #[serde(rename = "c")]
+    Copy,
 }
 
 /// The way a request took down from where it was accepted: one step per split.
@@ -455,6 +459,9 @@ pub struct Request {
     /// Checkpoints of the tasks that have one, by index. A slice, since few of many messages have any.
     #[serde(rename = "k", default, skip_serializing_if = "<[_]>::is_empty")]
     pub checkpoints: Box<[(u64, Checkpoint)]>,
+    /// Whether these are copies of tasks that have begun elsewhere, and within how many seconds one has to end to be of use; 0: whenever.
+    #[serde(rename = "w", default, skip_serializing_if = "Option::is_none")]
+    pub copy: Option<u32>,
 }
 
 impl Request {
@@ -468,6 +475,13 @@ impl Request {
         let checkpoints = self.checkpoints.iter().filter(|(index, _)| ranges.contains(*index)).copied().collect();
         let leads = self.leads && ranges.first() == self.ranges.first();
         Self { ranges, checkpoints, leads, ticket: 0, path: self.path.down(side), ..self.clone() }
+    }
+
+    /// This request without these tasks; `None` where none is left.
+    pub(crate) fn without(mut self, ranges: &IntervalSet) -> Option<Self> {
+        self.ranges.subtract(ranges);
+        self.checkpoints = self.checkpoints.iter().filter(|(index, _)| self.ranges.contains(*index)).copied().collect();
+        (!self.ranges.is_empty()).then_some(self)
     }
 
     /// Whether what a remote peer sent can be queued at all.

@@ -28,6 +28,7 @@ mod rating;
 mod rest;
 mod schedule;
 mod sending;
+mod sharing;
 mod submitters;
 mod suspension;
 #[cfg(test)]
@@ -45,6 +46,7 @@ use self::held_bag::HeldBag;
 use self::held_bags::HeldBags;
 use self::places::Places;
 use self::rest::Rest;
+use self::sharing::{OVERDUE, OVERDUE_MIN, Sharing};
 use self::suspension::Suspension;
 use crate::bag::{AGE_MAX, BagHeader, BagId, BagKey, Checkpoint, Request, Sizes, TaskId, TaskResult};
 use crate::config::{Config, PerSubmitter};
@@ -80,6 +82,7 @@ pub(crate) struct Executor {
     places: Places,
     suspension: Suspension,
     rest: Rest,
+    sharing: Sharing,
     per_submitter: PerSubmitter,
     summaries: SummaryForm,
     bags: HeldBags,
@@ -144,6 +147,7 @@ impl Executor {
             places: Places::new(config),
             suspension: Suspension::new(config.vacate_after),
             rest: Rest::default(),
+            sharing: Sharing::default(),
             per_submitter: config.per_submitter,
             summaries: config.summaries,
             bags: HeldBags::default(),
@@ -203,7 +207,8 @@ impl Executor {
     /// Tasks of a bag that is new here begin before `fresh_until`. After that they begin only once the submitter has spoken for
     /// the bag, and it is asked at once.
     fn queue(&mut self, request: Request, fresh_until: Option<Time>, io: &mut Io, config: &Config) {
-        let Some(request) = self.within_quota(request, io, config) else { return };
+        let request = if request.copy.is_some() { self.worth_copying(request, io) } else { Some(request) };
+        let Some(request) = request.and_then(|request| self.within_quota(request, io, config)) else { return };
         let id = request.bag.id;
         if let Some(held) = self.bags.get(&id).filter(|held| !held.agrees_with(&request.bag)) {
             if held.spoken_for {
@@ -245,6 +250,7 @@ impl Executor {
             changes = held.supersede(request.attempt, &request.ranges);
             let new = request.ranges.difference(&held.ranges());
             held.take_checkpoints(&new, &request.checkpoints);
+            held.overdue_at = held.overdue();
             held.waiting.extend_with(&new);
         }
         held.updates.requested(config);
@@ -267,6 +273,10 @@ impl Executor {
         io.persist_held(id, changes, then);
         if is_first {
             self.insert_in_line(id);
+        }
+        if is_new {
+            let overdue_at = io.now + OVERDUE * self.busy_for(io.now).max(OVERDUE_MIN).min(AGE_MAX);
+            self.bags.get_mut(&id).into_iter().for_each(|held| held.overdue_at = held.overdue_at.max(Some(overdue_at)));
         }
         self.order_stale = true;
         self.changed = true;

@@ -2,7 +2,8 @@
 //!
 //! At any moment the indices of a bag are the disjoint union of unissued, pausing (failed, to be tried again later), done,
 //! failed, and those with copies: issued (in a request) or placed (on an executor, under a lease). A task has one copy, or,
-//! in a bag with replicas, up to so many on as many executors. A copy is gone when its lease ends, no machine accounts for
+//! in a bag with replicas, up to so many on as many executors;
+//! one that stands still, or seems to end last of all, may have a second one (`copies`). A copy is gone when its lease ends, no machine accounts for
 //! its request in time, or its executor no longer lists the task. A task without a copy is unissued and is issued again at
 //! once; that counts as no failure. The first valid result of a task wins, or, in a bag with a quorum, the one that
 //! a quorum of machines votes for (`quorum`).
@@ -15,6 +16,7 @@
 mod astray;
 mod avoided;
 mod checkpoints;
+mod copies;
 mod declined;
 mod ended;
 mod failures;
@@ -42,6 +44,7 @@ pub use self::astray::Swallowed;
 use self::avoided::Avoided;
 pub(crate) use self::avoided::{AVOID_MAX, FAILED_IN_ROW};
 use self::checkpoints::Checkpoints;
+use self::copies::Copies;
 use self::declined::Declined;
 pub use self::declined::Declines;
 use self::ended::Ended;
@@ -92,6 +95,7 @@ pub(crate) struct Ledger {
     astray: Astray,
     outputs: Outputs,
     checkpoints: Checkpoints,
+    copies: Copies,
     /// The work of a task, as executors report it.
     work: Work,
     counts: Counts,
@@ -194,6 +198,7 @@ impl Ledger {
             astray: Astray::default(),
             outputs: Outputs::default(),
             checkpoints: Checkpoints::default(),
+            copies: Copies::default(),
             work: Work::new(bag.task_mops),
             counts: Counts::default(),
             next_end: None,
@@ -311,6 +316,7 @@ impl Ledger {
         self.tries.forget(result.index);
         self.declined.forget(result.index);
         self.outputs.forget(result.index);
+        self.copies.forget(result.index);
         self.ended.insert(result.index, result.success);
     }
 
@@ -345,6 +351,7 @@ impl Ledger {
         self.waiting.end_all_pauses();
         self.next_end = None;
         self.outputs.stop();
+        self.copies.close();
         self.votes.close();
         self.avoided.forget_all();
         let bag = self.bag.id;
@@ -420,6 +427,7 @@ impl Ledger {
             machines,
             link_kb_s,
             leads: true,
+            copy: None,
             ticket: 0,
             checkpoints,
         }

@@ -24,6 +24,8 @@ const RECURSION_MAX: usize = 32;
 pub(crate) const RENEWALS_MAX: usize = 512;
 /// An Ed25519 signature.
 const SIGNATURE_BYTES: usize = 64;
+/// Most tasks in one [`Message::Share`]: those that have begun on one machine.
+pub(crate) const SHARED_MAX: usize = 512;
 /// Most results in one message.
 pub const RESULTS_MAX: usize = 512;
 
@@ -223,6 +225,17 @@ pub enum Message {
         #[serde(rename = "o", with = "short")]
         to: Contact,
     },
+    /// Executor to submitter: these tasks have begun here, and a copy of each may run elsewhere. Takes the place of what the executor
+    /// said so before of the bag; none: no copies are needed any more.
+    #[serde(rename = "s")]
+    Share {
+        /// Which bag.
+        #[serde(rename = "b")]
+        bag: BagId,
+        /// Which tasks, and in how many seconds each is predicted to end here; 0: nobody knows.
+        #[serde(rename = "t")]
+        tasks: BTreeMap<u64, u32>,
+    },
     /// Executor to submitter: the executor does not queue these tasks.
     #[serde(rename = "x")]
     Decline {
@@ -388,6 +401,7 @@ impl Message {
             Self::Offer { executor, ranges, to, .. } => {
                 (executor.is_valid() && to.is_valid() && ranges.intervals() <= REQUEST_INTERVALS_MAX, "offer")
             }
+            Self::Share { tasks, .. } => (tasks.len() <= SHARED_MAX, "share"),
             Self::Decline { ranges, .. } => (ranges.intervals() <= REQUEST_INTERVALS_MAX, "decline"),
             Self::Results { executor, results, signature, .. } => {
                 let is_bare = results.iter().all(|result| result.receipt.is_none());
@@ -410,6 +424,7 @@ impl Message {
             Self::Ask { .. } => "ask",
             Self::Ticket { .. } => "ticket",
             Self::Offer { .. } => "offer",
+            Self::Share { .. } => "share",
             Self::Decline { .. } => "decline",
             Self::Results { .. } => "results",
             Self::ResultsAck { .. } => "results_ack",

@@ -5,7 +5,7 @@ use idlewood_overlay::Body;
 use crate::message::Message;
 
 /// Short names of the kinds of messages.
-pub const MESSAGE_KINDS: [&str; 24] = [
+pub const MESSAGE_KINDS: [&str; 25] = [
     "overlay ping",
     "overlay ack",
     "overlay find",
@@ -30,6 +30,7 @@ pub const MESSAGE_KINDS: [&str; 24] = [
     "offer",
     "decline",
     "ticket",
+    "share",
 ];
 
 impl Message {
@@ -62,6 +63,7 @@ impl Message {
             Message::Offer { .. } => 21,
             Message::Decline { .. } => 22,
             Message::Ticket { .. } => 23,
+            Message::Share { .. } => 24,
         }
     }
 }

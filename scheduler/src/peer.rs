@@ -155,7 +155,9 @@ impl Peer {
                     ledger.put_off(task.index, &mut self.io);
                 }
             }
-            Event::OwnerReturned { stands_still } => self.executor.suspend(stands_still, &mut self.io),
+            Event::OwnerReturned { stands_still } => {
+                self.executor.suspend(stands_still, &mut self.io, &self.config);
+            }
             Event::OwnerLeft => self.executor.resume(&mut self.io),
             Event::Downloaded { kb_s } => self.io.link_kb_s = link::measured(self.io.link_kb_s, kb_s),
             Event::DiskFull(is_full) => self.disk_is_full = is_full,
@@ -327,6 +329,11 @@ impl Peer {
                 match self.ledgers.get_mut(&bag) {
                     Some(ledger) => ledger.results(&executor, results, &mut self.io, &self.config),
                     None => Message::acks(bag, &results).for_each(|ack| self.io.send(executor.clone(), ack)),
+                }
+            }
+            Message::Share { bag, tasks } => {
+                if let Some(ledger) = self.ledgers.get_mut(&bag) {
+                    ledger.shared_out(from, tasks, &mut self.io);
                 }
             }
             Message::Decline { bag, ranges, reason } => {
@@ -511,6 +518,8 @@ impl Peer {
                 self.io.hand_over(to, Message::Request { request, node, climbing: false });
             }
             requests.append(&mut ledger.issue(known, &self.io, &self.config));
+            let copies = ledger.issue_copies(&mut self.io, &self.config);
+            requests.extend(copies.into_iter().map(|request| (None, request)));
             let copies = ledger.copies_due(known, right, &mut self.io, &self.config);
             requests.extend(copies.into_iter().map(|(to, request)| (Some(to), request)));
         }

@@ -196,6 +196,7 @@ impl Machine {
             machines: 0,
             link_kb_s: idlewood_scheduler::LINK_KB_S,
             leads: false,
+            copy: None,
             ticket: 0,
             checkpoints: Box::default(),
         };

@@ -64,6 +64,7 @@ fn request() -> Request {
         machines: 0,
         link_kb_s: idlewood_scheduler::LINK_KB_S,
         leads: false,
+        copy: None,
         ticket: 0,
         checkpoints: Box::default(),
     }
@@ -156,6 +157,9 @@ fn messages() -> Vec<Message> {
         Message::Request { request: Request { ticket: 7, ..request() }, node: Node::Router, climbing: true },
         Message::Ask { asker: asker(1000.0, 0.0), node: Node::Router, climbing: true, climbed: 0, ticket: 8 },
         Message::Ticket { ticket: 8 },
+        Message::Request { request: Request { copy: Some(90), ..request() }, node: Node::Leaf, climbing: false },
+        Message::Share { bag: bag().id, tasks: [(3, 0), (4, 90)].into() },
+        Message::Decline { bag: bag().id, ranges: IntervalSet::from(0..2), reason: DeclineReason::Copy },
     ]
 }
 

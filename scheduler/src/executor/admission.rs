@@ -158,7 +158,7 @@ impl Executor {
     }
 
     /// Sends the submitter a `Decline` for these tasks of a request.
-    fn decline(&mut self, request: &Request, mut ranges: IntervalSet, reason: DeclineReason, io: &mut Io) {
+    pub(super) fn decline(&mut self, request: &Request, mut ranges: IntervalSet, reason: DeclineReason, io: &mut Io) {
         self.unauthorised.declined += 1;
         while !ranges.is_empty() {
             // The declined part can have more intervals than the request had, and than one message may have.

@@ -63,6 +63,8 @@ pub(super) struct HeldBag {
     pub(super) before: BagsBefore,
     /// No task begins before then: the last start failed.
     pub(super) blocked_until: Time,
+    /// Unstarted tasks go back then: they have waited for far longer than predicted (`sharing`).
+    pub(super) overdue_at: Option<Time>,
     /// Starts that failed in a row.
     pub(super) failed_starts: u32,
     pub(super) updates: Updates,
@@ -94,6 +96,7 @@ impl HeldBag {
             times_declared: 1.0,
             before: BagsBefore::default(),
             blocked_until: Time::ZERO,
+            overdue_at: None,
             failed_starts: 0,
             updates: Updates::new(config),
             due: None,
@@ -106,7 +109,7 @@ impl HeldBag {
         let results = self.next_results();
         let offered = (!self.offered.is_empty()).then_some(self.offered_until);
         let blocked = (!self.waiting.is_empty() && self.blocked_until > now).then_some(self.blocked_until);
-        [results, offered, blocked, self.unspoken_until()]
+        [results, offered, blocked, self.unspoken_until(), self.overdue()]
             .into_iter()
             .flatten()
             .fold(self.updates.holding_due(), Time::min)
@@ -252,6 +255,11 @@ impl HeldBag {
     pub(super) fn unspoken_until(&self) -> Option<Time> {
         let until = self.fresh_until.filter(|_| !self.spoken_for && !self.waiting.is_empty())?;
         Some(until + self.placement_timeout + self.updates.period())
+    }
+
+    /// When unstarted tasks go back since they have waited for far longer than predicted.
+    pub(super) fn overdue(&self) -> Option<Time> {
+        self.overdue_at.filter(|_| !self.waiting.is_empty())
     }
 
     /// The attempt with which a task came.

@@ -78,9 +78,11 @@ impl Executor {
             self.reorder(io.now);
         }
         let given = if self.is_suspended() {
-            self.share(&self.order, 1.0, io)
+            self.share_of_waiting(&self.order, 1.0, io)
         } else if asker.stretch > 0.0 {
-            self.surplus(asker, io.now).map(|(order, share)| self.share(&order, share, io)).unwrap_or_default()
+            self.surplus(asker, io.now)
+                .map(|(order, share)| self.share_of_waiting(&order, share, io))
+                .unwrap_or_default()
         } else {
             self.sooner_there(asker, io)
         };
@@ -147,7 +149,7 @@ impl Executor {
     }
 
     /// This share of these bags' waiting tasks, in whole tasks.
-    fn share(&self, order: &[BagId], share: f64, io: &Io) -> Vec<(BagId, u64)> {
+    fn share_of_waiting(&self, order: &[BagId], share: f64, io: &Io) -> Vec<(BagId, u64)> {
         // The share of the bags so far that was not given yet, in Mop.
         let mut owed_mops = 0.0;
         let of_bag = |bag: &BagId| {

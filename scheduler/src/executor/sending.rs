@@ -50,6 +50,8 @@ impl Executor {
         let due = self.due(io.now, Duration::ZERO);
         self.take_back_offers(&due, io);
         self.return_unspoken(&due, io, config);
+        self.return_overdue(&due, io, config);
+        self.share(io, config);
         self.changed |= self.rest.ends(io.now);
         let mut renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)> = BTreeMap::new();
         for bag in due {
@@ -144,6 +146,14 @@ impl Executor {
             let due = if is_writing { self.bags.get(&bag).and_then(HeldBag::next_results) } else { Some(due) };
             held = held.into_iter().chain(due).min();
         }
-        [held, self.suspension.vacate_at(), self.rest.until(), self.rating_due(io.now)].into_iter().flatten().min()
+        let parts = [
+            held,
+            self.suspension.vacate_at(),
+            self.suspension.return_at(),
+            self.rest.until(),
+            self.rating_due(io.now),
+            self.sharing.due(),
+        ];
+        parts.into_iter().flatten().min()
     }
 }

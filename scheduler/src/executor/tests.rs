@@ -3,6 +3,7 @@
 mod declared;
 mod offering;
 mod sending;
+mod sharing;
 mod submitters;
 
 use std::collections::BTreeMap;
@@ -49,6 +50,7 @@ fn executor(config: &Config) -> (Executor, Io) {
                 machines: 0,
                 link_kb_s: crate::link::LINK_KB_S,
                 leads: false,
+                copy: None,
                 ticket: 0,
                 checkpoints: Box::default(),
             },
@@ -121,6 +123,7 @@ fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_m
         machines: 0,
         link_kb_s: crate::link::LINK_KB_S,
         leads: false,
+        copy: None,
         ticket: 0,
         checkpoints: Box::default(),
     };
@@ -241,6 +244,7 @@ impl Machine {
             machines: 0,
             link_kb_s: crate::link::LINK_KB_S,
             leads: false,
+            copy: None,
             ticket: 0,
             checkpoints: Box::default(),
         };
@@ -350,6 +354,7 @@ fn laden(config: &Config) -> (Executor, Io) {
                 machines: 0,
                 link_kb_s: crate::link::LINK_KB_S,
                 leads: false,
+                copy: None,
                 ticket: 0,
                 checkpoints: Box::default(),
             },
@@ -455,6 +460,7 @@ fn each_task_keeps_the_attempt_it_came_with() {
                 machines: 0,
                 link_kb_s: crate::link::LINK_KB_S,
                 leads: false,
+                copy: None,
                 ticket: 0,
                 checkpoints: Box::default(),
             },
@@ -504,6 +510,7 @@ fn declines_of_scattered_tasks_fit_in_valid_messages() {
     let (number, attempt, climbed, machines, leads) = (1, 0, 0, 0, true);
     let ranges = IntervalSet::from(0..2000);
     let request = Request {
+        copy: None,
         bag,
         number,
         attempt,

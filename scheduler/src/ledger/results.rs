@@ -251,6 +251,7 @@ impl Ledger {
         let bag = self.bag.id;
         let has_failed = self.tries.is_known(result.index);
         let checkpoint = self.checkpoints.forget(result.index, bag);
+        let stops = self.stop_copies(result.index, executor.peer, io);
         self.settle(&result, Some(executor.peer));
         let mut changes: Vec<Change> = has_failed.then(|| self.tries.change(result.index, bag)).into_iter().collect();
         let ack = Message::ack(bag, &result);
@@ -260,6 +261,7 @@ impl Ledger {
         changes.push(Change::Put(done));
         changes.extend(checkpoint);
         then.push(Then::Send(executor, ack));
+        then.extend(stops);
         io.persist(changes, then);
         self.close_if_over(io);
     }

@@ -77,6 +77,9 @@ impl Peer {
         let platform = self.platform();
         self.asking.longest_wait_s = platform.longest_wait_s;
         self.io.maximum_stretch = platform.maximum_stretch;
+        self.io.longest_wait_s = platform.longest_wait_s;
+        self.io.is_some_idle = platform.minimum_stretch == 0.0 && platform.speed_mops > 0.0;
+        self.io.mean_speed_mops = platform.speed_mops / self.io.leaves.max(1) as f64;
     }
 
     /// The stretch to name in an `Ask`, 0 on a dry machine; `None` where there is no reason to ask.

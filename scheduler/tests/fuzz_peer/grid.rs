@@ -486,7 +486,9 @@ fn answer(source: &mut Source<'_>, from: PeerId, message: &Message) -> Message {
             ranges: source.ranges(),
             finished: IntervalSet::new(),
         },
-        Message::Offer { .. } | Message::Ticket { .. } | Message::Decline { .. } => source.message(),
+        Message::Offer { .. } | Message::Share { .. } | Message::Ticket { .. } | Message::Decline { .. } => {
+            source.message()
+        }
     }
 }
 

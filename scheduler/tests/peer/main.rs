@@ -278,6 +278,7 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
         machines: 0,
         link_kb_s: idlewood_scheduler::LINK_KB_S,
         leads: false,
+        copy: None,
         ticket: 0,
         checkpoints: Box::default(),
     };

@@ -87,6 +87,9 @@ impl Shard {
         let machine = self.host_mut(host);
         let life = machine.life;
         machine.fetches.insert(id);
+        if wanted.unfinished {
+            machine.checkpoint_fetches.insert(id);
+        }
         if from.peer == machine.id {
             let here = machine.store.has_produced(task);
             self.cause(host, now + LOCAL_DELAY, host, Occurrence::FetchEnds { life, id, task, here });

@@ -65,8 +65,7 @@ impl Shard {
         match order {
             Order::Send { to, message } => self.send_of_peer(host, to.peer, message, around),
             Order::Authorise { bag } => self.look_at(host, &bag, around),
-            // Simulated tasks keep none.
-            Order::KeepCheckpoints { .. } => {}
+            Order::KeepCheckpoints { stop, bag, tasks } => self.keep_checkpoints(host, stop, bag, &tasks, around),
             Order::Notify(Notice::BagAccepted(bag)) => self.tell(host, Observed::Accepted(bag)),
             Order::Notify(Notice::BagClosed(bag)) => self.tell(host, Observed::Closed(bag)),
             Order::Notify(Notice::BagRemoved(_) | Notice::Joined | Notice::Left) => {}

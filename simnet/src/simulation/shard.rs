@@ -42,6 +42,8 @@ pub(super) enum Occurrence {
     Stopped { life: u32, slot: usize },
     /// A worker, or the preparation of tasks, has answered.
     Work { life: u32, event: WorkEvent },
+    /// The checkpoints of tasks that stand still are packed.
+    Kept { life: u32, event: Box<Event> },
     /// The first task of a bag, which runs to measure how long a task takes, has run for so long: to its end or to its
     /// limit.
     FirstTaskEnds { life: u32, bag: BagId, cpu: Duration, is_whole: bool },
@@ -410,6 +412,7 @@ impl Shard {
             Occurrence::RunEnds { life, slot, serial } if lives(life) => self.end_run(host, slot, serial, around),
             Occurrence::Stopped { life, slot } if lives(life) => self.end_killed(host, slot, around),
             Occurrence::Work { life, event } if lives(life) => self.answered(host, event, around),
+            Occurrence::Kept { life, event } if lives(life) => self.give(host, *event, around),
             Occurrence::FirstTaskEnds { life, bag, cpu, is_whole } if lives(life) => {
                 self.end_first_task(host, bag, cpu, is_whole, around);
             }
@@ -449,6 +452,7 @@ impl Shard {
             | Occurrence::RunEnds { .. }
             | Occurrence::Stopped { .. }
             | Occurrence::Work { .. }
+            | Occurrence::Kept { .. }
             | Occurrence::FirstTaskEnds { .. }
             | Occurrence::Authorised { .. }
             | Occurrence::LookLate { .. }

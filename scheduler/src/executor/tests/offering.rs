@@ -125,7 +125,7 @@ fn offered_tasks_wait_for_the_submitters_answer() {
     executor.tick(&mut io, &config);
     assert_eq!((offered(&executor), all(&executor)), (0, 15 - ranges.len()));
     // On a machine whose owner is back all waiting tasks are offered.
-    executor.suspend(true, &mut io);
+    executor.suspend(true, &mut io, &Config::default());
     let waiting: u64 = executor.held().iter().map(|held| held.waiting).sum();
     assert!(executor.summary(&io).longest_wait_s > 0);
     all_durable(&mut io);
