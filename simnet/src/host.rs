@@ -344,7 +344,7 @@ impl Host {
 
     /// What of a task's work is done at its last checkpoint here, in Mop; `None` where it has none.
     pub(crate) fn checkpoint_mops(&self, task: TaskId, work_mops: f64) -> Option<f64> {
-        let left = self.workers.from_checkpoint(task)?;
+        let left = self.workers.left_from_checkpoint(task)?;
         Some((work_mops - left.as_secs_f64() * self.speed_mops).max(0.0))
     }
 

@@ -195,7 +195,7 @@ impl Workers {
     }
 
     /// How long a task that stands still would still take here from its last checkpoint on; `None` where it has none.
-    pub(crate) fn from_checkpoint(&self, task: TaskId) -> Option<Duration> {
+    pub(crate) fn left_from_checkpoint(&self, task: TaskId) -> Option<Duration> {
         let interval = self.checkpoint_interval?;
         let begun =
             self.workers.iter().filter_map(|worker| worker.jobs.front()).find(|job| job.begun && job.task == task);

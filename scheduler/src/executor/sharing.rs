@@ -33,6 +33,8 @@ const FAST: f64 = 1.5;
 const SOONER: f64 = 0.8;
 /// How often a machine looks whether begun tasks are among the last of the grid.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// A running task is not looked at more often than this.
+const LOOK_AFTER_MIN: Duration = Duration::from_secs(1);
 /// Added to the moment at which a task is looked at, so that rounding does not wake the executor too early.
 const ROUNDING: Duration = Duration::from_millis(1);
 /// Tasks that wait for this multiple of their prediction go back, at the least after as many times [`OVERDUE_MIN`].
@@ -123,7 +125,9 @@ impl Executor {
         if left_s <= 0.0 {
             return (Some(0), None);
         }
-        let overruns_at = Duration::try_from_secs_f64(left_s).map_or(Time::MAX, |left| now + left + ROUNDING);
+        // Where sizes are measured, the moment moves away while the task runs.
+        let left = Duration::try_from_secs_f64(left_s).unwrap_or(Duration::MAX).max(LOOK_AFTER_MIN);
+        let overruns_at = if left == Duration::MAX { Time::MAX } else { now + left + ROUNDING };
         let rest_s = whole_s - running.active(now).as_secs_f64();
         if was_slow {
             return (Some((rest_s as u32).max(1)), Some(overruns_at));
