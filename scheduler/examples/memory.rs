@@ -64,6 +64,7 @@ fn request(bag: u64) -> Message {
         leads: false,
         ticket: 0,
         checkpoints: Box::default(),
+        acting: None,
     };
     Message::Request { request, node: Node::Leaf, climbing: false }
 }

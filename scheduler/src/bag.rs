@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::link::{LINK_KB_S, Writers};
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
+use crate::steward::Acting;
 
 /// Most tasks a bag may have.
 pub const BAG_TASKS_MAX: u64 = 1 << 40;
@@ -455,9 +456,17 @@ pub struct Request {
     /// Checkpoints of the tasks that have one, by index. A slice, since few of many messages have any.
     #[serde(rename = "k", default, skip_serializing_if = "<[_]>::is_empty")]
     pub checkpoints: Box<[(u64, Checkpoint)]>,
+    /// By what right a steward issues these tasks, to which their executors answer; left out where the submitter does.
+    #[serde(rename = "v", default, skip_serializing_if = "Option::is_none")]
+    pub acting: Option<Box<Acting>>,
 }
 
 impl Request {
+    /// The keeper that issued it, to which executors answer.
+    pub(crate) fn keeper(&self) -> &Contact {
+        self.acting.as_ref().and_then(|acting| acting.keeper()).unwrap_or(&self.bag.submitter)
+    }
+
     /// The machines that may get a part of it, as those that write to its submitter.
     pub(crate) fn writers(&self) -> Writers {
         Writers { machines: self.machines, link_kb_s: self.link_kb_s }
@@ -480,6 +489,7 @@ impl Request {
             && self.checkpoints.len() <= CHECKPOINTS_MAX
             && self.checkpoints.iter().all(|(index, _)| self.ranges.contains(*index))
             && u64::from(self.machines) <= self.bag.tasks
+            && self.acting.as_ref().is_none_or(|acting| acting.is_valid() && acting.appointment.bag == self.bag.id)
     }
 }
 

@@ -22,6 +22,7 @@ mod former;
 #[cfg(debug_assertions)]
 mod invariants;
 mod issues;
+mod keeping;
 mod outputs;
 mod placed;
 mod placements;
@@ -50,6 +51,7 @@ use self::failures::Tries;
 use self::former::Former;
 pub(crate) use self::issues::Hop;
 use self::issues::Issues;
+use self::keeping::Keeping;
 use self::outputs::Outputs;
 use self::placed::Placed;
 pub(crate) use self::placements::{Holding, refuse};
@@ -94,6 +96,7 @@ pub(crate) struct Ledger {
     checkpoints: Checkpoints,
     /// The work of a task, as executors report it.
     work: Work,
+    keeping: Keeping,
     counts: Counts,
     /// No lease, pause or request ends before this moment, at which the ledger looks for the first that does. A renewal does
     /// not move it: that would need the leases in order.
@@ -195,6 +198,7 @@ impl Ledger {
             outputs: Outputs::default(),
             checkpoints: Checkpoints::default(),
             work: Work::new(bag.task_mops),
+            keeping: Keeping::default(),
             counts: Counts::default(),
             next_end: None,
             bag,
@@ -329,8 +333,10 @@ impl Ledger {
     }
 
     /// Closes the bag if all its tasks have ended; also after a crash between the last result and the closing.
+    ///
+    /// A steward closes nothing.
     pub(crate) fn close_if_over(&mut self, io: &mut Io) {
-        if self.ended.len() == self.bag.tasks {
+        if self.ended.len() == self.bag.tasks && !self.is_kept() {
             self.close(Closing::Completed, io);
         }
     }
@@ -422,6 +428,7 @@ impl Ledger {
             leads: true,
             ticket: 0,
             checkpoints,
+            acting: io.acts_for_another(self.bag.id),
         }
     }
 

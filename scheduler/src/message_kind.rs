@@ -5,7 +5,7 @@ use idlewood_overlay::Body;
 use crate::message::Message;
 
 /// Short names of the kinds of messages.
-pub const MESSAGE_KINDS: [&str; 24] = [
+pub const MESSAGE_KINDS: [&str; 32] = [
     "overlay ping",
     "overlay ack",
     "overlay find",
@@ -30,6 +30,14 @@ pub const MESSAGE_KINDS: [&str; 24] = [
     "offer",
     "decline",
     "ticket",
+    "keep_offer",
+    "keep_answer",
+    "acts",
+    "deltas",
+    "deltas_ack",
+    "what_is_kept",
+    "kept",
+    "kept_ack",
 ];
 
 impl Message {
@@ -62,6 +70,14 @@ impl Message {
             Message::Offer { .. } => 21,
             Message::Decline { .. } => 22,
             Message::Ticket { .. } => 23,
+            Message::KeepOffer { .. } => 24,
+            Message::KeepAnswer { .. } => 25,
+            Message::Acts { .. } => 26,
+            Message::Deltas { .. } => 27,
+            Message::DeltasAck { .. } => 28,
+            Message::WhatIsKept { .. } => 29,
+            Message::Kept { .. } => 30,
+            Message::KeptAck { .. } => 31,
         }
     }
 }

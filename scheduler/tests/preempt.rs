@@ -198,6 +198,7 @@ impl Machine {
             leads: false,
             ticket: 0,
             checkpoints: Box::default(),
+            acting: None,
         };
         let message = Message::Request { request, node: Node::Leaf, climbing: false };
         self.give(Event::Received { from: PeerId([1; 32]), message });

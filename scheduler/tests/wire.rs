@@ -66,6 +66,7 @@ fn request() -> Request {
         leads: false,
         ticket: 0,
         checkpoints: Box::default(),
+        acting: None,
     }
 }
 

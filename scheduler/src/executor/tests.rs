@@ -51,6 +51,7 @@ fn executor(config: &Config) -> (Executor, Io) {
                 leads: false,
                 ticket: 0,
                 checkpoints: Box::default(),
+                acting: None,
             },
             None,
             &mut io,
@@ -123,6 +124,7 @@ fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_m
         leads: false,
         ticket: 0,
         checkpoints: Box::default(),
+        acting: None,
     };
     executor.queue(request, None, io, &Config::default());
 }
@@ -243,6 +245,7 @@ impl Machine {
             leads: false,
             ticket: 0,
             checkpoints: Box::default(),
+            acting: None,
         };
         self.executor.queue(request, None, &mut self.io, &self.config);
         self.executor.dispatch(&mut self.io);
@@ -352,6 +355,7 @@ fn laden(config: &Config) -> (Executor, Io) {
                 leads: false,
                 ticket: 0,
                 checkpoints: Box::default(),
+                acting: None,
             },
             None,
             &mut io,
@@ -457,6 +461,7 @@ fn each_task_keeps_the_attempt_it_came_with() {
                 leads: false,
                 ticket: 0,
                 checkpoints: Box::default(),
+                acting: None,
             },
             None,
             io,

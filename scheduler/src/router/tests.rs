@@ -121,6 +121,7 @@ fn request(tasks: u64) -> Request {
         leads: true,
         ticket: 0,
         checkpoints: Box::default(),
+        acting: None,
     }
 }
 

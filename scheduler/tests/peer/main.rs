@@ -280,6 +280,7 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
         leads: false,
         ticket: 0,
         checkpoints: Box::default(),
+        acting: None,
     };
     Message::Request { request, node: Node::Leaf, climbing: false }
 }
