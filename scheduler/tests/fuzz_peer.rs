@@ -286,6 +286,7 @@ impl Source<'_> {
                     link_kb_s: self.number() as u32,
                     leads: self.flag(),
                     ticket: 0,
+                    acting: None,
                     checkpoints: self
                         .checkpoints()
                         .into_iter()
@@ -462,6 +463,8 @@ impl Host {
                 Effect::MeasureTask { bag } => self.measures.push_back(bag),
                 Effect::Authorise { bag } => self.authorising.push_back(bag.id),
                 Effect::KeepCheckpoints { stop, bag, .. } => self.packing.push_back((stop, bag)),
+                // It neither appoints nor keeps.
+                Effect::SignAppointment { .. } | Effect::KeepFiles { .. } | Effect::ForgetFiles { .. } => {}
                 Effect::Notify(_) | Effect::SuspendTasks | Effect::ResumeTasks => {}
             }
         }
@@ -772,6 +775,7 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
         let bag =
             BagHeader { id: BagId(id), submitter, tasks, task_mops, application_size_mops: 1000.0, declared: true };
         let request = Request {
+            acting: None,
             bag,
             number: 1,
             attempt: 0,

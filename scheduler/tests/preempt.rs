@@ -153,6 +153,9 @@ impl Machine {
             Effect::MeasureTask { .. }
             | Effect::FetchOutput { .. }
             | Effect::KeepCheckpoints { .. }
+            | Effect::SignAppointment { .. }
+            | Effect::KeepFiles { .. }
+            | Effect::ForgetFiles { .. }
             | Effect::Notify(_) => {}
         }
     }

@@ -509,6 +509,7 @@ fn declines_of_scattered_tasks_fit_in_valid_messages() {
     let (number, attempt, climbed, machines, leads) = (1, 0, 0, 0, true);
     let ranges = IntervalSet::from(0..2000);
     let request = Request {
+        acting: None,
         bag,
         number,
         attempt,

@@ -14,6 +14,7 @@ fn understated(declared: bool) -> (Executor, Io) {
         let (number, attempt, climbed, machines, leads) = (1, 0, 0, 0, true);
         let checkpoints = Box::default();
         let request = Request {
+            acting: None,
             bag,
             number,
             attempt,
