@@ -1,6 +1,6 @@
 //! Bags with several keepers: submitters and stewards that crash and return, partitions, and stewards that lie.
 
-use idlewood_scheduler::{Acting, Appointment, STEWARDS_MAX};
+use idlewood_scheduler::{Acting, Appointment, Delta, STEWARDS_MAX};
 
 use super::*;
 
@@ -263,4 +263,74 @@ fn a_machine_refuses_to_keep_more_than_its_owner_gives_room_for() {
     assert!(!matches!(host.sent.last(), Some((_, Message::KeepAnswer { .. }))), "only a submitter asks");
     host.receive(1, Message::KeepOffer { bag: bag(1) });
     assert!(matches!(host.sent.last(), Some((_, Message::KeepAnswer { accepts: true, .. }))));
+}
+
+/// Machines crash and return, and links break and heal, in any order: in the end every task has ended for its submitter, and one keeper
+/// acts.
+#[test]
+fn whatever_dies_and_returns_all_tasks_end() {
+    for seed in 1..=12_u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut draw = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        let mut grid = Grid::new();
+        grid.pass(20 + draw(60));
+        for _ in 0..10 {
+            let number = 2 + draw(5) as u8;
+            match draw(4) {
+                0 | 1 if grid.hosts.contains_key(&number) && grid.hosts.len() > 2 => grid.crash(number),
+                0..=2 if grid.down.contains_key(&number) => grid.start(number),
+                2 => grid.cut.clear(),
+                _ => {
+                    grid.cut =
+                        (2..7).filter(|other| draw(2) == 0 && *other != number).map(|other| (number, other)).collect()
+                }
+            }
+            grid.pass(5 + draw(80));
+        }
+        grid.cut.clear();
+        for number in grid.down.keys().copied().collect::<Vec<_>>() {
+            grid.start(number);
+        }
+        grid.pass(Config::default().lease.as_secs());
+        assert!(grid.acting().is_empty(), "seed {seed}: {:?} act, and the submitter", grid.acting());
+        grid.pass(1500);
+        assert_eq!(grid.done(), TASKS, "seed {seed}");
+    }
+}
+
+/// A steward says that all tasks have ended, and has no result: they run again.
+#[test]
+fn a_steward_that_claims_that_all_has_ended_is_not_believed() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    let liar = stewards[0];
+    let records = grid.hosts[&liar].store.clone();
+    let Some(Record::Kept { acting, .. }) = records.get(&RecordKey::Kept(BAG)) else { panic!("no copy: {records:?}") };
+    let acting = Acting { acting: 1, rank: 1, ..acting.clone() };
+    grid.crash(liar);
+    let before = grid.done();
+    assert!(before < TASKS);
+    let delta = Delta {
+        bag: BAG,
+        term: acting.term(),
+        number: 1,
+        acting: Some(Box::new(acting)),
+        key: None,
+        records: records.get(&RecordKey::Bag(BAG)).cloned().into_iter().collect(),
+        gone: Vec::new(),
+        done: IntervalSet::from(0..TASKS),
+        failed: IntervalSet::new(),
+        is_whole: true,
+        is_over: false,
+    };
+    grid.hosts.get_mut(&SUBMITTER).expect("it is up").receive(liar, Message::Deltas { deltas: vec![delta] });
+    grid.pass(20);
+    assert!(grid.done() < TASKS, "nothing has ended without its result");
+    grid.pass(900);
+    assert_eq!(grid.done(), TASKS);
 }
