@@ -231,6 +231,10 @@ impl Stewards {
                     acks.push((bag, own.told_by_steward(from.peer, &delta, ledger, io.now), own.acts_in()));
                     self.due = io.now.min(self.due);
                 }
+            } else if ledgers.get(&bag).is_some_and(|ledger| !ledger.is_kept() && ledger.is_closed()) {
+                // It was closed while its steward was away.
+                let over = Delta { is_over: true, ..Delta::alive(bag, delta.term) };
+                io.send(from.clone(), Message::Deltas { deltas: vec![over] });
             } else if let Some(ack) = self.delta(from.peer, &delta, ledgers, &mut changes, io) {
                 acks.push(ack);
             }
@@ -271,6 +275,12 @@ impl Stewards {
             self.copies.insert(bag, Copy::new((**acting).clone(), key, io.now));
         }
         let copy = self.copies.get_mut(&bag)?;
+        if delta.is_over && copy.is_submitter(from) {
+            // Whoever acts: nobody but the submitter closes a bag.
+            let term = delta.term.max(copy.term());
+            self.forget(bag, ledgers, io);
+            return Some((bag, 0, term));
+        }
         let known = copy.acting.standing();
         let news =
             delta.acting.as_ref().filter(|acting| acting.standing() > known || acting.standing().term == delta.term);
@@ -311,11 +321,6 @@ impl Stewards {
         copy.hear(None, io.now);
         if copy.is_submitter(from) {
             copy.submitter_heard = Some(io.now);
-        }
-        if delta.is_over && copy.is_submitter(from) {
-            let term = delta.term;
-            self.forget(bag, ledgers, io);
-            return Some((bag, 0, term));
         }
         let before = copy.told.number;
         changes.append(&mut copy.told.take(delta));

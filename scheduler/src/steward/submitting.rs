@@ -85,6 +85,12 @@ impl Own {
         if ledger.is_closed() {
             (self.returning, self.coming) = (None, None);
             io.taps.remove(&bag);
+            if self.over_since.is_none() {
+                // After a restart the last appointment says whom to tell.
+                for to in self.stewards() {
+                    self.feeds.entry(to.peer).or_insert_with(|| Feed::new(to, Changes::default(), true, io.now));
+                }
+            }
             let since = *self.over_since.get_or_insert(io.now);
             let is_left = !self.feeds.is_empty() && io.now.since(since) < TELL_OVER_FOR;
             if !is_left {
