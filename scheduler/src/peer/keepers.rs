@@ -28,7 +28,7 @@ impl Peer {
             Message::Kept { .. } if self.disk_is_full => {}
             Message::Kept { acting, tasks, results } => {
                 let (ledgers, io) = (&mut self.ledgers, &mut self.io);
-                self.stewards.handed(contact, &acting, &tasks, results, ledgers, io, &self.config);
+                self.stewards.handed(contact, &acting, (&tasks, results), ledgers, io, &self.config);
             }
             Message::KeptAck { bag, indices } => self.stewards.taken(from, bag, &indices, &mut self.io),
             _ => debug_assert!(false, "{message:?} is no message between keepers"),

@@ -407,8 +407,7 @@ impl Stewards {
         &mut self,
         from: Contact,
         acting: &Acting,
-        tasks: &IntervalSet,
-        results: Vec<(PeerId, TaskResult)>,
+        (tasks, results): (&IntervalSet, Vec<(PeerId, TaskResult)>),
         ledgers: &mut Ledgers,
         io: &mut Io,
         config: &Config,
@@ -426,9 +425,8 @@ impl Stewards {
         // Where its outputs can be fetched.
         let known = appointment.keepers.get(usize::from(rank)).cloned();
         let steward = if from.address.is_empty() { known.unwrap_or(from) } else { from };
-        match self.own.get_mut(&bag).and_then(|own| own.returning.as_mut()) {
-            Some(returning) => returning.kept(&steward, tasks),
-            None => {}
+        if let Some(returning) = self.own.get_mut(&bag).and_then(|own| own.returning.as_mut()) {
+            returning.kept(&steward, tasks);
         }
         ledger.kept(&steward, tasks, results, io, config);
     }
