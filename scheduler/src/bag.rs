@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::link::{LINK_KB_S, Writers};
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
+use crate::steward::Acting;
 
 /// Most tasks a bag may have.
 pub const BAG_TASKS_MAX: u64 = 1 << 40;
@@ -462,9 +463,17 @@ pub struct Request {
     /// Whether these are copies of tasks that have begun elsewhere, and within how many seconds one has to end to be of use; 0: whenever.
     #[serde(rename = "w", default, skip_serializing_if = "Option::is_none")]
     pub copy: Option<u32>,
+    /// By what right a steward issues these tasks, to which their executors answer; left out where the submitter does.
+    #[serde(rename = "v", default, skip_serializing_if = "Option::is_none")]
+    pub acting: Option<Box<Acting>>,
 }
 
 impl Request {
+    /// The keeper that issued it, to which executors answer.
+    pub(crate) fn keeper(&self) -> &Contact {
+        self.acting.as_ref().and_then(|acting| acting.keeper()).unwrap_or(&self.bag.submitter)
+    }
+
     /// The machines that may get a part of it, as those that write to its submitter.
     pub(crate) fn writers(&self) -> Writers {
         Writers { machines: self.machines, link_kb_s: self.link_kb_s }
@@ -494,6 +503,7 @@ impl Request {
             && self.checkpoints.len() <= CHECKPOINTS_MAX
             && self.checkpoints.iter().all(|(index, _)| self.ranges.contains(*index))
             && u64::from(self.machines) <= self.bag.tasks
+            && self.acting.as_ref().is_none_or(|acting| acting.is_valid() && acting.appointment.bag == self.bag.id)
     }
 }
 

@@ -24,6 +24,7 @@ mod former;
 #[cfg(debug_assertions)]
 mod invariants;
 mod issues;
+mod keeping;
 mod outputs;
 mod placed;
 mod placements;
@@ -53,6 +54,7 @@ use self::failures::Tries;
 use self::former::Former;
 pub(crate) use self::issues::Hop;
 use self::issues::Issues;
+use self::keeping::Keeping;
 use self::outputs::Outputs;
 use self::placed::Placed;
 pub(crate) use self::placements::{Holding, refuse};
@@ -98,6 +100,7 @@ pub(crate) struct Ledger {
     copies: Copies,
     /// The work of a task, as executors report it.
     work: Work,
+    keeping: Keeping,
     counts: Counts,
     /// No lease, pause or request ends before this moment, at which the ledger looks for the first that does. A renewal does
     /// not move it: that would need the leases in order.
@@ -200,6 +203,7 @@ impl Ledger {
             checkpoints: Checkpoints::default(),
             copies: Copies::default(),
             work: Work::new(bag.task_mops),
+            keeping: Keeping::default(),
             counts: Counts::default(),
             next_end: None,
             bag,
@@ -335,8 +339,10 @@ impl Ledger {
     }
 
     /// Closes the bag if all its tasks have ended; also after a crash between the last result and the closing.
+    ///
+    /// A steward closes nothing.
     pub(crate) fn close_if_over(&mut self, io: &mut Io) {
-        if self.ended.len() == self.bag.tasks {
+        if self.ended.len() == self.bag.tasks && !self.is_kept() {
             self.close(Closing::Completed, io);
         }
     }
@@ -430,6 +436,7 @@ impl Ledger {
             copy: None,
             ticket: 0,
             checkpoints,
+            acting: io.acts_for_another(self.bag.id),
         }
     }
 

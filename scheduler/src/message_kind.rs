@@ -5,7 +5,7 @@ use idlewood_overlay::Body;
 use crate::message::Message;
 
 /// Short names of the kinds of messages.
-pub const MESSAGE_KINDS: [&str; 25] = [
+pub const MESSAGE_KINDS: [&str; 33] = [
     "overlay ping",
     "overlay ack",
     "overlay find",
@@ -31,6 +31,14 @@ pub const MESSAGE_KINDS: [&str; 25] = [
     "decline",
     "ticket",
     "share",
+    "keep_offer",
+    "keep_answer",
+    "acts",
+    "deltas",
+    "deltas_ack",
+    "what_is_kept",
+    "kept",
+    "kept_ack",
 ];
 
 impl Message {
@@ -64,6 +72,14 @@ impl Message {
             Message::Decline { .. } => 22,
             Message::Ticket { .. } => 23,
             Message::Share { .. } => 24,
+            Message::KeepOffer { .. } => 25,
+            Message::KeepAnswer { .. } => 26,
+            Message::Acts { .. } => 27,
+            Message::Deltas { .. } => 28,
+            Message::DeltasAck { .. } => 29,
+            Message::WhatIsKept { .. } => 30,
+            Message::Kept { .. } => 31,
+            Message::KeptAck { .. } => 32,
         }
     }
 }

@@ -153,6 +153,9 @@ impl Machine {
             Effect::MeasureTask { .. }
             | Effect::FetchOutput { .. }
             | Effect::KeepCheckpoints { .. }
+            | Effect::SignAppointment { .. }
+            | Effect::KeepFiles { .. }
+            | Effect::ForgetFiles { .. }
             | Effect::Notify(_) => {}
         }
     }
@@ -199,6 +202,7 @@ impl Machine {
             copy: None,
             ticket: 0,
             checkpoints: Box::default(),
+            acting: None,
         };
         let message = Message::Request { request, node: Node::Leaf, climbing: false };
         self.give(Event::Received { from: PeerId([1; 32]), message });

@@ -26,6 +26,15 @@ use crate::store::Store;
 use crate::workers::{Going, Job, Workers};
 use crate::workload::{bandwidths_bytes_s, slots, speed_mops, true_speed_mops};
 
+/// What stands for a machine's signature under these bytes.
+pub(crate) fn signature(peer: PeerId, bytes: &[u8]) -> Vec<u8> {
+    let mut hasher = blake3::Hasher::new_keyed(&peer.0);
+    hasher.update(bytes);
+    let mut signature = vec![0; 64];
+    hasher.finalize_xof().fill(&mut signature);
+    signature
+}
+
 /// Wall-clock time at the start of the simulation: 2026-01-01 UTC. No result depends on it.
 pub(crate) const EPOCH: WallTime = WallTime(1_767_225_600_000_000);
 /// Most events of one machine at one instant; more are a live-lock. The writes of a flush become durable at one

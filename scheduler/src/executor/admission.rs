@@ -16,6 +16,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use idlewood_overlay::Contact;
+
 use super::Executor;
 use crate::bag::{BagId, CLOCKS_APART_MAX, DeclineReason, REQUEST_INTERVALS_MAX, Request};
 use crate::config::Config;
@@ -72,6 +74,11 @@ impl Unauthorised {
         }
         waiting.push(request);
         waiting.len() == 1
+    }
+
+    /// Who issued the first request for this bag that waits.
+    pub(super) fn keeper(&self, bag: BagId) -> Option<&Contact> {
+        self.by_bag.get(&bag)?.first().map(Request::keeper)
     }
 
     /// The driver has answered about this bag: removes and returns its requests.
@@ -165,7 +172,7 @@ impl Executor {
             let part: IntervalSet = ranges.ranges().take(REQUEST_INTERVALS_MAX).collect();
             ranges.subtract(&part);
             let message = Message::Decline { bag: request.bag.id, ranges: part, reason };
-            io.send(request.bag.submitter.clone(), message);
+            io.send(request.keeper().clone(), message);
         }
     }
 

@@ -177,7 +177,7 @@ impl Executor {
             held.offered = given.clone();
             held.offered_until = io.now + config.placement_timeout;
             let offer = Message::Offer { bag, executor: (&io.me).into(), ranges: given, to: to.clone() };
-            io.send(held.bag.submitter.clone(), offer);
+            io.send(held.keepers.contact().clone(), offer);
             self.changed = true;
         }
     }

@@ -53,6 +53,7 @@ fn executor(config: &Config) -> (Executor, Io) {
                 copy: None,
                 ticket: 0,
                 checkpoints: Box::default(),
+                acting: None,
             },
             None,
             &mut io,
@@ -126,6 +127,7 @@ fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_m
         copy: None,
         ticket: 0,
         checkpoints: Box::default(),
+        acting: None,
     };
     executor.queue(request, None, io, &Config::default());
 }
@@ -247,6 +249,7 @@ impl Machine {
             copy: None,
             ticket: 0,
             checkpoints: Box::default(),
+            acting: None,
         };
         self.executor.queue(request, None, &mut self.io, &self.config);
         self.executor.dispatch(&mut self.io);
@@ -357,6 +360,7 @@ fn laden(config: &Config) -> (Executor, Io) {
                 copy: None,
                 ticket: 0,
                 checkpoints: Box::default(),
+                acting: None,
             },
             None,
             &mut io,
@@ -463,6 +467,7 @@ fn each_task_keeps_the_attempt_it_came_with() {
                 copy: None,
                 ticket: 0,
                 checkpoints: Box::default(),
+                acting: None,
             },
             None,
             io,
@@ -511,6 +516,7 @@ fn declines_of_scattered_tasks_fit_in_valid_messages() {
     let ranges = IntervalSet::from(0..2000);
     let request = Request {
         copy: None,
+        acting: None,
         bag,
         number,
         attempt,

@@ -63,7 +63,7 @@ impl Ledger {
 
     /// The key with which the bag's executors read its blobs.
     pub(crate) fn key(&self, io: &Io) -> BagKey {
-        BagKey::of(&io.bag_secret, self.bag.id)
+        self.keeping.key.unwrap_or_else(|| BagKey::of(&io.bag_secret, self.bag.id))
     }
 
     /// After a restart: sends each executor a `Lease` with this machine's address.

@@ -274,6 +274,7 @@ impl Source<'_> {
                     link_kb_s: self.number() as u32,
                     leads: self.flag(),
                     copy: None,
+                    acting: None,
                     ticket: 0,
                     checkpoints: self
                         .checkpoints()

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use idlewood_overlay::{Node, PeerId};
-use idlewood_scheduler::{Event, Message};
+use idlewood_scheduler::{Appointment, Event, Message};
 
 use super::shard::{Content, Letter, Parcel, Shard};
 use super::surroundings::Surroundings;
 use super::trace::{Trace, tag};
 use crate::event_queue::HostIndex;
-use crate::host::{host_index, nonce};
+use crate::host::{host_index, nonce, signature};
 use crate::network::Arrivals;
 use crate::overlay::Wire;
 use crate::scenario::BadRouting;
@@ -89,6 +89,14 @@ impl Shard {
         };
         let passes =
             matches!(message, Message::Request { node: Node::Router, .. } | Message::Ask { node: Node::Router, .. });
+        let is_signed = |appointment: &Appointment| {
+            let submitter = appointment.submitter();
+            submitter.is_some_and(|one| appointment.signature == signature(one.peer, &appointment.statement()))
+        };
+        if !message.appointments().all(is_signed) {
+            // As the agent's driver does.
+            return;
+        }
         match self.host_mut(host).bad_routing.filter(|_| passes && !is_held_back) {
             Some(how) => {
                 let content = Content::Value(message);
