@@ -323,7 +323,7 @@ impl Grid {
                 }
             }
         }
-        if number % 3 != 0 {
+        if !number.is_multiple_of(3) {
             self.hosts[self.at].write();
         }
         self.deliver();
