@@ -168,6 +168,11 @@ pub(crate) fn exp(value: f64) -> f64 {
     series * f64::from_bits(((exponent as i64 + 1023) as u64) << 52)
 }
 
+/// One of these values, each as likely.
+pub(crate) fn pick<T: Copy>(rng: &mut impl Rng, options: &[T]) -> T {
+    options[rng.random_range(0..options.len())]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -27,7 +27,7 @@ use crate::event_queue::HostIndex;
 use crate::invariant::{Invariant, Safety, Violation, i6_tree};
 use crate::network::Quality;
 use crate::overlay::{Memory, Settings, World};
-use crate::random::{exponential, happens, log_uniform, stream};
+use crate::random::{exponential, happens, log_uniform, pick, stream};
 
 pub use self::catalogue::{CATALOGUE, Fault};
 pub use self::summary::{Failure, Kind, Summary, run};
@@ -71,10 +71,6 @@ pub struct Outcome {
     pub events: u64,
     /// Faults that occurred.
     pub faults: u32,
-}
-
-fn pick<T: Copy>(rng: &mut impl Rng, options: &[T]) -> T {
-    options[rng.random_range(0..options.len())]
 }
 
 /// Settings at the edges of what is allowed, half of the time; else the default.

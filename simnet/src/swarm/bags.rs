@@ -18,13 +18,13 @@ use idlewood_overlay::Time;
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt};
 
-use super::{Outcome, catalogue, draw_config, latency_us_max, pick};
+use super::{Outcome, catalogue, draw_config, latency_us_max};
 use crate::condition::Pause;
 use crate::event_queue::HostIndex;
 use crate::invariant::i7_once::Once;
 use crate::invariant::i8_summary::{self, Summaries};
 use crate::invariant::{Invariant, UNDERSTOOD, Violation, i6_tree};
-use crate::random::{exponential, happens, log_uniform, stream};
+use crate::random::{exponential, happens, log_uniform, pick, stream};
 use crate::{BadRouting, Scenario, Simulation};
 
 /// Fewest and most machines of a case.

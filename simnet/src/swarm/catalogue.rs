@@ -2,10 +2,9 @@
 
 use rand::{Rng, RngExt};
 
-use super::pick;
 use crate::event_queue::HostIndex;
 use crate::network::{Network, Quality};
-use crate::random::happens;
+use crate::random::{happens, pick};
 
 /// The catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
