@@ -486,9 +486,7 @@ fn answer(source: &mut Source<'_>, from: PeerId, message: &Message) -> Message {
             ranges: source.ranges(),
             finished: IntervalSet::new(),
         },
-        Message::Offer { .. } | Message::Share { .. } | Message::Ticket { .. } | Message::Decline { .. } => {
-            source.message()
-        }
+        _ => source.message(),
     }
 }
 
