@@ -326,11 +326,11 @@ fn records_keep_their_bytes() {
 #[test]
 fn older_records_are_read_and_newer_ones_refused_by_their_version() {
     let mut bytes = records()[2].encode();
-    for version in [1, 2, 3, 4, 5, 6] {
+    for version in [1, 2, 3, 4, 5, 6, 7] {
         bytes[0] = version;
         assert_eq!(Record::decode(&bytes).unwrap(), records()[2]);
     }
-    for version in [0, 7, 255] {
+    for version in [0, 8, 255] {
         bytes[0] = version;
         assert!(matches!(Record::decode(&bytes), Err(RecordError::Version(found)) if found == version));
     }
