@@ -67,7 +67,7 @@ mod tests {
             contact(6, 0, "/ip4/10.0.0.6/tcp/2"),
             contact(7, 60, "/ip4/10.0.0.7/tcp/2"),
         ];
-        let chosen = |count| choose(known.clone(), &[me.clone()], |peer| peer.0[0] == 7, count);
+        let chosen = |count| choose(known.clone(), std::slice::from_ref(&me), |peer| peer.0[0] == 7, count);
         let numbers: Vec<u8> = chosen(4).iter().map(|contact| contact.peer.0[0]).collect();
         assert_eq!(
             numbers,

@@ -69,7 +69,7 @@ impl Grid {
                     std::mem::take(&mut host.sent).into_iter().map(|(to, message)| (from, number(to.peer), message)),
                 );
             }
-            self.now = self.now + Duration::from_millis(100);
+            self.now += Duration::from_millis(100);
             for (from, to, message) in sent {
                 let is_cut = self.cut.contains(&(from, to)) || self.cut.contains(&(to, from));
                 let message = Message::decode(&message.encode()).expect("valid");
@@ -250,7 +250,7 @@ fn an_executor_obeys_nobody_without_an_appointment_by_the_submitter() {
     assert_eq!(host.last_receiver().peer, super::SUBMITTER);
     host.receive(1, lease(0, all));
     assert!(host.peer.unfinished().get(&BAG).is_none_or(IntervalSet::is_empty));
-    assert!(!Message::decode(&acts(9, &[1, 3, 4, 5, 6, 7], 1, 1).encode()).is_ok(), "more than {STEWARDS_MAX}");
+    assert!(Message::decode(&acts(9, &[1, 3, 4, 5, 6, 7], 1, 1).encode()).is_err(), "more than {STEWARDS_MAX}");
 }
 
 #[test]

@@ -33,7 +33,9 @@ fn dropped(io: &mut Io) -> Vec<(u8, IntervalSet)> {
         .iter()
         .filter_map(|effect| if let Effect::Persist { ticket, .. } = effect { Some(*ticket) } else { None })
         .collect();
-    tickets.into_iter().for_each(|ticket| drop(io.persisted(ticket)));
+    for ticket in tickets {
+        let _ = io.persisted(ticket);
+    }
     let dropped = io.effects.drain(..).filter_map(|effect| match effect {
         Effect::Send { to, message: Message::Lease { drop, .. } } if !drop.is_empty() => Some((to.peer.0[0], drop)),
         _ => None,

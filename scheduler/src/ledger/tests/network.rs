@@ -25,7 +25,7 @@ enum Happening {
     Arrives {
         from: usize,
         to: usize,
-        message: Message,
+        message: Box<Message>,
     },
     Durable {
         machine: usize,
@@ -121,13 +121,14 @@ impl World {
 
     fn post(&mut self, from: usize, to: usize, message: Message) {
         if !self.is_hostile() {
-            return self.plan(Duration::from_millis(50), Happening::Arrives { from, to, message });
+            let arrives = Happening::Arrives { from, to, message: Box::new(message) };
+            return self.plan(Duration::from_millis(50), arrives);
         }
         let copies = [0, 1, 1, 1, 1, 1, 1, 1, 2, 2][self.rng.random_range(0..10)];
         for _ in 0..copies {
             let most = if self.rng.random_ratio(1, 3) { 20_000 } else { 300 };
             let late = self.millis(most);
-            self.plan(late, Happening::Arrives { from, to, message: message.clone() });
+            self.plan(late, Happening::Arrives { from, to, message: Box::new(message.clone()) });
         }
     }
 
@@ -340,7 +341,7 @@ impl World {
 
     fn happens(&mut self, happening: Happening) {
         match happening {
-            Happening::Arrives { from, to, message } => self.arrives(from, to, message),
+            Happening::Arrives { from, to, message } => self.arrives(from, to, *message),
             Happening::Durable { machine, ticket } => {
                 if machine == 0 {
                     let ends = self.ending.remove(&ticket).into_iter().flatten();
