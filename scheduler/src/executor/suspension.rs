@@ -44,17 +44,7 @@ impl Suspension {
         let (is_suspended, is_frozen, vacates_soon) = (false, false, false);
         let (visited_since, visits) = (None, VecDeque::new());
         let (stop, vacate_at, return_at) = (0, None, None);
-        Self {
-            is_suspended,
-            is_frozen,
-            stop,
-            vacate_at,
-            vacate_after,
-            vacates_soon,
-            visited_since,
-            return_at,
-            visits,
-        }
+        Self { is_suspended, is_frozen, stop, vacate_at, vacate_after, vacates_soon, visited_since, return_at, visits }
     }
 
     pub(super) fn is_suspended(&self) -> bool {

@@ -80,7 +80,11 @@ fn a_task_behind_an_owner_who_stays_is_shared_out_until_they_leave() {
         let end = io.now + seconds(shared_s + 45);
         let shared = pass(&mut executor, &mut io, &config, end);
         let again_s = shared_s as i64 + 30;
-        assert_eq!(shared, [(shared_s as i64, vec![(0, 0)]), (again_s, vec![(0, 0)])], "said again, since it may be lost");
+        assert_eq!(
+            shared,
+            [(shared_s as i64, vec![(0, 0)]), (again_s, vec![(0, 0)])],
+            "said again, since it may be lost"
+        );
         executor.resume(&mut io);
         let now = io.now;
         assert_eq!(pass(&mut executor, &mut io, &config, now + seconds(1)), [(again_s + 15, vec![])]);
