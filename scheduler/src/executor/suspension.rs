@@ -153,9 +153,10 @@ impl Suspension {
         (self.vacate_at, self.vacates_soon) = (Some(now), true);
     }
 
-    /// Starts a vacate time for tasks that wait, if none is running.
+    /// Starts a vacate time for tasks that wait, if none is running: never one of no time, since tasks come back at once where no
+    /// other machine takes any.
     pub(super) fn vacate_in_time(&mut self, now: Time) {
-        let after = if self.vacates_soon { self.vacate_after.min(VACATE_AGAIN) } else { self.vacate_after };
+        let after = if self.vacates_soon { VACATE_AGAIN } else { self.vacate_after.max(VACATE_AGAIN) };
         self.vacate_at.get_or_insert(now + after);
     }
 

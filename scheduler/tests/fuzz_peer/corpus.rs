@@ -14,16 +14,7 @@ pub(super) fn directory() -> PathBuf {
 
 /// All files, with their names.
 pub(super) fn read() -> Vec<(String, Vec<u8>)> {
-    files(directory())
-}
-
-/// Cases that fail still.
-pub(super) fn open() -> Vec<(String, Vec<u8>)> {
-    files(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus_peer_open"))
-}
-
-fn files(directory: PathBuf) -> Vec<(String, Vec<u8>)> {
-    let mut files: Vec<_> = std::fs::read_dir(directory)
+    let mut files: Vec<_> = std::fs::read_dir(directory())
         .expect("the corpus is committed")
         .map(|file| file.expect("a readable directory").path())
         .map(|path| (path.file_name().unwrap().to_string_lossy().into_owned(), std::fs::read(&path).unwrap()))

@@ -138,16 +138,6 @@ fn the_corpus_is_harmless() {
     }
 }
 
-/// A machine places tasks of its own bag with itself, journals that, and does so again, without end in one moment. Whoever mends
-/// it moves the case to `corpus_peer`.
-#[test]
-#[ignore = "found by the fuzzer, and not mended yet"]
-fn cases_that_fail_still() {
-    for (name, bytes) in corpus::open() {
-        assert!(catch_unwind(|| play(&bytes)).is_ok(), "{name}");
-    }
-}
-
 #[test]
 fn seconds_of_hostile_peers() {
     let done = run(Duration::from_secs(4), 1);
