@@ -8,12 +8,12 @@
 //! true one and no request was sent down (those are subtracted until the next report). Then the sum of its two
 //! children's payloads must have exactly the leaves and the speed of the leaves below it, by the oracle, and for every
 //! sample request no more tasks than these can take, and no less than four fifths: the most that rounding down at every
-//! level may cost.
+//! level may cost. What is below a router that the one above it leaves out, since requests get lost there, is not offered.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_overlay::{Node, Overlay, PositionKey, Time};
+use idlewood_overlay::{Node, Overlay, PeerId, PositionKey, Time};
 use idlewood_scheduler::summary::{STRETCHES, Summary};
 
 use super::i6_tree;
@@ -47,7 +47,9 @@ pub struct Summaries {
     published: BTreeMap<HostIndex, (Vec<u8>, Time)>,
     /// Machines that were up, and their lives.
     lives: Vec<(HostIndex, u64)>,
-    /// When the tree was last wrong, a machine came or went, or a request was last sent down.
+    /// The routers that each machine leaves out.
+    left_out: BTreeMap<HostIndex, Vec<PeerId>>,
+    /// When the tree was last wrong, a machine came or went, left a router out or took it back, or a request was last sent down.
     disturbed: Time,
     /// Routers compared so far.
     pub compared: u64,
@@ -55,7 +57,13 @@ pub struct Summaries {
 
 impl Default for Summaries {
     fn default() -> Self {
-        Self { published: BTreeMap::new(), lives: Vec::new(), disturbed: Time::ZERO, compared: 0 }
+        Self {
+            published: BTreeMap::new(),
+            lives: Vec::new(),
+            left_out: BTreeMap::new(),
+            disturbed: Time::ZERO,
+            compared: 0,
+        }
     }
 }
 
@@ -92,10 +100,13 @@ impl Summaries {
         }
         // A machine that comes back between two checks may be in the tree before its summary is.
         let lives: Vec<_> = members.iter().map(|(host, _, overlay)| (*host, overlay.me().incarnation)).collect();
-        if i6_tree::check(&members, hosts).is_err() || lives != self.lives {
-            (self.disturbed, self.lives) = (now, lives);
+        let left_out: BTreeMap<_, _> =
+            members.iter().filter_map(|(host, ..)| Some((*host, simulation.peer(*host)?.left_out()))).collect();
+        if i6_tree::check(&members, hosts).is_err() || lives != self.lives || left_out != self.left_out {
+            (self.disturbed, self.lives, self.left_out) = (now, lives, left_out);
             return Ok(());
         }
+        let peers: BTreeMap<_, _> = members.iter().map(|(host, _, overlay)| (*host, overlay.me().peer)).collect();
         let tree = Tree::of(members.iter().map(|(host, key, _)| (*key, *host)), hosts);
         let still_since = now - staleness(simulation, tree.height);
         if members.len() < 2 || self.disturbed > still_since {
@@ -103,11 +114,15 @@ impl Summaries {
         }
         for (host, _, overlay) in &members {
             let mut leaves = Vec::new();
-            leaves_below(&tree, *host, &mut leaves);
+            // What this router leaves out itself it takes off when it reports.
+            let offers = |router, child| router == *host || !self.left_out[&router].contains(&peers[&child]);
+            let left_out = leaves_below(&tree, *host, &offers, &mut leaves);
             if leaves.is_empty() || leaves.iter().any(|leaf| self.published[leaf].1 > still_since) {
                 continue;
             }
             let below = leaves.iter().map(|leaf| read(&self.published[leaf].0));
+            // A router that is left out counts as one machine that takes no work.
+            let below = below.chain(std::iter::repeat_with(Summary::unavailable).take(left_out));
             let held = overlay.children().into_iter().flatten().map(|child| read(child.payload));
             compare(&sum(held), &sum(below)).map_err(|what| Violation {
                 invariant: RULE,
@@ -133,15 +148,24 @@ fn sum(summaries: impl Iterator<Item = Summary>) -> Summary {
     })
 }
 
-/// Machines whose leaf is below the router on `host`; none without a router.
-fn leaves_below(tree: &Tree, host: HostIndex, leaves: &mut Vec<HostIndex>) {
-    let Some(router) = tree.truth(host).and_then(|truth| truth.router.as_ref()) else { return };
+/// Machines whose leaf is below the router on `host`; none without a router. `offers` says of a router and of one that is its child
+/// whether the first offers what is below the other. Returns how many do not.
+fn leaves_below(
+    tree: &Tree,
+    host: HostIndex,
+    offers: &impl Fn(HostIndex, HostIndex) -> bool,
+    leaves: &mut Vec<HostIndex>,
+) -> usize {
+    let Some(router) = tree.truth(host).and_then(|truth| truth.router.as_ref()) else { return 0 };
+    let mut left_out = 0;
     for child in router.children {
         match child.node {
             Node::Leaf => leaves.push(child.host),
-            Node::Router => leaves_below(tree, child.host, leaves),
+            Node::Router if offers(host, child.host) => left_out += leaves_below(tree, child.host, offers, leaves),
+            Node::Router => left_out += 1,
         }
     }
+    left_out
 }
 
 /// Whether `held` is `below`, rounded down.
