@@ -10,7 +10,8 @@
 //! and a further one only where all its runs stand still, up to [`RUNS_MAX`]. A lost run leaves the others: the task is issued
 //! again only without any.
 //!
-//! In a bag with a quorum each run is a vote, and machines are chosen for it (`quorum`): none of its tasks is copied here.
+//! In a bag with a quorum each run is a vote, and machines are chosen for it (`quorum`): none of its tasks is copied here. A run that
+//! stands still is no vote to come there, so that another machine is chosen.
 //!
 //! Left out: shares on disk, which executors repeat.
 
@@ -75,7 +76,7 @@ impl Copies {
     }
 
     /// Tasks of which nobody knows when they end on some machines, and on how many.
-    fn stuck(&self) -> Vec<(u64, usize)> {
+    pub(super) fn stuck(&self) -> Vec<(u64, usize)> {
         let stuck: Vec<u64> =
             self.shared.iter().filter(|(_, ends_at)| ends_at.is_none()).map(|((index, _), _)| *index).collect();
         stuck.chunk_by(|one, other| one == other).map(|runs| (runs[0], runs.len())).collect()
@@ -107,9 +108,10 @@ impl Ledger {
     /// A `Share` arrived: these tasks of the executor's may be copied, each predicted to end in so many seconds, 0 being unknown, and no
     /// others of it.
     pub(crate) fn shared_out(&mut self, executor: PeerId, tasks: BTreeMap<u64, u32>, io: &mut Io) {
-        if self.is_closed() || self.votes.is_quorum() {
+        if self.is_closed() {
             return;
         }
+        self.votes.look_for_copies();
         self.copies.shared.retain(|(_, sharer), _| *sharer != executor);
         for (index, rest_s) in tasks {
             if self.placed.holds(executor, index) {
@@ -124,8 +126,26 @@ impl Ledger {
         !self.votes.is_quorum() && self.placed.held_by_more_than(0, ranges).len() == ranges.len()
     }
 
+    /// On how many machines that hold a task, and have not voted on it, it stands still.
+    pub(super) fn standing_still(&self, index: u64) -> usize {
+        let runs = self.copies.shared.range((index, PeerId([0; 32]))..=(index, PeerId([255; 32])));
+        let waits = |&((_, peer), ends_at): &(&(u64, PeerId), &Option<Time>)| {
+            ends_at.is_none() && self.placed.holds(*peer, index) && !self.votes.has_voted(*peer, index)
+        };
+        runs.filter(waits).count()
+    }
+
+    /// Further copies of these tasks are about to go out in a bag with a quorum: notes those that stand still somewhere.
+    pub(super) fn give_still(&mut self, lacking: &IntervalSet) {
+        let still = self.copies.stuck().into_iter().map(|(index, _)| index..index + 1).collect();
+        self.copies.given.extend_with(&lacking.intersection(&still));
+    }
+
     /// The requests for copies that are due, through the tree.
     pub(crate) fn issue_copies(&mut self, io: &mut Io, config: &Config) -> Option<Request> {
+        if self.votes.is_quorum() {
+            return None;
+        }
         if self.copies.shared.is_empty() || self.copies.again_at.is_some() || !self.may_issue() {
             return None;
         }

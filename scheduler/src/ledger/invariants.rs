@@ -48,7 +48,8 @@ impl Ledger {
         debug_assert_eq!(all, IntervalSet::from(0..self.bag.tasks), "{bag:?}: all tasks");
     }
 
-    /// No task has more copies than replicas, unless there are votes on it; and no two requests are for the same task.
+    /// No task has more copies than replicas, unless there are votes on it or it stood still somewhere; and no two requests are for the
+    /// same task.
     fn assert_copies(&self) {
         let (bag, replicas) = (self.bag.id, self.votes.replicas());
         let mut issued = IntervalSet::new();
@@ -63,12 +64,12 @@ impl Ledger {
         for index in self.votes.tasks() {
             too_many.remove_index(index);
         }
-        if !self.votes.is_quorum() {
-            let mut copied = self.placed.all_held_by_more_than(RUNS_MAX);
-            copied.extend_with(&self.placed.held_by_more_than(RUNS_MAX - 1, &issued));
-            debug_assert!(copied.is_empty(), "{bag:?}: {copied:?} has more than {RUNS_MAX} runs");
-            too_many.subtract(self.copies.given());
-        }
+        let most = if self.votes.is_quorum() { replicas + RUNS_MAX } else { RUNS_MAX };
+        let mut copied = self.placed.all_held_by_more_than(most);
+        copied.extend_with(&self.placed.held_by_more_than(most - 1, &issued));
+        let copied = copied.intersection(self.copies.given());
+        debug_assert!(copied.is_empty(), "{bag:?}: {copied:?} has more than {most} runs");
+        too_many.subtract(self.copies.given());
         debug_assert!(too_many.is_empty(), "{bag:?}: more than {replicas} copies of {too_many:?}");
     }
 

@@ -3,7 +3,8 @@
 //! In a bag with a quorum an executor keeps its result, and accounts for it, until as many machines as the quorum have sent
 //! the same; then the output is fetched from one of them. The first copy of a task goes through the tree, further ones
 //! straight to known machines that neither hold the task nor have voted on it, those in the other half of the line first.
-//! Where there is no such machine, `stuck` decides. `votes` counts.
+//! Where there is no such machine, `stuck` decides. `votes` counts. A machine on which the task stands still (`copies`) is not waited
+//! for: one more copy takes its place, up to [`RUNS_MAX`] beyond the replicas.
 //!
 //! Looking for missing copies takes n log n steps for n placed intervals, and happens when a machine takes or loses tasks;
 //! a vote looks at its own task only. A decided task is taken from its voters; only where there are more copies than votes
@@ -22,6 +23,7 @@ use self::votes::Decided;
 pub use self::votes::{REPLICAS_MAX, Replication};
 pub(super) use self::votes::{Vote, Votes};
 use super::Ledger;
+use super::copies::RUNS_MAX;
 use crate::bag::{REQUEST_INTERVALS_MAX, Request, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
@@ -106,11 +108,26 @@ impl Ledger {
         lacking.subtract(&self.votes.exempt);
         let voted = self.votes.by_task.keys();
         lacking.subtract(&voted.map(|&index| index..index + 1).collect());
+        let still =
+            self.copies.stuck().into_iter().map(|(index, _)| index).filter(|&index| self.waits_for_nobody(index));
+        lacking.extend_with(&still.map(|index| index..index + 1).collect());
         let undecided = self.votes.by_task.keys().filter(|&&index| self.lacks_copy(index));
         lacking.extend_with(&undecided.map(|&index| index..index + 1).collect());
         self.issues.subtract_from(&mut lacking);
         self.waiting.subtract_pausing_from(&mut lacking);
         lacking
+    }
+
+    /// Whether a task without votes stands still on so many machines that too few others run it.
+    fn waits_for_nobody(&self, index: u64) -> bool {
+        let wanted = if self.votes.exempt.contains(index) { 1 } else { self.votes.replicas() };
+        let (runs, still) = (self.placed.copies_of(index), self.standing_still(index));
+        !self.votes.by_task.contains_key(&index) && still > 0 && runs - still < wanted && self.may_run_once_more(index)
+    }
+
+    /// Whether fewer than [`RUNS_MAX`] machines beyond the replicas hold a task.
+    fn may_run_once_more(&self, index: u64) -> bool {
+        self.placed.copies_of(index) < self.votes.replicas() + RUNS_MAX
     }
 
     /// Whether a task cannot reach a quorum with its votes and those of the machines that have yet to vote.
@@ -121,7 +138,10 @@ impl Ledger {
             return false;
         }
         let most = votes.iter().map(|vote| votes.iter().filter(|other| other.agrees_with(&vote.result)).count()).max();
-        most.unwrap_or(0) + self.yet_to_vote(index, votes) < self.votes.replication().quorum as usize
+        let still = self.standing_still(index);
+        let yet_to_vote = self.yet_to_vote(index, votes).saturating_sub(still);
+        (still == 0 || self.may_run_once_more(index))
+            && most.unwrap_or(0) + yet_to_vote < self.votes.replication().quorum as usize
     }
 
     /// How many machines hold a task, on which these are the votes, and have yet to vote.
@@ -152,6 +172,7 @@ impl Ledger {
         if lacking.is_empty() {
             return Vec::new();
         }
+        self.give_still(&lacking);
         let mut machines: BTreeMap<PeerId, Known> = BTreeMap::new();
         let executors = self.placed.iter().map(|placement| {
             let contact = placement.executor.clone();

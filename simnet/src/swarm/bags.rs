@@ -352,6 +352,8 @@ impl Run<'_> {
         }
         let healed = self.simulation.now();
         self.come_back(healed)?;
+        // The owners of machines that were down stayed.
+        (0..self.case.scenario.nodes).for_each(|host| self.owner(host, false));
         self.tree_is_true(healed)?;
         while self.simulation.record().open_bags() > 0 {
             if self.simulation.now().since(healed) > BAGS_BOUND {

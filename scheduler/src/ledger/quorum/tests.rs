@@ -244,6 +244,61 @@ fn two_equal_votes_decide_and_one_does_not() {
     assert_accounted(&machines.ledger);
 }
 
+/// A machine says that it cannot say when these tasks end.
+fn stand_still(machines: &mut Machines, machine: u8, tasks: &[u64]) {
+    let tasks = tasks.iter().map(|&index| (index, 0)).collect();
+    machines.ledger.shared_out(contact(machine).peer, tasks, &mut machines.io);
+}
+
+#[test]
+fn a_copy_that_stands_still_is_not_waited_for() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 5]);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
+    machines.give(1, &IntervalSet::from(0..TASKS));
+    for (to, ranges) in machines.copies() {
+        machines.give(to, &ranges);
+    }
+    let holds = |machines: &Machines, index| -> Vec<u8> {
+        (1..=5).filter(|machine| machines.ledger.placed.holds(contact(*machine).peer, index)).collect()
+    };
+    let (first, other) = (holds(&machines, 3), holds(&machines, 4));
+    assert_eq!((first.len(), other.len(), machines.copies()), (2, 2, vec![]));
+    // Without a vote: one more. The other task has one vote already.
+    machines.end(other[0], 4);
+    stand_still(&mut machines, first[1], &[3]);
+    let copies = machines.copies();
+    let [(third, ref ranges)] = copies[..] else { panic!("{copies:?}") };
+    assert!(!first.contains(&third) && *ranges == IntervalSet::from(3..4), "{copies:?}");
+    machines.give(third, ranges);
+    stand_still(&mut machines, first[1], &[3]);
+    assert_eq!(machines.copies(), [], "two run");
+    stand_still(&mut machines, other[1], &[4]);
+    let copies = machines.copies();
+    let [(fourth, ref ranges)] = copies[..] else { panic!("{copies:?}") };
+    assert!(!other.contains(&fourth) && *ranges == IntervalSet::from(4..5), "{copies:?}");
+    machines.give(fourth, ranges);
+    machines.end(first[0], 3);
+    machines.end(third, 3);
+    machines.end(fourth, 4);
+    assert!(machines.ledger.ended.contains(3) && machines.ledger.ended.contains(4));
+    machines.ledger.assert_consistent();
+}
+
+#[test]
+fn tasks_that_stand_still_everywhere_have_so_many_copies() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 12]);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
+    machines.give(1, &IntervalSet::from(0..TASKS));
+    for _ in 0..20 {
+        for (to, ranges) in machines.copies() {
+            machines.give(to, &ranges);
+        }
+        (1..=12).for_each(|machine| stand_still(&mut machines, machine, &[7]));
+    }
+    assert_eq!(machines.ledger.placed.copies_of(7), 2 + super::super::copies::RUNS_MAX);
+    assert_eq!(machines.ledger.placed.copies_of(8), 2);
+}
+
 #[test]
 fn the_majority_wins_over_liars() {
     for (replicas, quorum) in [(2, 2), (3, 2), (5, 3)] {

@@ -205,7 +205,7 @@ impl Votes {
     }
 
     /// Whether this machine has voted on a task.
-    pub(super) fn has_voted(&self, executor: PeerId, index: u64) -> bool {
+    pub(crate) fn has_voted(&self, executor: PeerId, index: u64) -> bool {
         self.by_task.get(&index).is_some_and(|votes| votes.iter().any(|vote| vote.executor.peer == executor))
     }
 
