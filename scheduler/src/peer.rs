@@ -644,7 +644,9 @@ impl Peer {
                 self.publish_router_by(now);
             }
         }
-        if self.router.deadline(&self.config).is_some_and(|deadline| deadline <= now) {
+        // A router is taken back as time passes.
+        let is_back = || !self.router.left_out().is_empty() && self.router.left_out() != self.io.left_out();
+        if self.router.deadline(&self.config).is_some_and(|deadline| deadline <= now) || is_back() {
             self.publish_router_by(now);
         }
         if self.router_due.is_none_or(|due| due > now) || self.router_from() > now {

@@ -237,6 +237,11 @@ impl Router {
         }
     }
 
+    /// The routers that are left out.
+    pub(crate) fn left_out(&self) -> &[PeerId] {
+        &self.left_out
+    }
+
     fn leaves_out(&self, peer: PeerId, node: Node) -> bool {
         node == Node::Router && self.left_out.contains(&peer)
     }
