@@ -214,6 +214,12 @@ impl Ledger {
                 shares.entry(peer).or_default().insert(part);
             }
         }
+        // A machine may have had a copy of the task before, and have been told to stop it: this is another attempt.
+        let had =
+            |peer: &PeerId, share| self.former.of(*peer).is_some_and(|former| !former.intersection(share).is_empty());
+        if shares.iter().any(|(peer, share)| had(peer, share)) {
+            self.next_attempt(&IntervalSet::new(), io);
+        }
         let mut requests = Vec::new();
         for (peer, mut share) in shares {
             while !share.is_empty() {

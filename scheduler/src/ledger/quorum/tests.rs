@@ -244,6 +244,31 @@ fn two_equal_votes_decide_and_one_does_not() {
     assert_accounted(&machines.ledger);
 }
 
+#[test]
+fn a_machine_whose_lease_ended_has_the_copy_as_another_attempt() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 2]);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
+    for machine in 1..=2 {
+        machines.give(machine, &IntervalSet::from(0..TASKS));
+        machines.copies();
+    }
+    let held = machines.ledger.attempt;
+    let end = machines.ledger.first_end().unwrap();
+    machines.io.now = end - Duration::from_secs(1);
+    machines.speak(1);
+    machines.io.now = end;
+    machines.ledger.expire(&mut machines.io);
+    assert!(
+        machines.ledger.placed.of(contact(1).peer).is_some() && machines.ledger.placed.of(contact(2).peer).is_none()
+    );
+    // The only other machine gets them again.
+    let known = || vec![Known { contact: contact(2), right: true }];
+    let copies = machines.ledger.copies_due(known, Machines::right, &mut machines.io, &machines.config);
+    assert!(
+        !copies.is_empty() && copies.iter().all(|(to, request)| to.peer == contact(2).peer && request.attempt > held)
+    );
+}
+
 /// A machine says that it cannot say when these tasks end.
 fn stand_still(machines: &mut Machines, machine: u8, tasks: &[u64]) {
     let tasks = tasks.iter().map(|&index| (index, 0)).collect();
