@@ -76,6 +76,14 @@ impl serde_json::ser::Formatter for EscapingFormatter {
     }
 }
 
+/// Prints what the user should know while a command goes on, on standard error.
+///
+/// # Errors
+/// When standard error refuses.
+pub fn notice(sentence: &str) -> io::Result<()> {
+    writeln!(io::stderr(), "{}", printable(sentence))
+}
+
 /// Prints a warning on standard error.
 ///
 /// # Errors
