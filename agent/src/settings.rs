@@ -34,9 +34,9 @@
 //! work_per_submitter = "90d"   # most work of one submitter here, by the time it takes this machine; at the next start
 //!
 //! [network]
-//! listen = []                  # where other agents reach this one, e.g. ["/ip4/0.0.0.0/tcp/4001"], once the machine is in a
-//!                              # grid; none, and without a grid: loopback only; at the next start
-//! bootstrap = []               # agents to join through, too, e.g. ["/ip4/192.0.2.7/tcp/4001"]; at the next start
+//! listen = []                  # where other agents reach this one, e.g. ["0.0.0.0:4001"], once the machine is in a grid; none,
+//!                              # and without a grid: loopback only; at the next start
+//! bootstrap = []               # agents to join through, too, e.g. ["lab-pc:4001"]; at the next start
 //! ```
 //!
 //! Everything has a default, the one shown. The file is checked every two seconds: changes take effect without a

@@ -51,7 +51,7 @@ fn a_mistake_is_reported_with_its_line_and_the_allowed_values() {
         (
             "[network]\nlisten = [\"localhost\"]",
             2,
-            "\"localhost\" is not an address of an agent: write for example \"/ip4/",
+            "\"localhost\" is not an address of an agent: write for example \"0.0.0.0:4001\"",
         ),
         ("[owner]\non_battery = \"yes\"", 2, "expected a boolean"),
         ("[owner]\nforeign_cpu_percent = 250", 2, "250 is not allowed: write a whole number from 1 to 100"),
