@@ -10,13 +10,17 @@ use serde::{Deserialize, Serialize};
 
 use idlewood_trust::address;
 
+use super::values;
+
 /// Listen addresses of this agent, and agents to join through.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Network {
     /// Addresses at which other agents reach this one, once its machine belongs to a grid; none: loopback.
+    #[serde(deserialize_with = "values::list")]
     pub listen: Vec<Address>,
     /// Agents to join through, besides known ones.
+    #[serde(deserialize_with = "values::list")]
     pub bootstrap: Vec<Address>,
 }
 
