@@ -62,8 +62,10 @@ fn request(bag: u64) -> Message {
         machines: 0,
         link_kb_s: idlewood_scheduler::LINK_KB_S,
         leads: false,
+        copy: None,
         ticket: 0,
         checkpoints: Box::default(),
+        acting: None,
     };
     Message::Request { request, node: Node::Leaf, climbing: false }
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::link::{LINK_KB_S, Writers};
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
+use crate::steward::Acting;
 
 /// Most tasks a bag may have.
 pub const BAG_TASKS_MAX: u64 = 1 << 40;
@@ -376,6 +377,10 @@ pub enum DeclineReason {
     #[error("its submitter has as much work here as one may have")]
     #[serde(rename = "q")]
     Quota,
+    /// A copy of a task that this machine has already, or would end no sooner than the machine that has begun it.
+    #[error("a copy of its task would end no sooner here")]
+    #[serde(rename = "c")]
+    Copy,
 }
 
 /// The way a request took down from where it was accepted: one step per split.
@@ -455,9 +460,20 @@ pub struct Request {
     /// Checkpoints of the tasks that have one, by index. A slice, since few of many messages have any.
     #[serde(rename = "k", default, skip_serializing_if = "<[_]>::is_empty")]
     pub checkpoints: Box<[(u64, Checkpoint)]>,
+    /// Whether these are copies of tasks that have begun elsewhere, and within how many seconds one has to end to be of use; 0: whenever.
+    #[serde(rename = "w", default, skip_serializing_if = "Option::is_none")]
+    pub copy: Option<u32>,
+    /// By what right a steward issues these tasks, to which their executors answer; left out where the submitter does.
+    #[serde(rename = "v", default, skip_serializing_if = "Option::is_none")]
+    pub acting: Option<Box<Acting>>,
 }
 
 impl Request {
+    /// The keeper that issued it, to which executors answer.
+    pub(crate) fn keeper(&self) -> &Contact {
+        self.acting.as_ref().and_then(|acting| acting.keeper()).unwrap_or(&self.bag.submitter)
+    }
+
     /// The machines that may get a part of it, as those that write to its submitter.
     pub(crate) fn writers(&self) -> Writers {
         Writers { machines: self.machines, link_kb_s: self.link_kb_s }
@@ -470,6 +486,13 @@ impl Request {
         Self { ranges, checkpoints, leads, ticket: 0, path: self.path.down(side), ..self.clone() }
     }
 
+    /// This request without these tasks; `None` where none is left.
+    pub(crate) fn without(mut self, ranges: &IntervalSet) -> Option<Self> {
+        self.ranges.subtract(ranges);
+        self.checkpoints = self.checkpoints.iter().filter(|(index, _)| self.ranges.contains(*index)).copied().collect();
+        (!self.ranges.is_empty()).then_some(self)
+    }
+
     /// Whether what a remote peer sent can be queued at all.
     pub fn is_valid(&self) -> bool {
         self.bag.is_valid()
@@ -480,6 +503,7 @@ impl Request {
             && self.checkpoints.len() <= CHECKPOINTS_MAX
             && self.checkpoints.iter().all(|(index, _)| self.ranges.contains(*index))
             && u64::from(self.machines) <= self.bag.tasks
+            && self.acting.as_ref().is_none_or(|acting| acting.is_valid() && acting.appointment.bag == self.bag.id)
     }
 }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::queue::{SPEED_MOPS_MAX, SPEED_MOPS_MIN};
 use crate::router::ClimbingRule;
+use crate::steward::STEWARDS_MAX;
 use crate::summary::SummaryForm;
 
 /// Most slots of one peer: each needs a worker. Fewer than the arithmetic takes ([`crate::queue::SLOTS_MAX`]).
@@ -93,6 +94,11 @@ pub struct Config {
     pub submitter_work_max: Duration,
     /// Most bags of one submitter here, 1 to 4096. Default 1024: a quarter of the most bags on a machine.
     pub submitter_bags_max: u32,
+    /// Stewards of a bag that is submitted here, 0 to 4. Default 0, none: a driver that signs appointments sets it
+    /// (docs/adr/0041).
+    pub stewards: u32,
+    /// Most bags that this machine keeps for others, 0 to 4096. Default 0, none: a driver that keeps their files sets it.
+    pub kept_bags_max: u32,
     /// How long an unanswered message waits before it is first sent again; doubles up to a third of the lease. Longer, up to
     /// 10 min, where the submitter's link takes longer for one message of each machine that may hold tasks. Default 2 s.
     pub repeat_after: Duration,
@@ -123,6 +129,8 @@ impl Default for Config {
             summary_refresh: Duration::from_secs(10),
             submitter_work_max: Duration::from_secs(90 * 24 * 3600),
             submitter_bags_max: 1024,
+            stewards: 0,
+            kept_bags_max: 0,
             repeat_after: Duration::from_secs(2),
         }
     }
@@ -174,6 +182,8 @@ impl Config {
             "submitter_work_max must be between 1 h and 10 years",
         )?;
         check((1..=4096).contains(&self.submitter_bags_max), "submitter_bags_max must be between 1 and 4096")?;
+        check(self.stewards <= STEWARDS_MAX, "stewards must be between 0 and 4")?;
+        check(self.kept_bags_max <= 4096, "kept_bags_max must be between 0 and 4096")?;
         check(!self.repeat_after.is_zero(), "repeat_after must be above 0")
     }
 }

@@ -21,6 +21,7 @@ mod held_bag;
 mod held_bags;
 #[cfg(debug_assertions)]
 mod invariants;
+mod keepers;
 mod offering;
 mod outbox;
 mod places;
@@ -28,6 +29,7 @@ mod rating;
 mod rest;
 mod schedule;
 mod sending;
+mod sharing;
 mod submitters;
 mod suspension;
 #[cfg(test)]
@@ -45,6 +47,7 @@ use self::held_bag::HeldBag;
 use self::held_bags::HeldBags;
 use self::places::Places;
 use self::rest::Rest;
+use self::sharing::{OVERDUE, OVERDUE_MIN, Sharing};
 use self::suspension::Suspension;
 use crate::bag::{AGE_MAX, BagHeader, BagId, BagKey, Checkpoint, Request, Sizes, TaskId, TaskResult};
 use crate::config::{Config, PerSubmitter};
@@ -80,6 +83,7 @@ pub(crate) struct Executor {
     places: Places,
     suspension: Suspension,
     rest: Rest,
+    sharing: Sharing,
     per_submitter: PerSubmitter,
     summaries: SummaryForm,
     bags: HeldBags,
@@ -94,6 +98,8 @@ pub(crate) struct Executor {
     version: u64,
     /// Results of this machine's own bags that its ledger is being given, and that are not stored here.
     own_results: Vec<TaskId>,
+    /// Bags that have left since the last tick, and have records of whom this machine obeyed.
+    obeyed_before: Vec<BagId>,
     seen: Recent,
     speed_mops: f64,
     /// The smallest feasible maximum stretch, as last published.
@@ -144,6 +150,7 @@ impl Executor {
             places: Places::new(config),
             suspension: Suspension::new(config.vacate_after),
             rest: Rest::default(),
+            sharing: Sharing::default(),
             per_submitter: config.per_submitter,
             summaries: config.summaries,
             bags: HeldBags::default(),
@@ -153,6 +160,7 @@ impl Executor {
             order_stale: false,
             version: 0,
             own_results: Vec::new(),
+            obeyed_before: Vec::new(),
             seen: Recent::default(),
             speed_mops: config.speed_mops,
             stretch: 0.0,
@@ -203,7 +211,8 @@ impl Executor {
     /// Tasks of a bag that is new here begin before `fresh_until`. After that they begin only once the submitter has spoken for
     /// the bag, and it is asked at once.
     fn queue(&mut self, request: Request, fresh_until: Option<Time>, io: &mut Io, config: &Config) {
-        let Some(request) = self.within_quota(request, io, config) else { return };
+        let request = if request.copy.is_some() { self.worth_copying(request, io) } else { Some(request) };
+        let Some(request) = request.and_then(|request| self.within_quota(request, io, config)) else { return };
         let id = request.bag.id;
         if let Some(held) = self.bags.get(&id).filter(|held| !held.agrees_with(&request.bag)) {
             if held.spoken_for {
@@ -225,7 +234,7 @@ impl Executor {
             return;
         }
         let released = io.now - request.age.min(AGE_MAX);
-        let submitter = request.bag.submitter.clone();
+        let (keeper, acting) = (request.keeper().clone(), request.acting.clone());
         let (writers, leads) = (request.writers(), request.leads);
         let pace = Pace::new(writers.answer_within(), &io.me, &id.0);
         let is_new = self.seen.insert(&request);
@@ -234,7 +243,7 @@ impl Executor {
         if is_first {
             held.fresh_until = fresh_until;
         }
-        let mut changes = Vec::new();
+        let mut changes: Vec<Change> = acting.and_then(|acting| held.hear(&acting, io, config)).into_iter().collect();
         if is_new {
             // Where tasks wait, another request does not extend their time.
             if held.waiting.is_empty() {
@@ -242,9 +251,10 @@ impl Executor {
             }
             held.updates.take_pace(writers, pace);
             held.set_attempt(request.attempt, &request.ranges);
-            changes = held.supersede(request.attempt, &request.ranges);
+            changes.extend(held.supersede(request.attempt, &request.ranges));
             let new = request.ranges.difference(&held.ranges());
             held.take_checkpoints(&new, &request.checkpoints);
+            held.overdue_at = held.overdue();
             held.waiting.extend_with(&new);
         }
         held.updates.requested(config);
@@ -252,12 +262,12 @@ impl Executor {
         self.version += 1;
         // A request may know a newer address of its submitter, or lie: one `Holding` goes there, and the `Lease` that
         // answers it decides.
-        let known = &held.bag.submitter;
-        let is_known = held.spoken_for && submitter.incarnation <= known.incarnation;
-        let to = if is_known { known.clone() } else { submitter };
+        let known = held.keepers.contact();
+        let is_known = held.spoken_for && (keeper.peer != known.peer || keeper.incarnation <= known.incarnation);
+        let to = if is_known { known.clone() } else { keeper };
         let mut then = Vec::new();
         let takes_a_link = to.peer != io.me.peer;
-        if is_new && takes_a_link && to == held.bag.submitter && !pace.is_none() && !leads {
+        if is_new && takes_a_link && to == *held.keepers.contact() && !pace.is_none() && !leads {
             // Where no task may begin before the submitter has answered, `Holding` is sent at once.
             let fresh_until = held.fresh_until.filter(|_| !held.spoken_for);
             held.updates.send_holding_by(self.version, pace.next(io.now).min(fresh_until.unwrap_or(Time::MAX)));
@@ -268,6 +278,10 @@ impl Executor {
         if is_first {
             self.insert_in_line(id);
         }
+        if is_new {
+            let overdue_at = io.now + OVERDUE * self.busy_for(io.now).max(OVERDUE_MIN).min(AGE_MAX);
+            self.bags.get_mut(&id).into_iter().for_each(|held| held.overdue_at = held.overdue_at.max(Some(overdue_at)));
+        }
         self.order_stale = true;
         self.changed = true;
     }
@@ -276,9 +290,13 @@ impl Executor {
     /// (version 0), or answers the last `Holding`.
     pub(crate) fn lease(&mut self, from: PeerId, lease: Lease, io: &mut Io, config: &Config) {
         let Lease { bag, version, submitter, term, drop, rest, key, sizes } = lease;
-        let Some(held) = self.bags.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
-        if let Some(submitter) = submitter {
-            held.bag.submitter = submitter;
+        let Some(held) = self.bags.get_mut(&bag).filter(|held| held.keepers.is_obeyed(from)) else { return };
+        held.keepers.answered();
+        if let Some(keeper) = submitter {
+            held.keepers.moved(&keeper);
+            if held.bag.submitter.peer == from {
+                held.bag.submitter = keeper;
+            }
         }
         held.spoken_for = true;
         held.key = key.or(held.key);
@@ -333,8 +351,9 @@ impl Executor {
         config: &Config,
     ) {
         for (bag, version) in bags {
-            let held = self.bags.get_mut(bag).filter(|held| held.bag.submitter.peer == from);
+            let held = self.bags.get_mut(bag).filter(|held| held.keepers.is_obeyed(from));
             if let Some(held) = held.filter(|held| held.updates.is_answered() && held.updates.version() == *version) {
+                held.keepers.answered();
                 held.lease_extended(term, io, config);
             }
         }
@@ -372,7 +391,8 @@ impl Executor {
         io: &mut Io,
         config: &Config,
     ) {
-        let Some(held) = self.bags.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
+        let Some(held) = self.bags.get_mut(&bag).filter(|held| held.keepers.is_obeyed(from)) else { return };
+        held.keepers.answered();
         // A `Holding` that listed the task after its submitter had counted the failure has placed it here again.
         let is_listed = held.lists_unsuccessful && held.outbox.has_unsuccessful(attempt, indices);
         let acknowledged = held.outbox.acknowledged(attempt, indices, io.now);
@@ -380,7 +400,7 @@ impl Executor {
             self.version += 1;
             if held.is_empty() {
                 let message = held.new_holding(self.version, io, config);
-                io.send(held.bag.submitter.clone(), message);
+                io.send(held.keepers.contact().clone(), message);
             } else {
                 held.updates.send_holding_by(self.version, held.updates.paced(io.now));
             }
@@ -395,7 +415,10 @@ impl Executor {
     }
 
     fn forget_if_empty(&mut self, bag: BagId) {
-        if self.bags.get(&bag).is_some_and(|held| held.is_empty()) {
+        if let Some(held) = self.bags.get(&bag).filter(|held| held.is_empty()) {
+            if held.keepers.has_record() {
+                self.obeyed_before.push(bag);
+            }
             self.bags.remove(&bag);
             self.order_stale = true;
         }

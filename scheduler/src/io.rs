@@ -4,7 +4,7 @@
 //! no room wait until it has (`crowd`).
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use idlewood_overlay::{Contact, Member, Node, PeerId, Time, WallTime};
 
@@ -18,6 +18,8 @@ use crate::peer::{Effect, Notice};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record};
 use crate::reputation::{Reputation, Reputations};
+use crate::steward::Acting;
+use crate::steward::feed::Tap;
 use crate::watch::Watch;
 
 /// Names a durable write until its [`crate::Event::Persisted`].
@@ -36,6 +38,8 @@ pub(crate) enum Then {
     Remove(BagId),
     /// The result of a task here, with this attempt, is durable: it may be sent.
     Written(TaskId, u32),
+    /// An appointment is durable: it is in force.
+    Appointed(BagId),
 }
 
 /// What follows from a durable write that [`Io`] does not do itself.
@@ -47,13 +51,17 @@ pub(crate) struct Durable {
     pub(crate) removed: Option<BagId>,
     /// The task whose result, with this attempt, may be sent.
     pub(crate) written: Option<(TaskId, u32)>,
+    /// The bag whose stewards are appointed.
+    pub(crate) appointed: Option<BagId>,
 }
 
 impl Then {
     /// The executor and the tasks whose results it acknowledges.
     fn acknowledged<'a>(&'a self) -> impl Iterator<Item = (PeerId, TaskId)> + 'a {
         let ack = match self {
-            Self::Send(to, Message::ResultsAck { bag, indices, .. }) => Some((to.peer, *bag, indices)),
+            Self::Send(to, Message::ResultsAck { bag, indices, .. } | Message::KeptAck { bag, indices }) => {
+                Some((to.peer, *bag, indices))
+            }
             _ => None,
         };
         let tasks = |(executor, bag, indices): (PeerId, BagId, &'a IntervalSet)| {
@@ -121,6 +129,10 @@ pub(crate) struct Io {
     pub(crate) leaves: u64,
     /// The largest maximum stretch of a machine, as the root last reported, in s/Mop.
     pub(crate) maximum_stretch: f64,
+    /// The longest wait of a machine, as the root last reported, in seconds.
+    pub(crate) longest_wait_s: u64,
+    /// Mean speed of a machine of the grid, as the root last reported, in Mop/s; 0 where it is unknown.
+    pub(crate) mean_speed_mops: f64,
     /// What this machine's link takes, as far as downloads have shown, in kB/s.
     pub(crate) link_kb_s: u32,
     /// Executors of all bags submitted here; one that has tasks of several bags counts for each.
@@ -153,6 +165,17 @@ pub(crate) struct Io {
     acks: Acks,
     /// Messages for which there was no room.
     crowds: Crowds,
+    /// The bags of which this machine is one of several keepers, and acts: where the changes of their records are noted.
+    pub(crate) taps: BTreeMap<BagId, Tap>,
+    /// By what right it acts.
+    mandates: BTreeMap<BagId, Mandate>,
+}
+
+/// By what right this machine acts for a bag, and the executors that have been told.
+#[derive(Debug)]
+struct Mandate {
+    acting: Box<Acting>,
+    told: BTreeSet<PeerId>,
 }
 
 impl Io {
@@ -164,6 +187,8 @@ impl Io {
             speed_mops: Config::default().speed_mops,
             leaves: 1,
             maximum_stretch: 0.0,
+            longest_wait_s: 0,
+            mean_speed_mops: 0.0,
             link_kb_s: LINK_KB_S,
             placements: 0,
             reputations: Reputations::default(),
@@ -181,6 +206,34 @@ impl Io {
             recording_of_task: BTreeMap::new(),
             acks: Acks::default(),
             crowds: Crowds::default(),
+            taps: BTreeMap::new(),
+            mandates: BTreeMap::new(),
+        }
+    }
+
+    /// From now on this machine acts for this bag by that right; `None`: as its submitter, without stewards, or not at all.
+    pub(crate) fn acts_by(&mut self, bag: BagId, acting: Option<Acting>) {
+        match acting {
+            Some(acting) => {
+                drop(self.mandates.insert(bag, Mandate { acting: Box::new(acting), told: BTreeSet::new() }));
+            }
+            None => drop(self.mandates.remove(&bag)),
+        }
+    }
+
+    /// By what right this machine acts for a bag of another.
+    pub(crate) fn acts_for_another(&self, bag: BagId) -> Option<Box<Acting>> {
+        let mandate = self.mandates.get(&bag).filter(|mandate| mandate.acting.rank > 0)?;
+        Some(mandate.acting.clone())
+    }
+
+    /// Before a lease an executor has to know the keeper that it is from: it is told once by the submitter, each time by a steward.
+    fn introduce(&mut self, to: &Member, message: &Message) {
+        let Message::Lease { bag, .. } = message else { return };
+        let Some(mandate) = self.mandates.get_mut(bag) else { return };
+        if mandate.told.insert(to.peer) || mandate.acting.rank > 0 {
+            let acting = mandate.acting.clone();
+            self.effects.push(Effect::Send { to: to.clone(), message: Message::Acts { acting } });
         }
     }
 
@@ -215,8 +268,15 @@ impl Io {
     pub(crate) fn send(&mut self, to: impl Into<Member>, message: Message) {
         let to = to.into();
         if to.peer == self.me.peer {
-            self.local.push_back(message);
-        } else if self.crowds.is_crowded(to.peer) && !matches!(message, Message::Overlay(_) | Message::Results { .. }) {
+            if let Message::Lease { bag, .. } = &message
+                && let Some(acting) = self.acts_for_another(*bag)
+            {
+                self.local.push_back(Message::Acts { acting });
+            }
+            return self.local.push_back(message);
+        }
+        self.introduce(&to, &message);
+        if self.crowds.is_crowded(to.peer) && !matches!(message, Message::Overlay(_) | Message::Results { .. }) {
             self.hold_back(to, message);
         } else {
             self.effects.push(Effect::Send { to, message });
@@ -279,7 +339,18 @@ impl Io {
     /// Orders a durable write; `then` happens once it is durable.
     pub(crate) fn persist(&mut self, changes: Vec<Change>, then: Vec<Then>) {
         let journals = Journalling::of(&changes);
+        for change in &changes {
+            let bag = change.key().bag();
+            if let Some((bag, tap)) = bag.and_then(|bag| Some((bag, self.taps.get_mut(&bag)?))) {
+                tap.note(change, bag);
+            }
+        }
         self.write(changes, Write { held: None, journals, then });
+    }
+
+    /// As [`Io::persist`], of the records of a bag that is kept for another, which other keepers are not told of.
+    pub(crate) fn persist_kept(&mut self, changes: Vec<Change>, then: Vec<Then>) {
+        self.write(changes, Write { held: None, journals: None, then });
     }
 
     /// As [`Io::persist`], of the executor's records of a bag.
@@ -376,6 +447,7 @@ impl Io {
                 Then::Open(bag) => durable.opened = Some(bag),
                 Then::Remove(bag) => durable.removed = Some(bag),
                 Then::Written(task, attempt) => durable.written = Some((task, attempt)),
+                Then::Appointed(bag) => durable.appointed = Some(bag),
             }
         }
         durable

@@ -2,7 +2,8 @@
 //!
 //! At any moment the indices of a bag are the disjoint union of unissued, pausing (failed, to be tried again later), done,
 //! failed, and those with copies: issued (in a request) or placed (on an executor, under a lease). A task has one copy, or,
-//! in a bag with replicas, up to so many on as many executors. A copy is gone when its lease ends, no machine accounts for
+//! in a bag with replicas, up to so many on as many executors;
+//! one that stands still, or seems to end last of all, may have a second one (`copies`). A copy is gone when its lease ends, no machine accounts for
 //! its request in time, or its executor no longer lists the task. A task without a copy is unissued and is issued again at
 //! once; that counts as no failure. The first valid result of a task wins, or, in a bag with a quorum, the one that
 //! a quorum of machines votes for (`quorum`).
@@ -15,6 +16,7 @@
 mod astray;
 mod avoided;
 mod checkpoints;
+mod copies;
 mod declined;
 mod ended;
 mod failures;
@@ -22,6 +24,7 @@ mod former;
 #[cfg(debug_assertions)]
 mod invariants;
 mod issues;
+mod keeping;
 mod outputs;
 mod placed;
 mod placements;
@@ -42,6 +45,7 @@ pub use self::astray::Swallowed;
 use self::avoided::Avoided;
 pub(crate) use self::avoided::{AVOID_MAX, FAILED_IN_ROW};
 use self::checkpoints::Checkpoints;
+use self::copies::Copies;
 use self::declined::Declined;
 pub use self::declined::Declines;
 use self::ended::Ended;
@@ -50,6 +54,7 @@ use self::failures::Tries;
 use self::former::Former;
 pub(crate) use self::issues::Hop;
 use self::issues::{Issue, Issues};
+use self::keeping::Keeping;
 use self::outputs::Outputs;
 use self::placed::Placed;
 pub(crate) use self::placements::{Holding, refuse};
@@ -92,8 +97,10 @@ pub(crate) struct Ledger {
     astray: Astray,
     outputs: Outputs,
     checkpoints: Checkpoints,
+    copies: Copies,
     /// The work of a task, as executors report it.
     work: Work,
+    keeping: Keeping,
     counts: Counts,
     /// No lease, pause or request ends before this moment, at which the ledger looks for the first that does. A renewal does
     /// not move it: that would need the leases in order.
@@ -206,7 +213,9 @@ impl Ledger {
             astray: Astray::default(),
             outputs: Outputs::default(),
             checkpoints: Checkpoints::default(),
+            copies: Copies::default(),
             work: Work::new(bag.task_mops),
+            keeping: Keeping::default(),
             counts: Counts::default(),
             next_end: None,
             bag,
@@ -331,6 +340,7 @@ impl Ledger {
         self.tries.forget(result.index);
         self.declined.forget(result.index);
         self.outputs.forget(result.index);
+        self.copies.forget(result.index);
         self.ended.insert(result.index, result.success);
     }
 
@@ -349,8 +359,10 @@ impl Ledger {
     }
 
     /// Closes the bag if all its tasks have ended; also after a crash between the last result and the closing.
+    ///
+    /// A steward closes nothing.
     pub(crate) fn close_if_over(&mut self, io: &mut Io) {
-        if self.ended.len() == self.bag.tasks {
+        if self.ended.len() == self.bag.tasks && !self.is_kept() {
             self.close(Closing::Completed, io);
         }
     }
@@ -365,6 +377,7 @@ impl Ledger {
         self.waiting.end_all_pauses();
         self.next_end = None;
         self.outputs.stop();
+        self.copies.close();
         self.votes.close();
         self.avoided.forget_all();
         let bag = self.bag.id;
@@ -440,8 +453,10 @@ impl Ledger {
             machines,
             link_kb_s,
             leads: true,
+            copy: None,
             ticket: 0,
             checkpoints,
+            acting: io.acts_for_another(self.bag.id),
         }
     }
 

@@ -26,6 +26,7 @@ mod record;
 mod reputation;
 mod router;
 pub mod split;
+mod steward;
 pub mod stretch;
 pub mod summary;
 mod watch;
@@ -46,3 +47,5 @@ pub use peer::{Approval, Effect, Event, Notice, Peer, RestoreError, Seed, Submis
 pub use record::{Change, Closing, Record, RecordError, RecordKey};
 pub use reputation::Reputation;
 pub use router::{ClimbingRule, Platform};
+pub use steward::feed::Delta;
+pub use steward::{Acting, Appointment, KeeperView, STEWARDS_MAX, Term};

@@ -9,11 +9,13 @@ use idlewood_overlay::{ADDRESS_BYTES_MAX, Contact, Member, Node, PeerId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::bag::{
-    BagId, BagKey, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, SMALL_OUTPUTS_BYTES_MAX, Sizes,
-    TaskResult, is_zero,
+    BagHeader, BagId, BagKey, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request,
+    SMALL_OUTPUTS_BYTES_MAX, Sizes, TaskResult, is_zero,
 };
 use crate::queue::{SLOTS_MAX, SPEED_MOPS_MIN};
 use crate::ranges::IntervalSet;
+use crate::steward::feed::Delta;
+use crate::steward::{Acting, Appointment, Term};
 use crate::summary::{self, SPEED_SUM_MOPS_MAX};
 
 /// Largest encoded message, in bytes. What a sender has to say is bounded so that it fits, or split.
@@ -24,6 +26,8 @@ const RECURSION_MAX: usize = 32;
 pub(crate) const RENEWALS_MAX: usize = 512;
 /// An Ed25519 signature.
 const SIGNATURE_BYTES: usize = 64;
+/// Most tasks in one [`Message::Share`]: those that have begun on one machine.
+pub(crate) const SHARED_MAX: usize = 512;
 /// Most results in one message.
 pub const RESULTS_MAX: usize = 512;
 
@@ -223,6 +227,17 @@ pub enum Message {
         #[serde(rename = "o", with = "short")]
         to: Contact,
     },
+    /// Executor to submitter: these tasks have begun here, and a copy of each may run elsewhere. Takes the place of what the executor
+    /// said so before of the bag; none: no copies are needed any more.
+    #[serde(rename = "s")]
+    Share {
+        /// Which bag.
+        #[serde(rename = "b")]
+        bag: BagId,
+        /// Which tasks, and in how many seconds each is predicted to end here; 0: nobody knows.
+        #[serde(rename = "t")]
+        tasks: BTreeMap<u64, u32>,
+    },
     /// Executor to submitter: the executor does not queue these tasks.
     #[serde(rename = "x")]
     Decline {
@@ -263,6 +278,74 @@ pub enum Message {
         /// Of which attempt.
         #[serde(rename = "t", default, skip_serializing_if = "is_zero")]
         attempt: u32,
+        /// Which tasks.
+        #[serde(rename = "i")]
+        indices: IntervalSet,
+    },
+    /// Submitter to another machine: will it keep this bag, if it is appointed?
+    #[serde(rename = "v")]
+    KeepOffer {
+        /// The bag.
+        #[serde(rename = "b")]
+        bag: BagHeader,
+    },
+    /// Its answer; also unasked, of a steward that cannot keep the bag any longer.
+    #[serde(rename = "w")]
+    KeepAnswer {
+        /// Which bag.
+        #[serde(rename = "b")]
+        bag: BagId,
+        /// Whether it will.
+        #[serde(rename = "y")]
+        accepts: bool,
+    },
+    /// Keeper to executor: "I act", before a lease of it.
+    #[serde(rename = "i")]
+    Acts {
+        /// By what right.
+        #[serde(rename = "p")]
+        acting: Box<Acting>,
+    },
+    /// Keeper that acts to another one: what has changed of the bags that both keep.
+    #[serde(rename = "m")]
+    Deltas {
+        /// Of each bag what has changed.
+        #[serde(rename = "l")]
+        deltas: Vec<Delta>,
+    },
+    /// Its answer: of each bag the number of the last delta of the sender's term that is durable, and the highest term heard of.
+    #[serde(rename = "y")]
+    DeltasAck {
+        /// Which bags; of one that is not kept the number is 0.
+        #[serde(rename = "l")]
+        bags: Vec<(BagId, u64, Term)>,
+    },
+    /// A submitter is back: what do its stewards know of these bags beyond these terms?
+    #[serde(rename = "b")]
+    WhatIsKept {
+        /// Which bags, and the last term of each that the submitter knows.
+        #[serde(rename = "l")]
+        bags: Vec<(BagId, Term)>,
+    },
+    /// Steward to submitter: results that it took for the submitter, until acknowledged.
+    #[serde(rename = "e")]
+    Kept {
+        /// By what right it acted, which names the bag.
+        #[serde(rename = "p")]
+        acting: Box<Acting>,
+        /// All tasks whose results it has.
+        #[serde(rename = "r")]
+        tasks: IntervalSet,
+        /// Some of the results, and who ran each. Each has its receipt, which the submitter's driver checks.
+        #[serde(rename = "f")]
+        results: Vec<(PeerId, TaskResult)>,
+    },
+    /// Submitter to steward: these results are durable with their outputs, or not wanted: the steward forgets them.
+    #[serde(rename = "f")]
+    KeptAck {
+        /// Which bag.
+        #[serde(rename = "b")]
+        bag: BagId,
         /// Which tasks.
         #[serde(rename = "i")]
         indices: IntervalSet,
@@ -388,7 +471,19 @@ impl Message {
             Self::Offer { executor, ranges, to, .. } => {
                 (executor.is_valid() && to.is_valid() && ranges.intervals() <= REQUEST_INTERVALS_MAX, "offer")
             }
+            Self::Share { tasks, .. } => (tasks.len() <= SHARED_MAX, "share"),
             Self::Decline { ranges, .. } => (ranges.intervals() <= REQUEST_INTERVALS_MAX, "decline"),
+            Self::KeepOffer { bag } => (bag.is_valid(), "offer to keep"),
+            Self::KeepAnswer { .. } => (true, ""),
+            Self::Acts { acting } => (acting.is_valid(), "keepers"),
+            Self::Deltas { deltas } => (deltas.len() <= RENEWALS_MAX && deltas.iter().all(Delta::is_valid), "deltas"),
+            Self::DeltasAck { bags } => (bags.len() <= RENEWALS_MAX, "acknowledgement of deltas"),
+            Self::WhatIsKept { bags } => (bags.len() <= RENEWALS_MAX, "question"),
+            Self::Kept { acting, tasks, results } => {
+                let are_few = results.len() <= RESULTS_MAX && tasks.intervals() <= HELD_INTERVALS_MAX;
+                (acting.is_valid() && are_few, "kept results")
+            }
+            Self::KeptAck { indices, .. } => (indices.intervals() <= HELD_INTERVALS_MAX, "acknowledgement"),
             Self::Results { executor, results, signature, .. } => {
                 let is_bare = results.iter().all(|result| result.receipt.is_none());
                 let is_one = signature.as_ref().is_none_or(|signature| signature.len() == SIGNATURE_BYTES);
@@ -410,9 +505,32 @@ impl Message {
             Self::Ask { .. } => "ask",
             Self::Ticket { .. } => "ticket",
             Self::Offer { .. } => "offer",
+            Self::Share { .. } => "share",
             Self::Decline { .. } => "decline",
             Self::Results { .. } => "results",
             Self::ResultsAck { .. } => "results_ack",
+            Self::KeepOffer { .. } => "keep_offer",
+            Self::KeepAnswer { .. } => "keep_answer",
+            Self::Acts { .. } => "acts",
+            Self::Deltas { .. } => "deltas",
+            Self::DeltasAck { .. } => "deltas_ack",
+            Self::WhatIsKept { .. } => "what_is_kept",
+            Self::Kept { .. } => "kept",
+            Self::KeptAck { .. } => "kept_ack",
         }
+    }
+
+    /// The appointments in it. A driver drops a received message with one that the bag's submitter did not sign
+    /// ([`Appointment::statement`]).
+    pub fn appointments(&self) -> impl Iterator<Item = &Appointment> {
+        let deltas = if let Self::Deltas { deltas } = self { deltas.as_slice() } else { &[] };
+        let one = match self {
+            Self::Acts { acting } | Self::Kept { acting, .. } => Some(&**acting),
+            Self::Request { request, .. } => request.acting.as_deref(),
+            _ => None,
+        };
+        one.into_iter()
+            .chain(deltas.iter().filter_map(|delta| delta.acting.as_deref()))
+            .map(|acting| &acting.appointment)
     }
 }

@@ -5,7 +5,7 @@ use idlewood_overlay::Body;
 use crate::message::Message;
 
 /// Short names of the kinds of messages.
-pub const MESSAGE_KINDS: [&str; 24] = [
+pub const MESSAGE_KINDS: [&str; 33] = [
     "overlay ping",
     "overlay ack",
     "overlay find",
@@ -30,6 +30,15 @@ pub const MESSAGE_KINDS: [&str; 24] = [
     "offer",
     "decline",
     "ticket",
+    "share",
+    "keep_offer",
+    "keep_answer",
+    "acts",
+    "deltas",
+    "deltas_ack",
+    "what_is_kept",
+    "kept",
+    "kept_ack",
 ];
 
 impl Message {
@@ -62,6 +71,15 @@ impl Message {
             Message::Offer { .. } => 21,
             Message::Decline { .. } => 22,
             Message::Ticket { .. } => 23,
+            Message::Share { .. } => 24,
+            Message::KeepOffer { .. } => 25,
+            Message::KeepAnswer { .. } => 26,
+            Message::Acts { .. } => 27,
+            Message::Deltas { .. } => 28,
+            Message::DeltasAck { .. } => 29,
+            Message::WhatIsKept { .. } => 30,
+            Message::Kept { .. } => 31,
+            Message::KeptAck { .. } => 32,
         }
     }
 }

@@ -6,6 +6,7 @@
 mod event;
 #[cfg(debug_assertions)]
 mod invariants;
+mod keepers;
 mod redistribution;
 mod removal;
 mod requests;
@@ -33,6 +34,7 @@ use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record};
 use crate::router::{Platform, Router};
+use crate::steward::keeping::Stewards;
 use crate::summary::{self, SummaryForm};
 
 /// Encodes reports as differences from the previous one; reads those of one form alone.
@@ -65,7 +67,9 @@ pub struct Peer {
     /// Requests that climb and wait until this router is below the root again, and until when.
     cut_off: Vec<(Time, Request)>,
     executor: Executor,
+    /// Of bags submitted here, and of those for which this machine acts as their steward.
     ledgers: BTreeMap<BagId, Box<Ledger>>,
+    stewards: Stewards,
     removals: Removals,
     io: Io,
     /// When the leaf's summary may be, and when it must be, published again.
@@ -113,7 +117,10 @@ impl Peer {
             Event::Certified { peer, nonce } => self.certified(peer, nonce),
             Event::ConnectionLost(peer) => self.overlay(idlewood_overlay::Event::ConnectionLost(peer)),
             Event::Persisted(ticket) => {
-                let Durable { opened, removed, written } = self.io.persisted(ticket);
+                let Durable { opened, removed, written, appointed } = self.io.persisted(ticket);
+                if let Some(bag) = appointed {
+                    self.stewards.appointed(bag, &mut self.ledgers, &mut self.io, &self.config);
+                }
                 removed.into_iter().for_each(|bag| self.remove_piece(bag));
                 opened.into_iter().for_each(|bag| self.open(bag));
                 if let Some((task, attempt)) = written {
@@ -123,12 +130,12 @@ impl Peer {
             Event::Submitted(submission) => self.submitted(submission),
             Event::Measured { bag, task_mops, result } => self.measured(bag, task_mops, result),
             Event::Cancelled(bag) => {
-                if let Some(ledger) = self.ledgers.get_mut(&bag) {
+                if let Some(ledger) = self.ledgers.get_mut(&bag).filter(|ledger| !ledger.is_kept()) {
                     ledger.close(Closing::Cancelled, &mut self.io);
                 }
             }
             Event::Rerun { bag, tasks } => {
-                if let Some(ledger) = self.ledgers.get_mut(&bag) {
+                if let Some(ledger) = self.ledgers.get_mut(&bag).filter(|ledger| !ledger.is_kept()) {
                     ledger.rerun(&tasks, &mut self.io);
                 }
             }
@@ -155,7 +162,9 @@ impl Peer {
                     ledger.put_off(task.index, &mut self.io);
                 }
             }
-            Event::OwnerReturned { stands_still } => self.executor.suspend(stands_still, &mut self.io),
+            Event::OwnerReturned { stands_still } => {
+                self.executor.suspend(stands_still, &mut self.io, &self.config);
+            }
             Event::OwnerLeft => self.executor.resume(&mut self.io),
             Event::Downloaded { kb_s } => self.io.link_kb_s = link::measured(self.io.link_kb_s, kb_s),
             Event::DiskFull(is_full) => self.disk_is_full = is_full,
@@ -168,6 +177,10 @@ impl Peer {
             Event::Room(peer) => {
                 self.executor.has_room(peer, now);
                 self.io.has_room(peer);
+            }
+            Event::AppointmentSigned(appointment) => self.stewards.signed(appointment, &mut self.io),
+            Event::FilesKept { bag, kept } => {
+                self.stewards.files_kept(bag, kept, &mut self.ledgers, &mut self.io);
             }
             Event::DeadlineReached => self.overlay(idlewood_overlay::Event::DeadlineReached),
         }
@@ -217,7 +230,11 @@ impl Peer {
         let alone = self.alone_until.filter(|&until| until > self.io.now);
         let ask = self.ask_deadline();
         let acks = self.io.acks_due();
-        [self.overlay.deadline(), summary, ledgers, executor, router, alone, ask, acks].into_iter().flatten().min()
+        let stewards = self.stewards.deadline(&self.ledgers, &self.config);
+        [self.overlay.deadline(), summary, ledgers, executor, router, alone, ask, acks, stewards]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// When the leaf's summary may be published again: not before it can leave, so that what leaves is the newest.
@@ -239,9 +256,11 @@ impl Peer {
             return;
         }
         self.io.handed.was_asleep();
+        self.executor.slept(late, self.io.now);
         for ledger in self.ledgers.values_mut() {
             ledger.renew_all(&self.io, &self.config);
         }
+        self.stewards.was_asleep(&mut self.ledgers, self.io.now);
     }
 
     /// Whether a submission can be taken; [`Event::Submitted`] ignores what this refuses.
@@ -305,6 +324,8 @@ impl Peer {
                         let holding = Holding { executor, version, attempt, ranges, finished };
                         ledger.holding(holding, &mut self.io, &self.config);
                     }
+                    // Its keepers know more than this machine, which does not act.
+                    None if self.stewards.keeps(bag) => {}
                     None => refuse(bag, executor, version, ranges, &mut self.io),
                 }
             }
@@ -317,6 +338,7 @@ impl Peer {
                 let executor = executor.contact(from);
                 match self.ledgers.get_mut(&bag) {
                     Some(ledger) => ledger.offer(executor, &ranges, to, &mut self.io, &self.config),
+                    None if self.stewards.keeps(bag) => {}
                     None => refuse(bag, executor, 0, ranges, &mut self.io),
                 }
             }
@@ -326,7 +348,13 @@ impl Peer {
                 let executor = executor.contact(from);
                 match self.ledgers.get_mut(&bag) {
                     Some(ledger) => ledger.results(&executor, results, &mut self.io, &self.config),
+                    None if self.stewards.keeps(bag) => {}
                     None => Message::acks(bag, &results).for_each(|ack| self.io.send(executor.clone(), ack)),
+                }
+            }
+            Message::Share { bag, tasks } => {
+                if let Some(ledger) = self.ledgers.get_mut(&bag) {
+                    ledger.shared_out(from, tasks, &mut self.io);
                 }
             }
             Message::Decline { bag, ranges, reason } => {
@@ -340,6 +368,14 @@ impl Peer {
                 let lease = Lease { bag, version, submitter, term, drop, rest, key, sizes };
                 self.executor.lease(from, lease, &mut self.io, &self.config);
             }
+            Message::Acts { acting } => self.executor.acts(from, &acting, &mut self.io, &self.config),
+            Message::KeepOffer { .. }
+            | Message::KeepAnswer { .. }
+            | Message::Deltas { .. }
+            | Message::DeltasAck { .. }
+            | Message::WhatIsKept { .. }
+            | Message::Kept { .. }
+            | Message::KeptAck { .. } => self.of_keepers(from, message),
             Message::Renewed { bags, term } => {
                 self.executor.renewed(from, &bags, term, &mut self.io, &self.config);
             }
@@ -363,6 +399,9 @@ impl Peer {
         let mut shortest: Option<Duration> = None;
         bags.retain(|&(bag, version)| {
             let Some(ledger) = self.ledgers.get_mut(&bag) else {
+                if self.stewards.keeps(bag) {
+                    return false;
+                }
                 refuse(bag, executor.clone(), version, IntervalSet::from(0..BAG_TASKS_MAX), &mut self.io);
                 return false;
             };
@@ -437,6 +476,7 @@ impl Peer {
         for ledger in self.ledgers.values_mut() {
             ledger.expire(&mut self.io);
         }
+        self.keep();
         if self.io.acks_due().is_some_and(|due| due <= self.io.now) {
             self.io.send_acks();
         }
@@ -511,6 +551,8 @@ impl Peer {
                 self.io.hand_over(to, Message::Request { request, node, climbing: false });
             }
             requests.append(&mut ledger.issue(known, &self.io, &self.config));
+            let copies = ledger.issue_copies(&mut self.io, &self.config);
+            requests.extend(copies.into_iter().map(|request| (None, request)));
             let copies = ledger.copies_due(known, right, &mut self.io, &self.config);
             requests.extend(copies.into_iter().map(|(to, request)| (Some(to), request)));
         }

@@ -7,18 +7,19 @@ use std::collections::BTreeMap;
 use idlewood_overlay::{Contact, PeerId, WallTime};
 use serde::{Deserialize, Serialize};
 
-use crate::bag::{BagHeader, BagId, Checkpoint, TaskResult, is_zero};
+use crate::bag::{BagHeader, BagId, BagKey, Checkpoint, TaskResult, is_zero};
 use crate::ledger::Replication;
 use crate::ranges::IntervalSet;
 use crate::reputation::Reputation;
+use crate::steward::{Acting, Appointment};
 
 /// Version of the encoding below; stands in front of every record.
 ///
 /// Records of older versions are read, and written in this one when they change next. Version 1 had neither
 /// [`Record::Failures`] nor [`TaskResult::crashed`], version 2 no checkpoints, version 3 neither [`Record::Former`] nor
 /// exit codes, receipts and replicas. Version 4 wrote attempt 0 and success of a result in full. Version 5 had no outputs
-/// within results.
-const RECORD_VERSION: u8 = 6;
+/// within results, version 6 no keepers.
+const RECORD_VERSION: u8 = 7;
 /// The oldest version that can be read.
 const RECORD_VERSION_OLDEST: u8 = 1;
 
@@ -131,6 +132,30 @@ pub enum Record {
         /// The checkpoint, whose blob is on this machine.
         checkpoint: Checkpoint,
     },
+    /// Submitter: who keeps a bag, as it last appointed.
+    Stewards {
+        /// The appointment.
+        appointment: Appointment,
+    },
+    /// Steward: a bag that is kept here for its submitter. The records of the bag, its placements, failed tries, and
+    /// results that the submitter does not have, are the copy.
+    Kept {
+        /// The highest term heard of, with the appointment and the rank of who acted in it.
+        acting: Acting,
+        /// The bag's key.
+        key: BagKey,
+        /// Tasks that have succeeded.
+        done: IntervalSet,
+        /// Tasks that have failed for good.
+        failed: IntervalSet,
+        /// Whether the driver has the files that executors need.
+        has_files: bool,
+    },
+    /// Executor: the keeper that it obeys about a bag.
+    Obeyed {
+        /// By what right that keeper acts.
+        acting: Acting,
+    },
     /// Submitter: the result of a task that has succeeded or failed for good.
     Done {
         /// The bag.
@@ -145,7 +170,7 @@ pub enum Record {
 }
 
 /// The key of a record in the store. Its bytes sort by kind, bag, and index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum RecordKey {
     /// [`Record::Incarnation`].
     Incarnation,
@@ -167,9 +192,33 @@ pub enum RecordKey {
     Failures(BagId, u64),
     /// [`Record::Checkpoint`].
     Checkpoint(BagId, u64),
+    /// [`Record::Stewards`].
+    Stewards(BagId),
+    /// [`Record::Kept`].
+    Kept(BagId),
+    /// [`Record::Obeyed`].
+    Obeyed(BagId),
 }
 
 impl RecordKey {
+    /// The bag that the record is about; `None` of those that are about none.
+    pub(crate) fn bag(self) -> Option<BagId> {
+        match self {
+            Self::Incarnation | Self::Reputation(_) => None,
+            Self::Held(bag)
+            | Self::Outbox(bag, _)
+            | Self::Bag(bag)
+            | Self::Placed(bag, _)
+            | Self::Former(bag, _)
+            | Self::Done(bag, _)
+            | Self::Failures(bag, _)
+            | Self::Checkpoint(bag, _)
+            | Self::Stewards(bag)
+            | Self::Kept(bag)
+            | Self::Obeyed(bag) => Some(bag),
+        }
+    }
+
     /// The bytes under which the record is stored.
     pub fn to_bytes(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(65);
@@ -184,12 +233,17 @@ impl RecordKey {
             Self::Done(..) => b'd',
             Self::Failures(..) => b'f',
             Self::Checkpoint(..) => b'c',
+            Self::Stewards(_) => b's',
+            Self::Kept(_) => b'k',
+            Self::Obeyed(_) => b'y',
         };
         bytes.push(kind);
         match self {
             Self::Incarnation => {}
             Self::Reputation(peer) => bytes.extend(peer.0),
-            Self::Held(bag) | Self::Bag(bag) => bytes.extend(bag.0),
+            Self::Held(bag) | Self::Bag(bag) | Self::Stewards(bag) | Self::Kept(bag) | Self::Obeyed(bag) => {
+                bytes.extend(bag.0);
+            }
             Self::Outbox(bag, index)
             | Self::Done(bag, index)
             | Self::Failures(bag, index)
@@ -231,6 +285,9 @@ impl Record {
             Self::Former { bag, executor, .. } => RecordKey::Former(*bag, *executor),
             Self::Failures { bag, index, .. } => RecordKey::Failures(*bag, *index),
             Self::Checkpoint { bag, index, .. } => RecordKey::Checkpoint(*bag, *index),
+            Self::Stewards { appointment } => RecordKey::Stewards(appointment.bag),
+            Self::Kept { acting, .. } => RecordKey::Kept(acting.appointment.bag),
+            Self::Obeyed { acting } => RecordKey::Obeyed(acting.appointment.bag),
         }
     }
 
@@ -264,4 +321,14 @@ pub enum Change {
     Put(Record),
     /// Remove, if it is there.
     Delete(RecordKey),
+}
+
+impl Change {
+    /// The key of the record that changes.
+    pub fn key(&self) -> RecordKey {
+        match self {
+            Self::Put(record) => record.key(),
+            Self::Delete(key) => *key,
+        }
+    }
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Node, PeerId, Side, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, DeclineReason, DecodeError, Message, Path, Record,
-    RecordError, Replication, Reputation, Request, Sizes, SmallOutput, Speaker, TaskResult,
+    Acting, Appointment, Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, DeclineReason, DecodeError, Delta,
+    Message, Path, Record, RecordError, RecordKey, Replication, Reputation, Request, Sizes, SmallOutput, Speaker,
+    TaskResult,
 };
 
 fn contact(byte: u8) -> Contact {
@@ -64,8 +65,10 @@ fn request() -> Request {
         machines: 0,
         link_kb_s: idlewood_scheduler::LINK_KB_S,
         leads: false,
+        copy: None,
         ticket: 0,
         checkpoints: Box::default(),
+        acting: None,
     }
 }
 
@@ -156,7 +159,67 @@ fn messages() -> Vec<Message> {
         Message::Request { request: Request { ticket: 7, ..request() }, node: Node::Router, climbing: true },
         Message::Ask { asker: asker(1000.0, 0.0), node: Node::Router, climbing: true, climbed: 0, ticket: 8 },
         Message::Ticket { ticket: 8 },
+        Message::Request { request: Request { copy: Some(90), ..request() }, node: Node::Leaf, climbing: false },
+        Message::Share { bag: bag().id, tasks: [(3, 0), (4, 90)].into() },
+        Message::Decline { bag: bag().id, ranges: IntervalSet::from(0..2), reason: DeclineReason::Copy },
+        Message::Request {
+            request: Request { acting: Some(Box::new(acting())), ..request() },
+            node: Node::Leaf,
+            climbing: false,
+        },
+        Message::KeepOffer { bag: bag() },
+        Message::KeepAnswer { bag: bag().id, accepts: true },
+        Message::Acts { acting: Box::new(acting()) },
+        Message::Deltas { deltas: vec![delta(), Delta { number: 0, is_over: true, ..empty_delta() }] },
+        Message::DeltasAck { bags: vec![(bag().id, 7, acting().term())] },
+        Message::WhatIsKept { bags: vec![(bag().id, acting().term())] },
+        Message::Kept {
+            acting: Box::new(acting()),
+            tasks: IntervalSet::from(3..9),
+            results: vec![(PeerId([4; 32]), TaskResult { receipt: Some(vec![1, 2]), ..with_output() })],
+        },
+        Message::KeptAck { bag: bag().id, indices: IntervalSet::from(3..4) },
     ]
+}
+
+fn acting() -> Acting {
+    let appointment = Appointment {
+        bag: bag().id,
+        term: 5,
+        keepers: vec![contact(1), contact(2)],
+        until: WallTime(1_700_000_000_000_000),
+        signature: vec![8; 64],
+    };
+    Acting { appointment, acting: 1, rank: 1 }
+}
+
+fn empty_delta() -> Delta {
+    Delta {
+        bag: bag().id,
+        term: acting().term(),
+        number: 7,
+        acting: None,
+        key: None,
+        records: Vec::new(),
+        gone: Vec::new(),
+        done: IntervalSet::new(),
+        failed: IntervalSet::new(),
+        is_whole: false,
+        is_over: false,
+    }
+}
+
+fn delta() -> Delta {
+    Delta {
+        acting: Some(Box::new(acting())),
+        key: Some([3; 32].into()),
+        records: vec![Record::Placed { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2) }],
+        gone: vec![RecordKey::Former(bag().id, PeerId([2; 32])), RecordKey::Done(bag().id, 4)],
+        done: IntervalSet::from(3..4),
+        failed: IntervalSet::from(5..6),
+        is_whole: true,
+        ..empty_delta()
+    }
 }
 
 fn records() -> Vec<Record> {
@@ -225,6 +288,15 @@ fn records() -> Vec<Record> {
         Record::Failures { bag: bag().id, index: 3, count: 0, crashed_on: Vec::new(), next_attempt: 0, void_before: 4 },
         Record::Outbox { bag: bag(), released, result: with_output() },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: with_output() },
+        Record::Stewards { appointment: acting().appointment },
+        Record::Kept {
+            acting: acting(),
+            key: [3; 32].into(),
+            done: IntervalSet::from(0..2),
+            failed: IntervalSet::from(2..3),
+            has_files: true,
+        },
+        Record::Obeyed { acting: acting() },
     ]
 }
 
@@ -254,11 +326,11 @@ fn records_keep_their_bytes() {
 #[test]
 fn older_records_are_read_and_newer_ones_refused_by_their_version() {
     let mut bytes = records()[2].encode();
-    for version in [1, 2, 3, 4, 5] {
+    for version in [1, 2, 3, 4, 5, 6, 7] {
         bytes[0] = version;
         assert_eq!(Record::decode(&bytes).unwrap(), records()[2]);
     }
-    for version in [0, 7, 255] {
+    for version in [0, 8, 255] {
         bytes[0] = version;
         assert!(matches!(Record::decode(&bytes), Err(RecordError::Version(found)) if found == version));
     }

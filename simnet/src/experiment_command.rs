@@ -11,6 +11,7 @@ use clap::Args;
 use idlewood_simnet::experiment::{Experiment, LABELS, Plan, PlanProgress};
 use idlewood_simnet::log::Log;
 use idlewood_simnet::page;
+use idlewood_simnet::processor_load::ProcessorLoad;
 use serde_json::Value;
 
 use crate::output::Output;
@@ -77,9 +78,19 @@ pub(crate) fn unknown(arguments: &[String]) -> ExitCode {
 }
 
 /// `simnet reproduce NAME`.
-pub(crate) fn reproduce(experiment: Experiment, arguments: ExperimentArguments, log: Option<&Path>) -> ExitCode {
+pub(crate) fn reproduce(
+    experiment: Experiment,
+    arguments: ExperimentArguments,
+    log: Option<&Path>,
+    owners: Option<PathBuf>,
+) -> ExitCode {
     let log = match log.map(Log::read).transpose() {
         Ok(log) => log,
+        Err(sentence) => return fail(&sentence, 2),
+    };
+    let owners = owners.map(|path| ProcessorLoad::read(&path).map(|load| (path, Arc::new(load)))).transpose();
+    let owners = match owners {
+        Ok(owners) => owners,
         Err(sentence) => return fail(&sentence, 2),
     };
     let ExperimentArguments { nodes, seed, seeds, bags, out, only, threads, output } = arguments;
@@ -90,6 +101,7 @@ pub(crate) fn reproduce(experiment: Experiment, arguments: ExperimentArguments, 
         seeds: seeds.unwrap_or_else(|| experiment.default_seeds()),
         bags,
         log,
+        owners,
         only,
         out: out.unwrap_or_else(|| PathBuf::from(format!("reproduce-{}", experiment.name()))),
         threads,
@@ -172,8 +184,15 @@ fn fail(sentence: &str, code: u8) -> ExitCode {
 /// The main results; the rest is in the files.
 fn text(plan: &Plan, summary: &Value) -> String {
     let mut text = format!("{}\ncommit {}; files in {}\n", plan.command(), Plan::commit(), plan.out.display());
-    const SHOWN: [&str; 23] = [
+    const SHOWN: [&str; 30] = [
         "ratio_mincent",
+        "ended_ratio_mincent",
+        "ended_ratio_mincent_plus",
+        "ended_mean_ratio_mincent_plus",
+        "held_up_max",
+        "known_after_ended_s_max",
+        "wasted_work_share",
+        "unfinished_bags",
         "ratio_mincent_plus",
         "ratio_mincent_submitters",
         "ratio_mincent_plus_submitters",

@@ -49,6 +49,8 @@ pub(crate) enum Purpose {
     Look,
     /// A job is being prepared.
     Job(Needy),
+    /// The bag's files are to be kept for its submitter; from this keeper.
+    Keep(Contact),
 }
 
 /// A job that needs what its bag has.

@@ -24,7 +24,16 @@ use crate::random::{SmallStream, digest, happens};
 use crate::scenario::{BadRouting, Scenario};
 use crate::store::Store;
 use crate::workers::{Going, Job, Workers};
-use crate::workload::{bandwidths_bytes_s, slots, speed_mops};
+use crate::workload::{bandwidths_bytes_s, slots, speed_mops, true_speed_mops};
+
+/// What stands for a machine's signature under these bytes.
+pub(crate) fn signature(peer: PeerId, bytes: &[u8]) -> Vec<u8> {
+    let mut hasher = blake3::Hasher::new_keyed(&peer.0);
+    hasher.update(bytes);
+    let mut signature = vec![0; 64];
+    hasher.finalize_xof().fill(&mut signature);
+    signature
+}
 
 /// Wall-clock time at the start of the simulation: 2026-01-01 UTC. No result depends on it.
 pub(crate) const EPOCH: WallTime = WallTime(1_767_225_600_000_000);
@@ -49,6 +58,7 @@ pub(crate) enum Ending {
 pub(crate) struct Host {
     pub(crate) index: HostIndex,
     pub(crate) id: PeerId,
+    /// The speed at which tasks run on it.
     pub(crate) speed_mops: f64,
     pub(crate) churn: Churn,
     pub(crate) owner: Owner,
@@ -76,6 +86,8 @@ pub(crate) struct Host {
     pub(crate) fetching: Fetching,
     /// Fetches of outputs that are under way to this machine.
     pub(crate) fetches: BTreeSet<FetchId>,
+    /// Those of them that are of checkpoints.
+    pub(crate) checkpoint_fetches: BTreeSet<FetchId>,
     pub(crate) condition: Condition,
     /// Whom the machine's user has named at its first start.
     pub(crate) named: Vec<Contact>,
@@ -111,7 +123,7 @@ impl Host {
         Self {
             index,
             id: peer_id(scenario.seed, index),
-            speed_mops: speed_mops(scenario, index),
+            speed_mops: true_speed_mops(scenario, index),
             churn: Churn::new(scenario, index),
             owner: Owner::new(scenario, index),
             lies: happens(&mut SmallStream::new(scenario.seed, "liar", number), scenario.liars_percent),
@@ -132,6 +144,7 @@ impl Host {
             store: Store::default(),
             fetching: Fetching::default(),
             fetches: BTreeSet::new(),
+            checkpoint_fetches: BTreeSet::new(),
             condition: Condition::default(),
             named: Vec::new(),
             neighbours: (Vec::new(), Time::ZERO),
@@ -218,7 +231,7 @@ impl Host {
         seed_bytes.copy_from_slice(&seed[..8]);
         let config = idlewood_scheduler::Config {
             slots: self.slots,
-            speed_mops: self.speed_mops,
+            speed_mops: speed_mops(scenario, self.index),
             expects_grid,
             ..scenario.peer.clone()
         };
@@ -255,6 +268,7 @@ impl Host {
         }
         self.fetching.go_down();
         self.fetches.clear();
+        self.checkpoint_fetches.clear();
         self.preparing.clear();
         self.wake = None;
     }
@@ -335,6 +349,18 @@ impl Host {
             self.index
         );
         self.workers.give(slot, Job::new(job, task, work_mops, self.speed_mops), now)
+    }
+
+    /// What of a task's work is done at its last checkpoint here, in Mop; `None` where it has none.
+    pub(crate) fn checkpoint_mops(&self, task: TaskId, work_mops: f64) -> Option<f64> {
+        let left = self.workers.left_from_checkpoint(task)?;
+        Some((work_mops - left.as_secs_f64() * self.speed_mops).max(0.0))
+    }
+
+    /// A task came with a checkpoint at which so much of its work is done.
+    pub(crate) fn goes_on_from(&mut self, task: TaskId, work_mops: f64, done_mops: f64) {
+        let left_s = (work_mops - done_mops).max(0.0) / self.speed_mops;
+        self.workers.came_with(task, Duration::from_secs_f64(left_s));
     }
 
     /// Draws how a try of a task ends that has run for its full time. A machine that makes results up runs nothing that

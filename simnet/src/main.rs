@@ -99,7 +99,7 @@ enum Reproduce {
     /// The largest grids, on a load that is short enough to finish; a million machines are watched for an hour.
     Scale(ExperimentArguments),
     /// Heavy-tailed bags, as production grids see them, and what each addition to the paper is worth there.
-    Desktops(ExperimentArguments),
+    Desktops(DesktopsArguments),
     /// What a user gets by splitting bags or understating their work, and what an honest one with many bags pays for rules
     /// against that.
     Submitters(ExperimentArguments),
@@ -107,6 +107,15 @@ enum Reproduce {
     Loads(LoadsArguments),
     #[command(external_subcommand)]
     Unknown(Vec<String>),
+}
+
+#[derive(Args)]
+struct DesktopsArguments {
+    #[command(flatten)]
+    common: ExperimentArguments,
+    /// Loads of processors every five minutes of a day: the case with owners who are there while the load is high (--only load).
+    #[arg(long, value_name = "FILE")]
+    owners: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -185,13 +194,15 @@ fn reproduce(experiment: Reproduce) -> ExitCode {
         Reproduce::Table1(arguments) => (PaperExperiment::Table1, arguments),
         Reproduce::Bound(arguments) => (PaperExperiment::Bound, arguments),
         Reproduce::Scale(arguments) => (PaperExperiment::Scale, arguments),
-        Reproduce::Desktops(arguments) => (PaperExperiment::Desktops, arguments),
+        Reproduce::Desktops(DesktopsArguments { common, owners }) => {
+            return experiment_command::reproduce(PaperExperiment::Desktops, common, None, owners);
+        }
         Reproduce::Loads(LoadsArguments { common, log }) => {
-            return experiment_command::reproduce(PaperExperiment::Loads, common, log.as_deref());
+            return experiment_command::reproduce(PaperExperiment::Loads, common, log.as_deref(), None);
         }
         Reproduce::Submitters(arguments) => (PaperExperiment::Submitters, arguments),
     };
-    experiment_command::reproduce(experiment, arguments, None)
+    experiment_command::reproduce(experiment, arguments, None, None)
 }
 
 /// `simnet swarm`.

@@ -45,6 +45,8 @@ pub struct BagRecord {
     /// When its last task had succeeded for the first time, anywhere and even if its submitter did not know, or had
     /// failed for good.
     pub ended: Option<Time>,
+    /// The same of its last task but one.
+    pub ended_but_one: Option<Time>,
     /// Its tasks by index.
     pub tasks: Vec<TaskRecord>,
     open: u64,
@@ -88,6 +90,7 @@ impl Record {
                 closed: None,
                 completed: None,
                 ended: None,
+                ended_but_one: None,
             })
             .collect();
         Self { open: bags.len(), bags, numbers, without_output: 0 }
@@ -154,6 +157,9 @@ impl Record {
         let number = self.number(task.bag);
         let bag = &mut self.bags[number];
         bag.running -= 1;
+        if bag.running == 1 {
+            bag.ended_but_one = Some(now);
+        }
         if bag.running == 0 {
             bag.ended = Some(now);
         }

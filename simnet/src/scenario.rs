@@ -128,6 +128,8 @@ pub struct Scenario {
     /// With a quorum, of the tasks of machines that agreed with others often enough one in so many is checked by
     /// another machine, too; 0: all are. Default 0.
     pub recheck: u32,
+    /// Machines whose tasks take ten times as long as the machine believes, in percent, at most 100. Default 0.
+    pub slowed_percent: f64,
     /// Seed of all randomness.
     pub seed: u64,
     /// Messages lost, in percent, below 100. Default 0, as in the paper.
@@ -207,8 +209,8 @@ pub struct Scenario {
     /// Coefficient of variation of the true work of tasks of one bag, 0 to 10; lognormal, with the declared work as
     /// mean. Default 0, the paper's; a production grid's is 0.45. A log has its own.
     pub task_cv: f64,
-    /// Time between two checkpoints of a task, at least 1 s, from which it continues after its machine was down; a task
-    /// that moves to another machine starts from the beginning. None: it always does. Default none, as in the paper.
+    /// Time between two checkpoints of a task, at least 1 s, from which it continues after its machine was down, or on
+    /// another machine after an owner stayed; a task that moves for other reasons starts from the beginning. None: it always does. Default none, as in the paper.
     #[serde(
         rename(serialize = "checkpoint_interval_s"),
         serialize_with = "optional_seconds",
@@ -307,6 +309,7 @@ impl Default for Scenario {
             replicas: 1,
             quorum: 1,
             recheck: 0,
+            slowed_percent: 0.0,
             seed: 1,
             loss_percent: 0.0,
             latencies: Latencies::default(),

@@ -500,7 +500,7 @@ impl Simulation {
         let mut counts = Counts::default();
         self.shards.iter().for_each(|shard| counts.add(&shard.counts));
         let report = Report::of(&self.around.scenario, &self.world.record, self.now, |bag| self.is_over_for_good(bag));
-        let messages: MessageCount = counts.messages.iter().copied().sum();
+        let messages: MessageCount = counts.messages.0.iter().copied().sum();
         let bytes = messages.bytes + counts.answers.bytes;
         let executed_mops = self.hosts().map(|host| host.workers.ran(self.now).as_secs_f64() * host.speed_mops).sum();
         let sim_s = self.now.as_secs_f64();
@@ -525,7 +525,7 @@ impl Simulation {
             } else {
                 0.0
             },
-            messages_by_kind: MESSAGE_KINDS.into_iter().zip(counts.messages).filter(|(_, of)| of.count > 0).collect(),
+            messages_by_kind: MESSAGE_KINDS.into_iter().zip(counts.messages.0).filter(|(_, of)| of.count > 0).collect(),
             answers: counts.answers,
             outputs: counts.outputs,
             files: counts.files,

@@ -194,6 +194,23 @@ impl Workers {
         self.settle_all(now)
     }
 
+    /// How long a task that stands still would still take here from its last checkpoint on; `None` where it has none.
+    pub(crate) fn left_from_checkpoint(&self, task: TaskId) -> Option<Duration> {
+        let interval = self.checkpoint_interval?;
+        let begun =
+            self.workers.iter().filter_map(|worker| worker.jobs.front()).find(|job| job.begun && job.task == task);
+        let Some(job) = begun else { return self.checkpoints.get(&task).copied() };
+        let done_us = (job.takes - job.left).as_micros();
+        let kept_us = done_us - done_us % interval.as_micros();
+        (kept_us > 0).then(|| job.takes - Duration::from_micros(kept_us as u64))
+    }
+
+    /// A task came with a checkpoint from which it takes so long; one of its own counts where that is newer.
+    pub(crate) fn came_with(&mut self, task: TaskId, left: Duration) {
+        let known = self.checkpoints.entry(task).or_insert(left);
+        *known = left.min(*known);
+    }
+
     /// The machine goes down. `queue_lost`: checkpoints are lost too.
     pub(crate) fn go_down(&mut self, queue_lost: bool, now: Time) {
         for worker in &mut self.workers {

@@ -303,6 +303,16 @@ pub fn speed_mops(scenario: &Scenario, host: u32) -> f64 {
     }
 }
 
+/// How much slower a slowed machine is than it says.
+const SLOWED_TIMES: f64 = 10.0;
+
+/// The speed at which tasks run on machine number `host`, in Mop/s per slot: less than what it says of itself if it is slowed.
+pub fn true_speed_mops(scenario: &Scenario, host: u32) -> f64 {
+    let mut rng = SmallStream::new(scenario.seed, "slowed", u64::from(host));
+    let is_slowed = scenario.slowed_percent > 0.0 && crate::random::happens(&mut rng, scenario.slowed_percent);
+    speed_mops(scenario, host) / if is_slowed { SLOWED_TIMES } else { 1.0 }
+}
+
 /// Tasks that machine number `host` runs at the same time.
 pub fn slots(scenario: &Scenario, host: u32) -> u32 {
     let mut rng = SmallStream::new(scenario.seed, "cores", u64::from(host));

@@ -206,7 +206,6 @@ fn a_simulation_is_compared_with_centralised_schedulers_on_request() {
 fn scenarios_that_centralised_schedulers_cannot_express_are_not_compared() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("incomparable.toml");
     for (text, instead) in [
-        ("owner_session = \"30m\"\n", "owner_session = \"none\""),
         ("choosy_percent = 10.0\n", "choosy_percent = 0.0"),
         ("bad_routers_percent = 10.0\n", "bad_routers_percent = 0.0"),
         ("replicas = 3\nquorum = 2\n", "replicas = 1 and quorum = 1"),

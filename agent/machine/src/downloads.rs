@@ -123,11 +123,18 @@ pub struct Downloads {
     called: Vec<DownloadId>,
 }
 
-/// Where a bag's blobs come from: its submitter, then whoever is near.
-pub fn sources(peer: &Peer, submitter: &Contact) -> Vec<Contact> {
-    let others = peer.overlay_view().neighbours();
-    let sources = std::iter::once(submitter).chain(others);
-    sources.filter(|contact| contact.peer != peer.me().peer).cloned().collect()
+/// Where a bag's blobs come from: the keeper that acts, its submitter, its stewards, then whoever is near.
+pub fn sources(peer: &Peer, bag: BagId, submitter: &Contact) -> Vec<Contact> {
+    let keepers = peer.sources(bag);
+    let (first, stewards) = keepers.split_at(keepers.len().min(1));
+    let others = first.iter().chain([submitter]).chain(stewards).chain(peer.overlay_view().neighbours());
+    let mut sources: Vec<Contact> = Vec::new();
+    for contact in others.filter(|contact| contact.peer != peer.me().peer) {
+        if sources.iter().all(|known| known.peer != contact.peer) {
+            sources.push(contact.clone());
+        }
+    }
+    sources
 }
 
 impl Downloads {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, Member};
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagHeader, BagId, BlobId, Change, Message, Notice, Speaker, TaskId, TaskResult};
+use idlewood_scheduler::{
+    Appointment, BagHeader, BagId, BagKey, BlobId, Change, Message, Notice, Speaker, TaskId, TaskResult,
+};
 
 use crate::policy::{Judgement, Pause};
 use crate::work::WorkOrder;
@@ -57,6 +59,23 @@ pub enum Effect {
         bag: BagId,
         /// Its tasks.
         tasks: IntervalSet,
+    },
+    /// Sign who keeps a bag of this machine; [`idlewood_scheduler::Event::AppointmentSigned`] follows.
+    SignAppointment(Appointment),
+    /// Get the files of a bag that this machine is to keep for another, and keep them durably;
+    /// [`idlewood_scheduler::Event::FilesKept`] follows.
+    KeepFiles {
+        /// The bag.
+        bag: BagHeader,
+        /// Its key.
+        key: BagKey,
+        /// Who has the files.
+        from: Contact,
+    },
+    /// The files of that bag, and the outputs that were fetched for it, are not needed any more.
+    ForgetFiles {
+        /// The bag.
+        bag: BagId,
     },
     /// Tell whoever waits for it.
     Notify(Notice),

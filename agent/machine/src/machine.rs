@@ -337,6 +337,9 @@ impl Machine {
             PeerEffect::KeepCheckpoints { stop, bag, tasks } => {
                 effects.push(Effect::KeepCheckpoints { stop, bag, tasks });
             }
+            PeerEffect::SignAppointment { appointment } => effects.push(Effect::SignAppointment(appointment)),
+            PeerEffect::KeepFiles { bag, key, from } => effects.push(Effect::KeepFiles { bag, key, from }),
+            PeerEffect::ForgetFiles { bag } => effects.push(Effect::ForgetFiles { bag }),
             PeerEffect::Notify(notice) => {
                 if let Notice::BagAccepted(bag) = notice {
                     self.submitting.remove(&bag);

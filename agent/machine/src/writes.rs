@@ -96,13 +96,15 @@ fn takes_on(change: &Change) -> bool {
     match record {
         // That it is complete must not be written without the results that say so.
         Record::Bag { closed, .. } => !matches!(closed, Some((Closing::Cancelled | Closing::Removed, _))),
-        Record::Done { .. } | Record::Failures { .. } | Record::Checkpoint { .. } => true,
+        Record::Done { .. } | Record::Failures { .. } | Record::Checkpoint { .. } | Record::Kept { .. } => true,
         Record::Incarnation(_)
         | Record::Held { .. }
         | Record::Outbox { .. }
         | Record::Reputation { .. }
         | Record::Placed { .. }
-        | Record::Former { .. } => false,
+        | Record::Former { .. }
+        | Record::Stewards { .. }
+        | Record::Obeyed { .. } => false,
     }
 }
 
@@ -115,6 +117,7 @@ fn may_not_fit(change: &Change) -> bool {
             of_attempts.map(|ranges| ranges.intervals()).sum::<usize>() + ranges.intervals() + checkpoints.len()
         }
         Record::Placed { ranges, .. } | Record::Former { ranges, .. } => ranges.intervals(),
+        Record::Kept { done, failed, .. } => done.intervals() + failed.intervals(),
         _ => 0,
     };
     parts >= SMALL_PARTS && record.encode().len() > RECORD_BYTES_MAX

@@ -145,6 +145,9 @@ fn kind(record: &Record) -> &'static str {
         Record::Failures { .. } => "failures",
         Record::Checkpoint { .. } => "checkpoint",
         Record::Done { .. } => "done",
+        Record::Stewards { .. } => "stewards",
+        Record::Kept { .. } => "kept",
+        Record::Obeyed { .. } => "obeyed",
     }
 }
 

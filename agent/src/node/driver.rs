@@ -204,6 +204,11 @@ impl Driver {
             Effect::Send { to, message } => traffic::send(to, message, shared),
             Effect::Authorise { bag } => authorise::authorise(bag, machine.peer(), shared),
             Effect::KeepCheckpoints { stop, bag, tasks } => self.packing.pack(stop, bag, tasks, shared),
+            // This agent neither appoints nor keeps (docs/adr/0041): by its settings it is asked neither.
+            Effect::SignAppointment(_) | Effect::ForgetFiles { .. } => {}
+            Effect::KeepFiles { bag, .. } => {
+                shared.events.follow_up(idlewood_scheduler::Event::FilesKept { bag: bag.id, kept: false });
+            }
             Effect::Notify(notice) => self.notice(notice),
             Effect::Fetch { fetch, wanted } => outputs.fetch(fetch, wanted, shared),
             Effect::AbandonFetch { fetch } => outputs.abandon(fetch),

@@ -345,7 +345,10 @@ impl Pins {
             | Record::Placed { .. }
             | Record::Former { .. }
             | Record::Reputation { .. }
-            | Record::Failures { .. } => {}
+            | Record::Failures { .. }
+            | Record::Stewards { .. }
+            | Record::Kept { .. }
+            | Record::Obeyed { .. } => {}
         }
     }
 }

@@ -101,7 +101,7 @@ pub(super) struct Supplies {
 
 /// Where a bag's blobs come from.
 pub(super) fn origin(peer: &Peer, bag: BagId, submitter: &Contact) -> Origin {
-    Origin { bag, key: peer.bag_key(bag), sources: downloads::sources(peer, submitter) }
+    Origin { bag, key: peer.bag_key(bag), sources: downloads::sources(peer, bag, submitter) }
 }
 
 impl Supplies {

@@ -77,6 +77,10 @@ impl Traffic {
         peer: &Peer,
         shared: &mut Shared,
     ) -> Option<Message> {
+        if message.appointments().next().is_some() {
+            // No agent appoints yet, and this one could not tell who signed it.
+            return None;
+        }
         let Message::Results { bag, executor, mut results, signature } = message else { return Some(message) };
         if !results.iter().all(receipts::is_its_output) {
             self.results_unsigned += results.len() as u64;

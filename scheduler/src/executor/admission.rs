@@ -16,6 +16,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use idlewood_overlay::Contact;
+
 use super::Executor;
 use crate::bag::{BagId, CLOCKS_APART_MAX, DeclineReason, REQUEST_INTERVALS_MAX, Request};
 use crate::config::Config;
@@ -72,6 +74,11 @@ impl Unauthorised {
         }
         waiting.push(request);
         waiting.len() == 1
+    }
+
+    /// Who issued the first request for this bag that waits.
+    pub(super) fn keeper(&self, bag: BagId) -> Option<&Contact> {
+        self.by_bag.get(&bag)?.first().map(Request::keeper)
     }
 
     /// The driver has answered about this bag: removes and returns its requests.
@@ -158,14 +165,14 @@ impl Executor {
     }
 
     /// Sends the submitter a `Decline` for these tasks of a request.
-    fn decline(&mut self, request: &Request, mut ranges: IntervalSet, reason: DeclineReason, io: &mut Io) {
+    pub(super) fn decline(&mut self, request: &Request, mut ranges: IntervalSet, reason: DeclineReason, io: &mut Io) {
         self.unauthorised.declined += 1;
         while !ranges.is_empty() {
             // The declined part can have more intervals than the request had, and than one message may have.
             let part: IntervalSet = ranges.ranges().take(REQUEST_INTERVALS_MAX).collect();
             ranges.subtract(&part);
             let message = Message::Decline { bag: request.bag.id, ranges: part, reason };
-            io.send(request.bag.submitter.clone(), message);
+            io.send(request.keeper().clone(), message);
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use idlewood_overlay::Time;
 
 use super::bags_before::BagsBefore;
+use super::keepers::Keepers;
 use super::outbox::Outbox;
 use super::updates::Updates;
 use crate::bag::{BagHeader, BagKey, Checkpoint, HELD_INTERVALS_MAX, Request, Sizes, TaskId, TaskResult};
@@ -25,6 +26,8 @@ const HELD_CHECKPOINTS_MAX: usize = 4096;
 #[derive(Debug)]
 pub(super) struct HeldBag {
     pub(super) bag: BagHeader,
+    /// To whom this machine answers about the bag.
+    pub(super) keepers: Keepers,
     pub(super) released: Time,
     /// The highest attempt of any task that came.
     pub(super) attempt: u32,
@@ -63,6 +66,8 @@ pub(super) struct HeldBag {
     pub(super) before: BagsBefore,
     /// No task begins before then: the last start failed.
     pub(super) blocked_until: Time,
+    /// Unstarted tasks go back then: they have waited for far longer than predicted (`sharing`).
+    pub(super) overdue_at: Option<Time>,
     /// Starts that failed in a row.
     pub(super) failed_starts: u32,
     pub(super) updates: Updates,
@@ -73,6 +78,7 @@ pub(super) struct HeldBag {
 impl HeldBag {
     pub(super) fn new(bag: BagHeader, released: Time, config: &Config) -> Self {
         Self {
+            keepers: Keepers::new(&bag.submitter, config),
             bag,
             released,
             attempt: 0,
@@ -94,6 +100,7 @@ impl HeldBag {
             times_declared: 1.0,
             before: BagsBefore::default(),
             blocked_until: Time::ZERO,
+            overdue_at: None,
             failed_starts: 0,
             updates: Updates::new(config),
             due: None,
@@ -106,7 +113,7 @@ impl HeldBag {
         let results = self.next_results();
         let offered = (!self.offered.is_empty()).then_some(self.offered_until);
         let blocked = (!self.waiting.is_empty() && self.blocked_until > now).then_some(self.blocked_until);
-        [results, offered, blocked, self.unspoken_until()]
+        [results, offered, blocked, self.unspoken_until(), self.overdue(), self.keepers.silent_at()]
             .into_iter()
             .flatten()
             .fold(self.updates.holding_due(), Time::min)
@@ -254,6 +261,11 @@ impl HeldBag {
         Some(until + self.placement_timeout + self.updates.period())
     }
 
+    /// When unstarted tasks go back since they have waited for far longer than predicted.
+    pub(super) fn overdue(&self) -> Option<Time> {
+        self.overdue_at.filter(|_| !self.waiting.is_empty())
+    }
+
     /// The attempt with which a task came.
     pub(super) fn attempt_of(&self, index: u64) -> u32 {
         self.attempts.iter().find(|(_, tasks)| tasks.contains(index)).map_or(0, |(attempt, _)| *attempt)
@@ -319,6 +331,7 @@ impl HeldBag {
     /// The `Holding` of this version, to be sent now.
     pub(super) fn new_holding(&mut self, version: u64, io: &Io, config: &Config) -> Message {
         self.updates.holding_sent(version, io.now, config);
+        self.keepers.ask(io.now);
         // Acknowledgements out of order may leave more intervals than came. The submitter issues unlisted tasks again.
         let ranges = self.ranges().ranges().take(HELD_INTERVALS_MAX).collect();
         let succeeded = self.outbox.values().filter(|result| result.success);
@@ -337,7 +350,7 @@ impl HeldBag {
         self.hurry_if_last(io);
         self.updates.hand_back(config);
         let change = self.record_change(io);
-        let (to, message) = (self.bag.submitter.clone(), self.new_holding(version, io, config));
+        let (to, message) = (self.keepers.contact().clone(), self.new_holding(version, io, config));
         io.persist_held(self.bag.id, vec![change], vec![Then::Send(to, message)]);
     }
 
@@ -364,7 +377,7 @@ impl HeldBag {
         // last of all, and waits for less.
         let is_last = self.unfinished_is_empty();
         self.updates.spread_last_results(began);
-        let takes_a_link = self.bag.submitter.peer != io.me.peer;
+        let takes_a_link = self.keepers.contact().peer != io.me.peer;
         let can_wait = result.success && !at_once && !self.updates.is_unpaced() && (takes_a_link || !is_last);
         let waits_until = self.outbox.has_unsent().then_some(self.updates.results_due());
         let (bag, index, attempt) = (self.bag.id, result.index, result.attempt);
@@ -373,7 +386,7 @@ impl HeldBag {
             self.outbox.insert_unstored(result.clone());
             io.persist_held(bag, vec![self.record_change(io)], Vec::new());
             let (executor, results) = ((&io.me).into(), vec![result]);
-            io.send(self.bag.submitter.clone(), Message::Results { bag, executor, results, signature: None });
+            io.send(self.keepers.contact().clone(), Message::Results { bag, executor, results, signature: None });
             return;
         }
         self.outbox.insert(result.clone());
@@ -404,7 +417,11 @@ impl HeldBag {
             signature: None,
         });
         let holding = version.map(|version| self.new_holding(version, io, config));
-        let then = holding.into_iter().chain(results).map(|message| Then::Send(self.bag.submitter.clone(), message));
+        if results.is_some() {
+            self.keepers.ask(io.now);
+        }
+        let to = self.keepers.contact();
+        let then = holding.into_iter().chain(results).map(|message| Then::Send(to.clone(), message));
         let written = Then::Written(TaskId { bag, index }, attempt);
         let changes = vec![outbox, self.record_change(io)];
         io.persist_held(bag, changes, then.chain([written]).collect());
@@ -435,7 +452,7 @@ impl HeldBag {
 
     /// When the last results on this machine are sent.
     fn last_due(&self, io: &Io) -> Time {
-        if self.bag.submitter.peer == io.me.peer {
+        if self.keepers.contact().peer == io.me.peer {
             return io.now;
         }
         let age = io.now.since(self.released);
@@ -456,12 +473,16 @@ impl HeldBag {
             // All that were sent a first wait ago or earlier.
             let sent_by = io.now - self.updates.first_wait(config);
             self.updates.results_resent(config);
+            self.keepers.ask(io.now);
             return self.outbox.resend(sent_by, io.now);
         }
         if !self.outbox.may_send() || self.updates.results_due() > io.now {
             return Vec::new();
         }
         let results = self.outbox.send(RESULTS_MAX, io.now);
+        if !results.is_empty() {
+            self.keepers.ask(io.now);
+        }
         if !self.outbox.has_written() {
             // Results that are still being written wait for the next moment of the pace.
             let next = self.updates.paced(io.now + Duration::from_micros(1));

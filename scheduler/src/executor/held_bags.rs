@@ -81,10 +81,13 @@ impl HeldBags {
         }
     }
 
-    /// Whether the index is right for every bag, as it is after [`Self::look`].
+    /// Whether the index is right for every bag that has not changed since the last [`Self::look`].
     pub(super) fn is_up_to_date(&self, now: Time) -> bool {
         let is_right = |held: &HeldBag| held.due == Some(held.next_due(now)) || held.due.is_some_and(|due| due <= now);
-        self.due.len() == self.bags.len() && self.bags.values().all(|held| is_right(held))
+        let is_touched = |bag: &BagId| self.touched.contains(bag);
+        let mut unchanged = self.bags.iter().filter(|(bag, _)| !is_touched(bag));
+        let is_known = self.bags.iter().all(|(bag, held)| held.due.is_some() || is_touched(bag));
+        is_known && unchanged.all(|(_, held)| is_right(held))
     }
 
     /// Bags by when they need attention, the earliest first.

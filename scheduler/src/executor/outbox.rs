@@ -201,6 +201,17 @@ impl Outbox {
         self.drop_stale();
     }
 
+    /// All results that were sent are unsent again: another keeper is to have them.
+    pub(super) fn unsend(&mut self) {
+        for (_, index) in std::mem::take(&mut self.sent) {
+            let is_stored = !self.unwritten.contains(index) && !self.unstored.contains(index);
+            if is_stored && self.results.contains_key(&index) {
+                self.unsent.insert_index(index);
+            }
+        }
+        self.last_ack = None;
+    }
+
     /// Whether one of these results of this attempt is a failure or a checkpoint.
     pub(super) fn has_unsuccessful(&self, attempt: u32, indices: &IntervalSet) -> bool {
         let mut here = indices.ranges().flat_map(|range| self.results.range(range));

@@ -175,7 +175,7 @@ impl Executor {
     }
 
     /// Work left in a begun task, in Mop.
-    fn rest_mops(&self, running: &Running, now: Time) -> f64 {
+    pub(super) fn rest_mops(&self, running: &Running, now: Time) -> f64 {
         let whole = self.bags.get(&running.task.bag).map_or(0.0, |held| held.task_mops());
         (whole - running.active(now).as_secs_f64() * self.speed_mops).max(whole * OVERRUN_REST)
     }

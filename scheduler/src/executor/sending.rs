@@ -31,7 +31,7 @@ impl Executor {
 
     /// There is room again on the way to this submitter.
     pub(crate) fn has_room(&mut self, submitter: PeerId, now: Time) {
-        for held in self.bags.values_mut().filter(|held| held.bag.submitter.peer == submitter) {
+        for held in self.bags.values_mut().filter(|held| held.keepers.contact().peer == submitter) {
             held.updates.room(now);
         }
     }
@@ -45,11 +45,15 @@ impl Executor {
 
     /// Does what is due: hands back tasks, takes back offers, and sends `Holding`, `Renewal` and `Results`.
     pub(crate) fn tick(&mut self, io: &mut Io, config: &Config) {
+        self.forget_obeyed(io);
         self.rate_what_runs(io.now);
         self.vacate_if_due(io, config);
         let due = self.due(io.now, Duration::ZERO);
+        self.leave_silent(&due, io.now, config);
         self.take_back_offers(&due, io);
         self.return_unspoken(&due, io, config);
+        self.return_overdue(&due, io, config);
+        self.share(io, config);
         self.changed |= self.rest.ends(io.now);
         let mut renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)> = BTreeMap::new();
         for bag in due {
@@ -57,7 +61,8 @@ impl Executor {
             // A result is sent once it is durable itself, a `Holding` once all writes of the bag are.
             let is_holding_due = held.updates.holding_due() <= io.now && !io.is_writing(bag);
             if is_holding_due && held.updates.is_answered() {
-                let submitter = &held.bag.submitter;
+                held.keepers.ask(io.now);
+                let submitter = held.keepers.contact();
                 let (_, bags) = renewals.entry(submitter.peer).or_insert_with(|| (submitter.clone(), Vec::new()));
                 if bags.len() < RENEWALS_MAX {
                     bags.push((held.bag.id, held.updates.version()));
@@ -66,7 +71,7 @@ impl Executor {
             } else if is_holding_due {
                 self.version += 1;
                 let message = held.new_holding(self.version, io, config);
-                io.send(held.bag.submitter.clone(), message);
+                io.send(held.keepers.contact().clone(), message);
             }
             loop {
                 let results = held.due_results(io, config);
@@ -75,7 +80,7 @@ impl Executor {
                 }
                 let (bag, executor) = (held.bag.id, (&io.me).into());
                 let message = Message::Results { bag, executor, results, signature: None };
-                io.send(held.bag.submitter.clone(), message);
+                io.send(held.keepers.contact().clone(), message);
             }
         }
         self.renew(renewals, io, config);
@@ -103,7 +108,7 @@ impl Executor {
                 let is_soon = |held: &HeldBag| {
                     let due = held.updates.holding_due();
                     let is_due = due > io.now && due <= io.now + config.lease / 4;
-                    held.updates.is_answered() && is_due && held.bag.submitter.peer == peer
+                    held.updates.is_answered() && is_due && held.keepers.contact().peer == peer
                 };
                 let is_listed = bags.iter().any(|(listed, _)| *listed == bag);
                 if is_listed || bags.len() >= RENEWALS_MAX || io.is_writing(bag) {
@@ -144,6 +149,14 @@ impl Executor {
             let due = if is_writing { self.bags.get(&bag).and_then(HeldBag::next_results) } else { Some(due) };
             held = held.into_iter().chain(due).min();
         }
-        [held, self.suspension.vacate_at(), self.rest.until(), self.rating_due(io.now)].into_iter().flatten().min()
+        let parts = [
+            held,
+            self.suspension.vacate_at(),
+            self.suspension.return_at(),
+            self.rest.until(),
+            self.rating_due(io.now),
+            self.sharing.due(),
+        ];
+        parts.into_iter().flatten().min()
     }
 }

@@ -3,6 +3,7 @@
 mod declared;
 mod offering;
 mod sending;
+mod sharing;
 mod submitters;
 
 use std::collections::BTreeMap;
@@ -49,8 +50,10 @@ fn executor(config: &Config) -> (Executor, Io) {
                 machines: 0,
                 link_kb_s: crate::link::LINK_KB_S,
                 leads: false,
+                copy: None,
                 ticket: 0,
                 checkpoints: Box::default(),
+                acting: None,
             },
             None,
             &mut io,
@@ -121,8 +124,10 @@ fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_m
         machines: 0,
         link_kb_s: crate::link::LINK_KB_S,
         leads: false,
+        copy: None,
         ticket: 0,
         checkpoints: Box::default(),
+        acting: None,
     };
     executor.queue(request, None, io, &Config::default());
 }
@@ -241,8 +246,10 @@ impl Machine {
             machines: 0,
             link_kb_s: crate::link::LINK_KB_S,
             leads: false,
+            copy: None,
             ticket: 0,
             checkpoints: Box::default(),
+            acting: None,
         };
         self.executor.queue(request, None, &mut self.io, &self.config);
         self.executor.dispatch(&mut self.io);
@@ -350,8 +357,10 @@ fn laden(config: &Config) -> (Executor, Io) {
                 machines: 0,
                 link_kb_s: crate::link::LINK_KB_S,
                 leads: false,
+                copy: None,
                 ticket: 0,
                 checkpoints: Box::default(),
+                acting: None,
             },
             None,
             &mut io,
@@ -455,8 +464,10 @@ fn each_task_keeps_the_attempt_it_came_with() {
                 machines: 0,
                 link_kb_s: crate::link::LINK_KB_S,
                 leads: false,
+                copy: None,
                 ticket: 0,
                 checkpoints: Box::default(),
+                acting: None,
             },
             None,
             io,
@@ -504,6 +515,8 @@ fn declines_of_scattered_tasks_fit_in_valid_messages() {
     let (number, attempt, climbed, machines, leads) = (1, 0, 0, 0, true);
     let ranges = IntervalSet::from(0..2000);
     let request = Request {
+        copy: None,
+        acting: None,
         bag,
         number,
         attempt,

@@ -22,9 +22,12 @@ impl Executor {
     }
 
     /// The owner is back, or there is another reason to begin no task. With `freezes`, begun tasks are frozen, too.
-    pub(crate) fn suspend(&mut self, freezes: bool, io: &mut Io) {
+    pub(crate) fn suspend(&mut self, freezes: bool, io: &mut Io, config: &Config) {
         if !self.suspension.suspend(freezes, io.now) {
             return;
+        }
+        if freezes && io.leaves > 1 {
+            self.hand_back_unstarted(io, config);
         }
         self.changed = true;
         // This machine may be about to leave.
@@ -39,7 +42,7 @@ impl Executor {
 
     /// The owner is away: tasks go on.
     pub(crate) fn resume(&mut self, io: &mut Io) {
-        if !self.suspension.resume() {
+        if !self.suspension.resume(io.now) {
             return;
         }
         self.changed = true;
@@ -133,14 +136,19 @@ impl Executor {
     /// Starts another vacate time where tasks wait on a suspended machine after one has ended: new tasks, and those whose start
     /// failed, that were stopped, or whose offer was not taken.
     pub(super) fn vacate_in_time(&mut self, now: Time) {
-        if self.is_suspended() && self.suspension.vacate_at().is_none() && self.bags.values().any(HeldBag::has_movable)
-        {
-            self.suspension.vacate_in_time(now);
+        if self.is_suspended() && self.bags.values().any(HeldBag::has_movable) {
+            if self.suspension.vacate_at().is_none() {
+                self.suspension.vacate_in_time(now);
+            }
+            self.suspension.return_in_time(now);
         }
     }
 
     /// At the end of the vacate time unstarted tasks go back, and the driver is asked to pack the checkpoints of the others.
     pub(super) fn vacate_if_due(&mut self, io: &mut Io, config: &Config) {
+        if self.suspension.return_at().is_some_and(|at| at <= io.now) {
+            self.hand_back_unstarted(io, config);
+        }
         if !self.suspension.has_to_vacate(io.now) {
             return;
         }

@@ -133,7 +133,7 @@ impl Ledger {
 
     /// Whether tasks of this bag may be issued at all.
     pub(super) fn may_issue(&self) -> bool {
-        self.sized && !self.is_closed()
+        self.sized && !self.is_closed() && !self.keeping.is_held
     }
 
     /// A request for these tasks, straight to this leaf.

@@ -2,8 +2,8 @@
 //!
 //! The tasks are issued again after a pause, which doubles while no machine takes any. A machine that declines stays idle,
 //! so that routers would send it the same tasks again: tasks declined twice go straight to the machine that holds fewest
-//! tasks of the bag, or to this machine, which always takes its own; where neither may have them, to the neighbour that was
-//! sent fewest. A machine that declined is not asked for a while, which doubles while it takes no task; a copy that it
+//! tasks of the bag; where there is none that may have them, to this machine, which always takes its own, or to the neighbour
+//! that was sent fewest. A machine that declined is not asked for a while, which doubles while it takes no task; a copy that it
 //! declined goes to another machine at once.
 //!
 //! Tasks that the tree brings to a machine that may not have them, since it is distrusted, avoided or has voted on them,
@@ -18,6 +18,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use super::failures::{PAUSE_FIRST, doubled, pause_end};
+use super::placed::Placement;
 use super::{Known, Ledger};
 use crate::bag::DeclineReason;
 use crate::io::Io;
@@ -132,6 +133,11 @@ impl Ledger {
         if back.is_empty() {
             return;
         }
+        if self.are_copies(&back) {
+            self.copies.not_taken(io.now);
+            self.ends_at(self.copies.again_at().unwrap_or(io.now));
+            return;
+        }
         self.declined.note(executor, back.len(), reason, io.now);
         self.try_elsewhere(back, io);
     }
@@ -183,13 +189,17 @@ impl Ledger {
                 self.is_asked(contact.peer, io).then(|| ranges.difference(&self.votes.of(contact.peer, ranges)));
             may_have.filter(|may_have| !may_have.is_empty()).map(|may_have| (contact.clone(), may_have))
         };
-        let mut holders: Vec<_> = self.placed.iter().filter(|placement| !placement.ranges.is_empty()).collect();
+        let me = io.me.peer;
+        let holds = |placement: &&Placement| !placement.ranges.is_empty() && placement.executor.peer != me;
+        let mut holders: Vec<_> = self.placed.iter().filter(holds).collect();
         holders.sort_by_key(|placement| placement.ranges.len());
         let holders = holders.into_iter().map(|placement| &placement.executor);
-        holders.chain([&*io.me]).find_map(may_have).or_else(|| {
-            let mut neighbours: Vec<Contact> = known().into_iter().map(|known| known.contact).collect();
-            neighbours.sort_by_key(|contact| (self.votes.sent_to(contact.peer), contact.peer));
-            neighbours.iter().find_map(may_have)
+        holders.into_iter().find_map(may_have).or_else(|| {
+            // This machine takes its own tasks and may be unable to run them: it is asked first once, then in turn.
+            let mut others: Vec<Contact> = known().into_iter().map(|known| known.contact).collect();
+            others.push(Contact::clone(&io.me));
+            others.sort_by_key(|contact| (self.votes.sent_to(contact.peer), contact.peer != me, contact.peer));
+            others.iter().find_map(may_have)
         })
     }
 }

@@ -19,6 +19,12 @@ impl Ended {
         ended.insert(index..index + 1);
     }
 
+    /// Restores which tasks have ended; no task is in both sets, or has ended already.
+    pub(super) fn restore(&mut self, done: &IntervalSet, failed: &IntervalSet) {
+        self.done.extend_with(done);
+        self.failed.extend_with(failed);
+    }
+
     /// Number of tasks that succeeded.
     pub(super) fn done(&self) -> u64 {
         self.done.len()

@@ -99,6 +99,20 @@ impl Tries {
         self.by_task.insert(index, failures);
     }
 
+    /// Another keeper has counted these failures, which begin with the same ones: each counts once.
+    pub(super) fn unite(&mut self, index: u64, theirs: Failures) {
+        let ours = self.by_task.entry(index).or_default();
+        if theirs.void_before > ours.void_before {
+            *ours = theirs;
+        } else if theirs.void_before == ours.void_before {
+            ours.count = ours.count.max(theirs.count);
+            ours.next_attempt = ours.next_attempt.max(theirs.next_attempt);
+            let new: Vec<PeerId> =
+                theirs.crashed_on.into_iter().filter(|peer| !ours.crashed_on.contains(peer)).collect();
+            ours.crashed_on.extend(new);
+        }
+    }
+
     /// Whether this task has failed tries, or was run again on demand.
     pub(super) fn is_known(&self, index: u64) -> bool {
         self.by_task.contains_key(&index)

@@ -1,6 +1,7 @@
 //! Invariants of a ledger, asserted after events in debug builds only, so in tests and simulations.
 
 use super::Ledger;
+use super::copies::RUNS_MAX;
 use crate::ranges::IntervalSet;
 
 impl Ledger {
@@ -62,6 +63,12 @@ impl Ledger {
         for index in self.votes.tasks() {
             too_many.remove_index(index);
         }
+        if !self.votes.is_quorum() {
+            let mut copied = self.placed.all_held_by_more_than(RUNS_MAX);
+            copied.extend_with(&self.placed.held_by_more_than(RUNS_MAX - 1, &issued));
+            debug_assert!(copied.is_empty(), "{bag:?}: {copied:?} has more than {RUNS_MAX} runs");
+            too_many.subtract(self.copies.given());
+        }
         debug_assert!(too_many.is_empty(), "{bag:?}: more than {replicas} copies of {too_many:?}");
     }
 
@@ -73,7 +80,12 @@ impl Ledger {
         debug_assert!(declined.is_empty(), "{:?}: {declined:?} declined and ended", self.bag.id);
         let tried = self.tries.iter().map(|(index, _)| index);
         let checkpoints = self.checkpoints.iter().map(|(index, _)| index);
-        for index in tried.chain(checkpoints).chain(self.outputs.unfetched()).chain(self.votes.tasks()) {
+        for index in tried
+            .chain(checkpoints)
+            .chain(self.outputs.unfetched())
+            .chain(self.votes.tasks())
+            .chain(self.copies.tasks())
+        {
             debug_assert!(!ended.contains(index), "{:?}: a part remembers {index}, which has ended", self.bag.id);
         }
     }

@@ -63,7 +63,7 @@ impl Ledger {
 
     /// The key with which the bag's executors read its blobs.
     pub(crate) fn key(&self, io: &Io) -> BagKey {
-        BagKey::of(&io.bag_secret, self.bag.id)
+        self.keeping.key.unwrap_or_else(|| BagKey::of(&io.bag_secret, self.bag.id))
     }
 
     /// After a restart: sends each executor a `Lease` with this machine's address.
@@ -157,8 +157,13 @@ impl Ledger {
 
     /// When the first lease, request or pause ends; looks at all of them.
     pub(super) fn first_end(&self) -> Option<Time> {
-        let parts =
-            [self.issues.first_end(), self.placed.first_end(), self.waiting.first_end(), self.votes.look_again_at()];
+        let parts = [
+            self.issues.first_end(),
+            self.placed.first_end(),
+            self.waiting.first_end(),
+            self.votes.look_again_at(),
+            self.copies.again_at(),
+        ];
         parts.into_iter().flatten().min()
     }
 
@@ -364,9 +369,14 @@ impl Ledger {
         }
         self.votes.look_for_copies();
         self.votes.end_wait(io.now);
+        self.copies.end_wait(io.now);
         self.waiting.end_pauses(io.now);
         for issue in self.issues.take_late(io.now) {
-            self.astray.lost(&issue, io);
+            if self.are_copies(&issue.ranges) {
+                self.copies.not_taken(io.now);
+            } else {
+                self.astray.lost(&issue, io);
+            }
             self.reissue(issue.ranges, io);
         }
         for peer in self.placed.ended(io.now) {

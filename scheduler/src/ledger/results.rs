@@ -202,6 +202,7 @@ impl Ledger {
 
     /// The output of a task that has ended is not to be had: the task is issued again.
     fn run_again(&mut self, index: u64, executor: Contact, io: &mut Io) {
+        self.keeping.relayed.remove(&index);
         self.votes.withdraw(executor.peer, index);
         let lost = IntervalSet::from(index..index + 1);
         let term = Duration::ZERO;
@@ -240,26 +241,28 @@ impl Ledger {
 
     /// Journals a result; its executor is sent the acknowledgement once that is durable.
     pub(crate) fn record_result(&mut self, result: TaskResult, executor: Contact, io: &mut Io) {
+        let (ran_on, ack) = self.acknowledgement(&result, &executor);
         if self.is_closed() || self.ended.contains(result.index) {
             return;
         }
         if result.success {
-            self.avoided.note_end(executor.peer, true);
+            self.avoided.note_end(ran_on, true);
         }
-        let since = self.placed.of(executor.peer).map_or(self.released, |placement| placement.since);
-        self.work.note(executor.peer, &result, io.now.since(since), io.speed_mops);
+        let since = self.placed.of(ran_on).map_or(self.released, |placement| placement.since);
+        self.work.note(ran_on, &result, io.now.since(since), io.speed_mops);
         let bag = self.bag.id;
         let has_failed = self.tries.is_known(result.index);
         let checkpoint = self.checkpoints.forget(result.index, bag);
+        let stops = self.stop_copies(result.index, executor.peer, io);
         self.settle(&result, Some(executor.peer));
         let mut changes: Vec<Change> = has_failed.then(|| self.tries.change(result.index, bag)).into_iter().collect();
-        let ack = Message::ack(bag, &result);
-        let (judged, mut then) = self.judge(&result, executor.peer, io);
+        let (judged, mut then) = self.judge(&result, ran_on, io);
         changes.extend(judged);
-        let done = Record::Done { bag, executor: executor.peer, finished: io.wall(io.now), result };
+        let done = Record::Done { bag, executor: ran_on, finished: io.wall(io.now), result };
         changes.push(Change::Put(done));
         changes.extend(checkpoint);
-        then.push(Then::Send(executor, ack));
+        then.push(ack);
+        then.extend(stops);
         io.persist(changes, then);
         self.close_if_over(io);
     }

@@ -7,7 +7,8 @@ use idlewood_overlay::{Contact, Member, Nonce, PeerId};
 use serde::{Deserialize, Serialize};
 
 use crate::bag::{
-    BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, Finished, TaskId, TaskResult,
+    BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BagKey, BlobId, Checkpoint, DeclineReason, Finished, TaskId,
+    TaskResult,
 };
 use crate::io::Ticket;
 use crate::ledger::{REPLICAS_MAX, Replication};
@@ -15,6 +16,7 @@ use crate::message::Message;
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::record::Change;
+use crate::steward::Appointment;
 
 /// A bag to be submitted from this machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -182,6 +184,15 @@ pub enum Event {
     },
     /// There is room again for messages to this peer.
     Room(PeerId),
+    /// The answer to [`Effect::SignAppointment`]: it, with its signature.
+    AppointmentSigned(Appointment),
+    /// The answer to [`Effect::KeepFiles`]; a refusal is also given later, where the owner's room is needed otherwise.
+    FilesKept {
+        /// The bag.
+        bag: BagId,
+        /// Whether all files that its executors need are durable here, and can be read by whoever has the bag's key.
+        kept: bool,
+    },
     /// [`crate::Peer::deadline`] has come.
     DeadlineReached,
 }
@@ -274,6 +285,26 @@ pub enum Effect {
         unfinished: bool,
         /// The machine that has the output.
         from: Contact,
+    },
+    /// Sign who keeps a bag that was submitted here ([`Appointment::statement`]); [`Event::AppointmentSigned`] follows.
+    SignAppointment {
+        /// The appointment, without its signature.
+        appointment: Appointment,
+    },
+    /// Get what executors of a bag need from its submitter, envelope, manifest, program and shared inputs, keep it durably
+    /// and give it to those who have the key; [`Event::FilesKept`] follows.
+    KeepFiles {
+        /// The bag.
+        bag: BagHeader,
+        /// Its key.
+        key: BagKey,
+        /// Who has the files.
+        from: Contact,
+    },
+    /// The files of a bag that was kept for another, and the outputs that were fetched for it, are not needed any more.
+    ForgetFiles {
+        /// The bag.
+        bag: BagId,
     },
     /// Tell the driver's user.
     Notify(Notice),

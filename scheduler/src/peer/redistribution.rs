@@ -7,7 +7,7 @@
 //! and again after a growing time, then elsewhere, too, since routers may drop an `Ask` (docs/adr/0026); an idle or level grid
 //! sends none. A router passes an `Ask` down to the child whose leaves have the longest wait, or the largest stretch. Where that is
 //! far below the grid's most, the router passes it up, at most one a second. A child is not asked again before its next report. The
-//! leaf at the end offers a share of its unstarted tasks to their submitters (`executor`), which issue them to the asker.
+//! leaf at the end offers some of its unstarted tasks to their submitters (`executor`), which issue them to the asker.
 
 use std::time::Duration;
 
@@ -77,6 +77,8 @@ impl Peer {
         let platform = self.platform();
         self.asking.longest_wait_s = platform.longest_wait_s;
         self.io.maximum_stretch = platform.maximum_stretch;
+        self.io.longest_wait_s = platform.longest_wait_s;
+        self.io.mean_speed_mops = platform.speed_mops / self.io.leaves.max(1) as f64;
     }
 
     /// The stretch to name in an `Ask`, 0 on a dry machine; `None` where there is no reason to ask.

@@ -12,8 +12,10 @@ use crate::config::Config;
 use crate::executor::Executor;
 use crate::io::Io;
 use crate::ledger::{Failures, Ledger};
-use crate::record::{Change, Closing, Record};
+use crate::record::{Change, Closing, Record, RecordKey};
 use crate::router::Router;
+use crate::steward::Appointment;
+use crate::steward::keeping::Stewards;
 
 /// Why a peer cannot be rebuilt.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +54,29 @@ impl From<u64> for Seed {
     }
 }
 
+/// Takes the records of bags that are kept for others out of these.
+fn take_kept(records: &mut Vec<Record>) -> Vec<Record> {
+    let of =
+        |record: &Record| if let Record::Kept { acting, .. } = record { Some(acting.appointment.bag) } else { None };
+    let bags: BTreeSet<BagId> = records.iter().filter_map(of).collect();
+    if bags.is_empty() {
+        return Vec::new();
+    }
+    let is_kept = |record: &Record| match record.key() {
+        RecordKey::Kept(bag)
+        | RecordKey::Bag(bag)
+        | RecordKey::Placed(bag, _)
+        | RecordKey::Former(bag, _)
+        | RecordKey::Failures(bag, _)
+        | RecordKey::Checkpoint(bag, _)
+        | RecordKey::Done(bag, _) => bags.contains(&bag),
+        _ => false,
+    };
+    let (kept, others) = std::mem::take(records).into_iter().partition(is_kept);
+    *records = others;
+    kept
+}
+
 impl Peer {
     /// Rebuilds a peer from its records; a new peer has none.
     ///
@@ -72,7 +97,7 @@ impl Peer {
     ) -> Result<Self, RestoreError> {
         let (config, Seed { chance, bags }) = (config.into(), seed.into());
         config.validate().map_err(RestoreError::Config)?;
-        let records: Vec<Record> = records.into_iter().collect();
+        let mut records: Vec<Record> = records.into_iter().collect();
         for record in &records {
             if let Record::Incarnation(last) = record {
                 me.incarnation = me.incarnation.max(last.saturating_add(1));
@@ -98,6 +123,7 @@ impl Peer {
             router: Router::default(),
             cut_off: Vec::new(),
             ledgers: BTreeMap::new(),
+            stewards: Stewards::new(now),
             removals: Removals::new(),
             io,
             summary_earliest: now,
@@ -115,6 +141,8 @@ impl Peer {
             unchecked: 0,
         };
         peer.alone_until = peer.config.expects_grid.then(|| now + peer.config.placement_timeout);
+        let kept = take_kept(&mut records);
+        peer.stewards.restore_copy(kept.iter(), now);
         let given_up = peer.restore_bags(&records);
         peer.restore_removals(&records);
         peer.restore_tasks(records, &given_up);
@@ -199,19 +227,29 @@ impl Peer {
                 ledger.restore_former(*executor, ranges.clone());
             }
         }
-        for ledger in self.ledgers.values_mut() {
+        let appointments: BTreeMap<BagId, &Appointment> = records
+            .iter()
+            .filter_map(|record| if let Record::Stewards { appointment } = record { Some(appointment) } else { None })
+            .map(|appointment| (appointment.bag, appointment))
+            .collect();
+        for (bag, ledger) in &mut self.ledgers {
             ledger.close_if_over(&mut self.io);
-            if given_up.contains(&ledger.header().id) {
+            if given_up.contains(bag) {
                 ledger.close(Closing::Cancelled, &mut self.io);
             }
             ledger.issue_anew(&mut self.io);
-            ledger.greet(&mut self.io, &self.config);
+            match appointments.get(bag) {
+                // Its stewards are asked before anybody is told anything.
+                Some(&appointment) => self.stewards.restore_own(appointment.clone(), ledger, self.io.now),
+                None => ledger.greet(&mut self.io, &self.config),
+            }
         }
         given_up
     }
 
     /// Restores the executor's tasks and results, without those of bags that [`Self::restore_bags`] cancelled.
     fn restore_tasks(&mut self, records: Vec<Record>, given_up: &BTreeSet<BagId>) {
+        let mut obeyed = Vec::new();
         for record in records {
             match record {
                 Record::Held { ref bag, .. } | Record::Outbox { ref bag, .. } if given_up.contains(&bag.id) => {
@@ -234,8 +272,12 @@ impl Peer {
                 | Record::Reputation { .. }
                 | Record::Failures { .. }
                 | Record::Checkpoint { .. }
+                | Record::Stewards { .. }
+                | Record::Kept { .. }
                 | Record::Done { .. } => {}
+                Record::Obeyed { acting } => obeyed.push(acting),
             }
         }
+        obeyed.iter().for_each(|acting| self.executor.restore_obeyed(acting, &self.io, &self.config));
     }
 }

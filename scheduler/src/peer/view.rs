@@ -37,10 +37,11 @@ impl Peer {
 
     /// The bags submitted from this machine, by id, each as by [`Self::bag`].
     pub fn bags(&self) -> impl Iterator<Item = BagView> {
-        self.ledgers.keys().filter_map(|&id| self.bag(id))
+        let own = self.ledgers.iter().filter(|(_, ledger)| !ledger.is_kept());
+        own.filter_map(|(&id, _)| self.bag(id))
     }
 
-    /// One bag submitted from this machine. Only durable results and ends are shown.
+    /// One bag submitted from this machine, or for which it acts as steward. Only durable results and ends are shown.
     pub fn bag(&self, id: BagId) -> Option<BagView> {
         let mut view = self.ledgers.get(&id)?.view().durable(self.io.journalling(id));
         for (&router, swallowed) in &mut view.swallowed {
@@ -69,7 +70,7 @@ impl Peer {
     /// The key to a bag's blobs: of a bag submitted here, or of one held here whose submitter has sent the key.
     pub fn bag_key(&self, id: BagId) -> Option<BagKey> {
         let own = self.ledgers.get(&id).map(|ledger| ledger.key(&self.io));
-        own.or_else(|| self.executor.bag_key(id))
+        own.or_else(|| self.stewards.key(id)).or_else(|| self.executor.bag_key(id))
     }
 
     /// The tasks that have begun here.

@@ -119,8 +119,10 @@ fn request(tasks: u64) -> Request {
         machines: 0,
         link_kb_s: crate::link::LINK_KB_S,
         leads: true,
+        copy: None,
         ticket: 0,
         checkpoints: Box::default(),
+        acting: None,
     }
 }
 

@@ -33,6 +33,8 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
             machines: 0,
             link_kb_s: idlewood_scheduler::LINK_KB_S,
             leads: false,
+            copy: None,
+            acting: None,
             ticket: 0,
             checkpoints: Default::default(),
         };

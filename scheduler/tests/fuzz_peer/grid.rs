@@ -486,7 +486,7 @@ fn answer(source: &mut Source<'_>, from: PeerId, message: &Message) -> Message {
             ranges: source.ranges(),
             finished: IntervalSet::new(),
         },
-        Message::Offer { .. } | Message::Ticket { .. } | Message::Decline { .. } => source.message(),
+        _ => source.message(),
     }
 }
 

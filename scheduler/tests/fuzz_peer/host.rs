@@ -174,6 +174,8 @@ impl Host {
             Effect::KeepCheckpoints { stop, bag, .. } => self.packing.push_back((stop, bag)),
             Effect::SuspendTasks => self.suspended = true,
             Effect::ResumeTasks => self.suspended = false,
+            // As on an agent, which signs no appointments and keeps nothing for others.
+            Effect::SignAppointment { .. } | Effect::KeepFiles { .. } | Effect::ForgetFiles { .. } => {}
             Effect::Notify(_) => {}
         }
     }

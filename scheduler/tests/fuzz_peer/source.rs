@@ -273,6 +273,8 @@ impl Source<'_> {
                     machines: self.number() as u32,
                     link_kb_s: self.number() as u32,
                     leads: self.flag(),
+                    copy: None,
+                    acting: None,
                     ticket: 0,
                     checkpoints: self
                         .checkpoints()
@@ -343,7 +345,12 @@ impl Source<'_> {
 
     /// Beside [`Source::message`], so that older cases mean what they did.
     pub(super) fn decline(&mut self) -> Message {
-        Message::Decline { bag: self.bag(), ranges: self.ranges(), reason: self.reason() }
+        let (bag, ranges) = (self.bag(), self.ranges());
+        if ranges.is_empty() {
+            Message::Share { bag, tasks: (0..self.below(4)).map(|_| (self.number(), self.number() as u32)).collect() }
+        } else {
+            Message::Decline { bag, ranges, reason: self.reason() }
+        }
     }
 
     pub(super) fn reason(&mut self) -> DeclineReason {

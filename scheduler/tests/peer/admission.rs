@@ -99,7 +99,10 @@ fn an_invented_bag_does_not_keep_out_the_true_one() {
 fn replayed(signed_ago: Duration) -> Host {
     let mut host = Host::new(2);
     host.verdict = Some(Ok(approval(signed_ago)));
-    host.receive(5, unhurried(1, 0..10, 15_000));
+    // So long that none is overdue in that time.
+    let Message::Request { mut request, node, climbing } = unhurried(1, 0..10, 15_000) else { unreachable!() };
+    (request.bag.task_mops, request.bag.application_size_mops) = (50_000.0, 5e6);
+    host.receive(5, Message::Request { request, node, climbing });
     host
 }
 

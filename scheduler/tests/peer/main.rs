@@ -8,6 +8,7 @@ mod checkpoints;
 mod crowd;
 mod doubt;
 mod going;
+mod keepers;
 mod late;
 mod pace;
 mod redistribution;
@@ -69,6 +70,17 @@ struct Host {
     /// The stop of the last such effect.
     stop: u64,
     going_on: BTreeMap<u64, Checkpoint>,
+    /// Whether it can have the files of bags that it is to keep, and the bags whose files it need not keep any longer.
+    keeps_files: bool,
+    forgotten: Vec<BagId>,
+}
+
+/// What stands for a machine's signature.
+fn signature(peer: PeerId, statement: &[u8]) -> Vec<u8> {
+    let sum = statement.iter().fold(7_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
+    let mut signature = peer.0.to_vec();
+    (0..4).for_each(|_| signature.extend(sum.to_le_bytes()));
+    signature
 }
 
 /// The submitter's record of an open bag.
@@ -82,11 +94,16 @@ impl Host {
     }
 
     fn restore(number: u8, config: Config, records: Vec<Record>) -> Self {
+        Self::restore_at(number, config, records, Time::ZERO)
+    }
+
+    fn restore_at(number: u8, config: Config, records: Vec<Record>, now: Time) -> Self {
         let grid = GridId([9; 32]);
-        let peer = Peer::restore(config, grid, contact(number), 1, Time::ZERO, START, records.clone()).unwrap();
+        let wall = START + now.since(Time::ZERO);
+        let peer = Peer::restore(config, grid, contact(number), 1, now, wall, records.clone()).unwrap();
         let mut host = Self {
             peer,
-            now: Time::ZERO,
+            now,
             sent: Vec::new(),
             started: Vec::new(),
             stopped: Vec::new(),
@@ -99,6 +116,8 @@ impl Host {
             asked: Vec::new(),
             stop: 0,
             going_on: BTreeMap::new(),
+            keeps_files: true,
+            forgotten: Vec::new(),
         };
         host.give(Event::DeadlineReached);
         host
@@ -144,6 +163,14 @@ impl Host {
                         events.push_back(Event::Fetched { task, here: true, checkpoint: None })
                     }
                     Effect::Notify(notice) => self.notices.push(notice),
+                    Effect::SignAppointment { mut appointment } => {
+                        appointment.signature = signature(self.peer.me().peer, &appointment.statement());
+                        events.push_back(Event::AppointmentSigned(appointment));
+                    }
+                    Effect::KeepFiles { bag, .. } => {
+                        events.push_back(Event::FilesKept { bag: bag.id, kept: self.keeps_files });
+                    }
+                    Effect::ForgetFiles { bag } => self.forgotten.push(bag),
                     Effect::FreezeTask { .. }
                     | Effect::ThawTask { .. }
                     | Effect::SuspendTasks
@@ -278,8 +305,10 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
         machines: 0,
         link_kb_s: idlewood_scheduler::LINK_KB_S,
         leads: false,
+        copy: None,
         ticket: 0,
         checkpoints: Box::default(),
+        acting: None,
     };
     Message::Request { request, node: Node::Leaf, climbing: false }
 }

@@ -17,6 +17,7 @@ use super::policy::{Order, Policy};
 
 mod assignment;
 mod order;
+mod owners;
 
 /// Schedules the bags; returns when each was complete, none if it was not by the horizon.
 pub fn schedule(instance: &Instance, policy: Policy<'_>) -> Vec<Option<Time>> {
@@ -29,6 +30,8 @@ enum Occurrence {
     TaskEnds { slot: usize, serial: u64 },
     Down { machine: usize },
     Up { machine: usize },
+    OwnerLeaves { machine: usize },
+    OwnerComes { machine: usize },
     Arrival { bag: usize },
 }
 
@@ -57,6 +60,11 @@ impl Begun {
         }
     }
 
+    /// Whether this is a run of the same task.
+    fn is_same(&self, other: &Self) -> bool {
+        (self.bag, self.index) == (other.bag, other.index)
+    }
+
     /// What is left of it while it runs, by its bag's declaration: one that takes longer seems about to end.
     fn declared_rest_us(&self, now: Time) -> i64 {
         (self.declared_us - (now.as_micros() - self.since.as_micros())).max(0)
@@ -77,6 +85,8 @@ struct Slot {
     speed_mops: f64,
     running: Option<Begun>,
     frozen: Vec<Begun>,
+    /// Tasks that stand still while the owner is there: the one that ran, and then frozen ones.
+    held: Vec<Begun>,
     /// Identifies the planned end of the running task.
     serial: u64,
 }
@@ -115,6 +125,10 @@ struct Centre<'a> {
     up: u64,
     up_mops: f64,
     begun_sessions: Vec<usize>,
+    /// Whether the owner of each is there.
+    visited: Vec<bool>,
+    /// Tasks that stand still behind an owner, and may have another run.
+    copied: BTreeSet<(usize, u64)>,
     queue: Vec<Queued>,
     /// Tasks of each bag that were lost.
     lost: Vec<Vec<Lost>>,
@@ -143,6 +157,8 @@ impl<'a> Centre<'a> {
             up: 0,
             up_mops: 0.0,
             begun_sessions: vec![0; instance.machines.len()],
+            visited: vec![false; instance.machines.len()],
+            copied: BTreeSet::new(),
             queue: vec![Queued::default(); instance.bags.len()],
             lost: vec![Vec::new(); instance.bags.len()],
             order: Vec::new(),
@@ -155,7 +171,14 @@ impl<'a> Centre<'a> {
         for (machine, description) in instance.machines.iter().enumerate() {
             for _ in 0..description.slots {
                 let speed_mops = description.speed_mops;
-                centre.slots.push(Slot { machine, speed_mops, running: None, frozen: Vec::new(), serial: 0 });
+                centre.slots.push(Slot {
+                    machine,
+                    speed_mops,
+                    running: None,
+                    frozen: Vec::new(),
+                    held: Vec::new(),
+                    serial: 0,
+                });
             }
             centre.first_slots.push(centre.slots.len());
             if let Some(session) = description.sessions.first() {
@@ -183,6 +206,8 @@ impl<'a> Centre<'a> {
                 Occurrence::TaskEnds { slot, serial } => self.end_task(slot, serial),
                 Occurrence::Down { machine } => self.go_down(machine),
                 Occurrence::Up { machine } => self.go_up(machine),
+                Occurrence::OwnerLeaves { machine } => self.owner_leaves(machine),
+                Occurrence::OwnerComes { machine } => self.owner_comes(machine),
                 Occurrence::Arrival { bag } => self.arrive(bag),
             }
             let next = self.occurrences.peek().map(|Reverse(next)| next);
@@ -214,6 +239,7 @@ impl<'a> Centre<'a> {
         let session = description.sessions[self.begun_sessions[machine]];
         self.begun_sessions[machine] += 1;
         self.plan(session.to, Occurrence::Down { machine });
+        self.plan_visit(machine);
         self.up += 1;
         self.up_mops += description.speed_mops * f64::from(description.slots);
         for slot in self.slots_of(machine) {
@@ -228,14 +254,22 @@ impl<'a> Centre<'a> {
             self.plan(session.from, Occurrence::Up { machine });
         }
         self.up -= 1;
-        self.up_mops -= description.speed_mops * f64::from(description.slots);
+        if !std::mem::take(&mut self.visited[machine]) {
+            self.up_mops -= description.speed_mops * f64::from(description.slots);
+        }
         let mut is_lost = false;
         for index in self.slots_of(machine) {
             let slot = &mut self.slots[index];
             slot.serial += 1;
             let key = (Reverse(slot.speed_mops.to_bits()), index);
+            // What stood still here waits already, or goes on elsewhere.
+            slot.held.clear();
             let running = slot.running.take().map(|run| run.pause(self.now));
-            for run in running.into_iter().chain(slot.frozen.drain(..)) {
+            let lost: Vec<Begun> = running.into_iter().chain(slot.frozen.drain(..)).collect();
+            for run in lost {
+                if self.goes_on_elsewhere(&run) {
+                    continue;
+                }
                 let done_us = run.takes_us - run.remaining_us;
                 let kept_us = self.instance.checkpoint_us.map_or(0, |interval_us| done_us - done_us % interval_us);
                 let kept = (kept_us > 0).then_some((machine, kept_us));
@@ -257,6 +291,7 @@ impl<'a> Centre<'a> {
             return;
         }
         let Some(run) = slot.running.take() else { return };
+        self.stop_copies(&run);
         let bag = &mut self.queue[run.bag];
         bag.begun -= 1;
         let is_complete = bag.begun == 0 && bag.waiting == 0;

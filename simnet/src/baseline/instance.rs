@@ -2,10 +2,10 @@
 
 use idlewood_overlay::Time;
 
-use crate::churn::Churn;
+use crate::churn::{Churn, Owner};
 use crate::network::Network;
 use crate::scenario::{Scenario, Workload};
-use crate::workload::{self, Bag, speed_mops};
+use crate::workload::{self, Bag, true_speed_mops};
 
 /// A time during which a machine is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct Machine {
     pub slots: u32,
     /// When it is up, in order and without overlap.
     pub sessions: Vec<Session>,
+    /// When its owner is at it, or counts as being, so that tasks stand still there: in order, without overlap, within sessions.
+    pub visits: Vec<Session>,
 }
 
 /// A scheduling problem.
@@ -66,7 +68,13 @@ impl Instance {
                 churn.leaves();
                 from = to + churn.downtime().max(downtime_min);
             }
-            Machine { speed_mops: speed_mops(scenario, host), slots: workload::slots(scenario, host), sessions }
+            let visits = visits(scenario, host, &sessions);
+            Machine {
+                speed_mops: true_speed_mops(scenario, host),
+                slots: workload::slots(scenario, host),
+                sessions,
+                visits,
+            }
         };
         let mut bags = workload::bags(scenario);
         bags.truncate(bags.partition_point(|bag| bag.arrival < horizon));
@@ -102,7 +110,7 @@ impl Instance {
     }
 
     /// Median speed of a slot by machines, in Mop/s.
-    pub(super) fn median_speed_mops(&self) -> f64 {
+    pub fn median_speed_mops(&self) -> f64 {
         let mut speeds: Vec<f64> = self.machines.iter().map(|machine| machine.speed_mops).collect();
         speeds.sort_by(f64::total_cmp);
         speeds.get(speeds.len() / 2).copied().unwrap_or(1.0)
@@ -129,6 +137,28 @@ impl Instance {
     }
 }
 
+/// The visits of a machine's owner, from the same random stream as the simulation's: drawn owners are away at the beginning of each session.
+fn visits(scenario: &Scenario, host: u32, sessions: &[Session]) -> Vec<Session> {
+    let mut owner = Owner::new(scenario, host);
+    let mut visits: Vec<Session> = Vec::new();
+    for session in sessions {
+        let mut now = session.from;
+        while let Some(away) = owner.away(now).filter(|away| now + *away < session.to) {
+            let from = now + away;
+            // For good, or beyond the session: the machine goes down before.
+            let to = owner.session(from).map(|stay| from + stay).filter(|to| *to < session.to);
+            let counts_to = to.map_or(session.to, |to| (to + scenario.owner_idle).min(session.to));
+            match visits.last_mut().filter(|last| last.to >= from && last.from >= session.from) {
+                Some(last) => last.to = counts_to,
+                None => visits.push(Session { from, to: counts_to }),
+            }
+            let Some(to) = to else { break };
+            now = to;
+        }
+    }
+    visits
+}
+
 /// The size that a stretch relates a bag's time to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
@@ -138,4 +168,33 @@ pub enum Measure {
     Effective,
     /// The time that the bag would take alone, max(w/s, a/median speed), in seconds; stretches are plain numbers.
     Dedicated,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn owners_are_there_for_as_long_as_the_load_counts_with() {
+        let seconds = Duration::from_secs;
+        let scenario = Scenario {
+            nodes: 40,
+            owner_session: Some(seconds(1200)),
+            owner_away: seconds(3600),
+            horizon: seconds(4_000_000),
+            ..Scenario::default()
+        };
+        let (mut there_s, mut expected_s) = (0.0, 0.0);
+        for host in 0..scenario.nodes {
+            let session = Session { from: Time::ZERO, to: Time::ZERO + scenario.horizon };
+            let visits = visits(&scenario, host, &[session]);
+            let is_ordered = visits.windows(2).all(|two| two[0].to < two[1].from);
+            assert!(is_ordered && visits.iter().all(|visit| visit.from < visit.to && visit.to <= session.to));
+            there_s += visits.iter().map(|visit| visit.to.since(visit.from).as_secs_f64()).sum::<f64>();
+            expected_s += (1.0 - Owner::new(&scenario, host).share_away()) * scenario.horizon.as_secs_f64();
+        }
+        assert!((there_s / expected_s - 1.0).abs() < 0.02, "{there_s} instead of {expected_s}");
+    }
 }

@@ -108,7 +108,8 @@ mod tests {
     fn instance(speeds: &[f64], bags: Vec<Bag>) -> Instance {
         let horizon = at(1e7);
         let sessions = vec![Session { from: Time::ZERO, to: horizon }];
-        let machine = |&speed_mops: &f64| Machine { speed_mops, slots: 1, sessions: sessions.clone() };
+        let machine =
+            |&speed_mops: &f64| Machine { speed_mops, slots: 1, sessions: sessions.clone(), visits: Vec::new() };
         Instance { machines: speeds.iter().map(machine).collect(), bags, horizon, ..Instance::default() }
     }
 

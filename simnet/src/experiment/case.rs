@@ -1,5 +1,6 @@
 //! The cases of each experiment: scenarios without their seed, and their labels.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use super::table::Labels;
 use super::which::Experiment;
 use crate::baseline::Measure;
 use crate::log::Log;
-use crate::scenario::{Flaw, Scenario, Sessions, Workload, papers_scheme};
+use crate::processor_load::ProcessorLoad;
+use crate::scenario::{Flaw, Owners, Scenario, Sessions, Workload, papers_scheme};
 
 /// The paper's mean time between two failures of a machine (§7.1).
 const FAILURE_INTERVAL: Duration = Duration::from_secs(4 * 3600);
@@ -34,8 +36,8 @@ pub(super) struct Case {
     pub(super) to_the_end: bool,
     /// Whether changes are traced up the tree.
     pub(super) follows_updates: bool,
-    /// Run only if its variant is selected.
-    pub(super) on_demand: bool,
+    /// Run only if a word of this label is selected; `None`: always.
+    pub(super) on_demand: Option<&'static str>,
 }
 
 impl Case {
@@ -60,8 +62,14 @@ impl Case {
 }
 
 /// The cases of an experiment on grids of one size; `bags` replaces the experiment's own number of them,
-/// `log` is one for the experiment of loads.
-pub(super) fn of(experiment: Experiment, nodes: u32, bags: Option<u32>, log: Option<&Log>) -> Vec<Case> {
+/// `log` is one for the experiment of loads, `owners` are loads of processors for that of desktops.
+pub(super) fn of(
+    experiment: Experiment,
+    nodes: u32,
+    bags: Option<u32>,
+    log: Option<&Log>,
+    owners: Option<&Loads>,
+) -> Vec<Case> {
     let usual = match experiment {
         Experiment::Scale => 20,
         Experiment::Submitters | Experiment::Loads => 60,
@@ -73,8 +81,8 @@ pub(super) fn of(experiment: Experiment, nodes: u32, bags: Option<u32>, log: Opt
         Experiment::Updates => vec![updates(paper)],
         Experiment::Table1 => [2_500, 5_000, 10_000, 20_000, 40_000].map(|limit| table1(&paper, limit)).to_vec(),
         Experiment::Bound => bound(&paper),
-        Experiment::Scale => vec![scale(paper)],
-        Experiment::Desktops => desktops(&paper),
+        Experiment::Scale => scales(paper),
+        Experiment::Desktops => desktops(&paper).into_iter().chain(owned(&paper, owners)).collect(),
         Experiment::Submitters => submitters(&paper),
         Experiment::Loads => loads(&paper, log),
     }
@@ -91,7 +99,7 @@ fn paper(nodes: u32, bags: u32) -> Case {
         by_user: false,
         to_the_end: true,
         follows_updates: false,
-        on_demand: false,
+        on_demand: None,
     }
 }
 
@@ -115,13 +123,13 @@ fn fairness(paper: &Case) -> Vec<Case> {
             // Handing work on helps most if queues are lost.
             let ablations = REDISTRIBUTIONS.iter().filter(|_| case.scenario.queue_lost);
             for (variant, change) in [&OURS, &BAGS_ALONE].into_iter().chain(ablations) {
-                let mut case = Case { on_demand: *variant != OURS.0, ..case.clone() };
+                let mut case = Case { on_demand: (*variant != OURS.0).then_some("variant"), ..case.clone() };
                 change(&mut case.scenario.peer);
                 case.labels.push(("variant", json!(variant)));
                 cases.push(case);
             }
             for (variant, flaw) in NEGATIVE_CONTROLS.into_iter().filter(|_| failures == "durable") {
-                let mut case = Case { on_demand: true, ..case.clone() };
+                let mut case = Case { on_demand: Some("variant"), ..case.clone() };
                 // Only a machine that fails misses its records.
                 case.scenario.churn = Some(FAILURE_INTERVAL / 16);
                 (case.scenario.flawed_percent, case.scenario.flaw) = (100.0, flaw);
@@ -186,6 +194,20 @@ fn scale(mut case: Case) -> Case {
     case
 }
 
+/// As it is, and with machines that are slower than they say.
+fn scales(paper: Case) -> Vec<Case> {
+    let mut slowed = Case { on_demand: Some("variant"), ..paper.clone() };
+    slowed.scenario.slowed_percent = SLOWED_PERCENT;
+    let mut slowed = scale(slowed);
+    slowed.labels.push(("variant", json!("slowed")));
+    let mut usual = scale(paper);
+    usual.labels.push(("variant", json!(OURS.0)));
+    vec![usual, slowed]
+}
+
+/// Share of machines that are slowed.
+const SLOWED_PERCENT: f64 = 5.0;
+
 /// Coefficient of variation of the tasks of a bag on a production grid (`docs/design/defaults.md`).
 const GRID_TASK_CV: f64 = 0.45;
 /// Share of machines that are always up, which submit all bags: a central scheduler is never away either.
@@ -239,9 +261,36 @@ fn desktops(paper: &Case) -> Vec<Case> {
                 let variants = RIVALS.iter().chain(ablations);
                 cases.extend(variants.map(|variant| desktop(paper, machines, sizes, load, variant)));
                 let alone = desktop(paper, machines, sizes, load, &BAGS_ALONE);
-                cases.push(Case { on_demand: true, ..alone });
+                cases.push(Case { on_demand: Some("variant"), ..alone });
             }
         }
+    }
+    cases
+}
+
+/// Loads of processors, and their file.
+pub(super) type Loads = (PathBuf, Arc<ProcessorLoad>);
+
+/// Machines that stay, whose owners come and go; heavy-tailed bags at the lower load.
+fn owned(paper: &Case, loads: Option<&Loads>) -> Vec<Case> {
+    let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+    let drawn = [("20m_1h", minutes(20), minutes(60)), ("4h_4h", minutes(240), minutes(240))];
+    let mut cases = Vec::new();
+    let mut add = |owners: &str, change: &dyn Fn(&mut Scenario)| {
+        let mut case = desktop(paper, "stay", "log_uniform", LOADS[0], &OURS);
+        change(&mut case.scenario);
+        case.labels.retain(|(name, _)| *name != "owners");
+        case.labels.push(("owners", json!(owners)));
+        cases.push(Case { on_demand: Some("owners"), ..case });
+    };
+    for (owners, session, away) in drawn {
+        add(owners, &|scenario| (scenario.owner_session, scenario.owner_away) = (Some(session), away));
+    }
+    if let Some((file, load)) = loads {
+        add("load", &|scenario| {
+            (scenario.owners, scenario.owner_file) = (Owners::Load, Some(file.clone()));
+            scenario.inputs.owners = Some(Arc::clone(load));
+        });
     }
     cases
 }
@@ -270,6 +319,7 @@ fn desktop(paper: &Case, machines: &str, sizes: &str, load: f64, (variant, chang
         ("sizes", json!(sizes)),
         ("load", json!(load)),
         ("variant", json!(variant)),
+        ("owners", json!("away")),
     ]);
     case
 }
@@ -298,7 +348,7 @@ fn loads(paper: &Case, log: Option<&Log>) -> Vec<Case> {
             for (variant, change) in [OURS, BAGS_ALONE] {
                 let mut case = load_of_days(paper, machines, sizes, load, log);
                 change(&mut case.scenario.peer);
-                case.on_demand = variant != OURS.0;
+                case.on_demand = (variant != OURS.0).then_some("variant");
                 case.labels.push(("variant", json!(variant)));
                 cases.push(case);
             }

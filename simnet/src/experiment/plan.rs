@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::case::{self, Case};
@@ -9,6 +10,7 @@ use super::job;
 use super::program;
 use super::which::Experiment;
 use crate::log::Log;
+use crate::processor_load::ProcessorLoad;
 use crate::scenario::HORIZON_MAX;
 
 /// What to run.
@@ -26,6 +28,8 @@ pub struct Plan {
     pub bags: Option<u32>,
     /// A log whose bags are further cases of [`Experiment::Loads`].
     pub log: Option<Log>,
+    /// Loads of processors, whose machines' owners are a further case of [`Experiment::Desktops`].
+    pub owners: Option<(PathBuf, Arc<ProcessorLoad>)>,
     /// Labels that a case must have, those of one kind being alternatives; empty: all cases.
     pub only: Vec<String>,
     /// Directory of the output files; created if missing.
@@ -97,6 +101,9 @@ impl Plan {
         if let Some(log) = &self.log {
             command += &format!(" --log {}", log.path.file_name().unwrap_or_default().display());
         }
+        if let Some((owners, _)) = &self.owners {
+            command += &format!(" --owners {}", owners.file_name().unwrap_or_default().display());
+        }
         if !self.only.is_empty() {
             command += &format!(" --only {}", self.only.join(","));
         }
@@ -110,7 +117,10 @@ impl Plan {
     /// All cases that the experiment has for these sizes.
     pub(super) fn all_cases(&self) -> Vec<Case> {
         let nodes: BTreeSet<u32> = self.nodes.iter().copied().collect();
-        nodes.into_iter().flat_map(|nodes| case::of(self.experiment, nodes, self.bags, self.log.as_ref())).collect()
+        nodes
+            .into_iter()
+            .flat_map(|nodes| case::of(self.experiment, nodes, self.bags, self.log.as_ref(), self.owners.as_ref()))
+            .collect()
     }
 
     /// The cases selected by the words of `only`: those of one kind are alternatives.
@@ -118,7 +128,7 @@ impl Plan {
         let mut cases = self.all_cases();
         let words: BTreeSet<_> = cases.iter().flat_map(Case::words).filter(|(_, word)| self.is_only(word)).collect();
         let labels: BTreeSet<&str> = words.iter().map(|(label, _)| *label).collect();
-        cases.retain(|case| !case.on_demand || labels.contains("variant"));
+        cases.retain(|case| case.on_demand.is_none_or(|label| labels.contains(label)));
         cases.retain(|case| {
             labels.iter().all(|label| case.words().any(|word| word.0 == *label && words.contains(&word)))
         });

@@ -25,6 +25,7 @@ pub(super) fn compared(measure: Measure, instance: &Instance, simulation: &Simul
     let ended = bags.iter().map(|bag| bag.ended.or(Some(end)));
     let ended: Vec<Option<Time>> = ended.collect();
     let rivals = rivals::outcomes(measure, instance, bags);
+    after_the_end(instance, bags, values);
     // The experiment's own measure comes first and without a prefix.
     let others = [Measure::Application, Measure::Effective, Measure::Dedicated];
     let others = others.into_iter().filter(|other| *other != measure);
@@ -81,6 +82,19 @@ pub(super) fn compared(measure: Measure, instance: &Instance, simulation: &Simul
     }
     let per_submitter = simulation.scenario().peer.per_submitter;
     by_submitter(measure, instance, bags, &ours, (&rivals, per_submitter), values);
+}
+
+/// By how much submitters knew of their bags' ends later than those were, at most, and how far one task held its bag up: the bag's time as
+/// a multiple of that of all its other tasks and one task more on a usual machine, at most.
+fn after_the_end(instance: &Instance, bags: &[BagRecord], values: &mut Values) {
+    let known = bags.iter().filter_map(|bag| Some(bag.completed?.since(bag.ended?).as_secs_f64()));
+    values.push(("known_after_ended_s_max".to_owned(), known.fold(0.0, f64::max)));
+    let median_mops = instance.median_speed_mops();
+    let held_up = bags.iter().filter_map(|bag| {
+        let since = |at: Time| at.since(bag.bag.arrival).as_secs_f64();
+        Some(since(bag.ended?) / (since(bag.ended_but_one?) + bag.bag.task_mops / median_mops))
+    });
+    values.push(("held_up_max".to_owned(), held_up.fold(0.0, f64::max)));
 }
 
 /// Which part of the way from one largest stretch to another one has gone; `None` where they are within a hundredth of each other, so

@@ -23,7 +23,7 @@ use serde_json::Value;
 use super::program::commit;
 
 /// Labels that tell cases apart; each experiment uses some of them. Rows begin with these, followed by `seeds`.
-pub const LABELS: [&str; 12] = [
+pub const LABELS: [&str; 13] = [
     "nodes",
     "failures",
     "bag_interval_s",
@@ -36,6 +36,7 @@ pub const LABELS: [&str; 12] = [
     "user_percent",
     "user",
     "variant",
+    "owners",
 ];
 /// Names and values of a case's labels.
 pub(crate) type Labels = Vec<(&'static str, Value)>;

@@ -23,6 +23,8 @@ struct Policy {
     idle_slots: bool,
     summaries: SummaryForm,
     report_rate_bytes_per_s: u64,
+    stewards: u32,
+    kept_bags_max: u32,
     #[serde(rename(serialize = "patience_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     patience: Duration,
 }
@@ -47,6 +49,8 @@ impl Policy {
             idle_slots: peer.idle_slots,
             summaries: peer.summaries,
             report_rate_bytes_per_s: peer.overlay.report_rate_bytes_per_s,
+            stewards: peer.stewards,
+            kept_bags_max: peer.kept_bags_max,
             patience: peer.summary_patience,
         }
     }
@@ -96,6 +100,8 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
         levelling: policy.levelling,
         idle_slots: policy.idle_slots,
         summaries: policy.summaries,
+        stewards: policy.stewards,
+        kept_bags_max: policy.kept_bags_max,
         summary_patience: policy.patience,
         ..idlewood_scheduler::Config::default()
     };

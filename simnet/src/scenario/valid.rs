@@ -48,6 +48,7 @@ impl Scenario {
         check((1..=1_000_000).contains(&self.nodes), "nodes must be between 1 and 1000000")?;
         check(PERCENT.contains(&self.liars_percent), "liars_percent must be between 0 and 100")?;
         check(PERCENT.contains(&self.choosy_percent), "choosy_percent must be between 0 and 100")?;
+        check(PERCENT.contains(&self.slowed_percent), "slowed_percent must be between 0 and 100")?;
         check(PERCENT.contains(&self.bad_routers_percent), "bad_routers_percent must be between 0 and 100")?;
         check(PERCENT.contains(&self.flawed_percent), "flawed_percent must be between 0 and 100")?;
         check(

@@ -6,6 +6,16 @@ use idlewood_scheduler::MESSAGE_KINDS;
 
 use crate::report::MessageCount;
 
+/// A count for each kind of messages.
+#[derive(Clone, Debug)]
+pub(super) struct ByKind(pub(super) [MessageCount; MESSAGE_KINDS.len()]);
+
+impl Default for ByKind {
+    fn default() -> Self {
+        Self([MessageCount::default(); MESSAGE_KINDS.len()])
+    }
+}
+
 /// Counts, added up over all shards.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
@@ -19,7 +29,7 @@ pub(super) struct Counts {
     pub(super) messages_lost: u64,
     pub(super) messages_in_vain: u64,
     /// Messages by kind.
-    pub(super) messages: [MessageCount; MESSAGE_KINDS.len()],
+    pub(super) messages: ByKind,
     /// Answers to messages, without the messages that they carry.
     pub(super) answers: MessageCount,
     pub(super) outputs: MessageCount,
@@ -41,7 +51,7 @@ impl Counts {
         self.reclaims += other.reclaims;
         self.messages_lost += other.messages_lost;
         self.messages_in_vain += other.messages_in_vain;
-        self.messages.iter_mut().zip(other.messages).for_each(|(one, other)| *one = *one + other);
+        self.messages.0.iter_mut().zip(other.messages.0).for_each(|(one, other)| *one = *one + other);
         self.answers = self.answers + other.answers;
         self.outputs = self.outputs + other.outputs;
         self.files = self.files + other.files;

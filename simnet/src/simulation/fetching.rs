@@ -80,6 +80,23 @@ impl Shard {
         self.answer(host, WorkEvent::Prepared { job, memory_bytes: 0, is_example: true });
     }
 
+    /// Fetches the next file of a bag that this machine is to keep for another; once all are here, the machine hears of it.
+    pub(super) fn keep_files(&mut self, host: HostIndex, bag: BagId, from: Contact, around: &Surroundings) {
+        let machine = self.host(host);
+        let needs = [Blob::Envelope(bag), Blob::Manifest(bag), Blob::Program(bag), Blob::Input(bag)];
+        let missing = |blob: &Blob| around.blob_bytes(*blob) > 0 && !machine.fetching.has(*blob);
+        if let Some(blob) = needs.into_iter().find(missing) {
+            return self.want(host, false, blob, &from.clone(), Purpose::Keep(from), around);
+        }
+        self.files_kept(host, bag, true);
+    }
+
+    /// The machine hears at this instant whether it has the files of a bag that it is to keep.
+    fn files_kept(&mut self, host: HostIndex, bag: BagId, kept: bool) {
+        let (now, life) = (self.now, self.host(host).life);
+        self.cause(host, now, host, Occurrence::FilesKept { life, bag, kept });
+    }
+
     /// A submitter fetches an output.
     pub(super) fn fetch(&mut self, host: HostIndex, id: FetchId, wanted: &Wanted, around: &Surroundings) {
         let now = self.now;
@@ -87,6 +104,9 @@ impl Shard {
         let machine = self.host_mut(host);
         let life = machine.life;
         machine.fetches.insert(id);
+        if wanted.unfinished {
+            machine.checkpoint_fetches.insert(id);
+        }
         if from.peer == machine.id {
             let here = machine.store.has_produced(task);
             self.cause(host, now + LOCAL_DELAY, host, Occurrence::FetchEnds { life, id, task, here });
@@ -120,7 +140,7 @@ impl Shard {
         around: &Surroundings,
     ) {
         let (now, machine) = (self.now, self.host_mut(host));
-        let sources = machine.peer().map(|peer| downloads::sources(peer, submitter)).unwrap_or_default();
+        let sources = machine.peer().map(|peer| downloads::sources(peer, blob.bag(), submitter)).unwrap_or_default();
         let begun = machine.fetching.want(now, is_look, blob, around.blob_bytes(blob), sources, purpose);
         self.proceed(host, begun, around);
     }
@@ -227,7 +247,11 @@ impl Shard {
             let machine = self.host_mut(host);
             let is_own = machine.peer().is_some_and(|peer| peer.bag(ask.blob.bag()).is_some());
             let has = match ask.blob {
-                Blob::Output(task) => machine.store.has_produced(task),
+                // A steward has fetched those of tasks that ended while it acted.
+                Blob::Output(task) => {
+                    let keeps = || machine.peer().is_some_and(|peer| peer.kept().any(|(bag, _)| bag == task.bag));
+                    machine.store.has_produced(task) || machine.store.has_fetched(task) && keeps()
+                }
                 file => is_own || machine.fetching.has(file),
             };
             if !has {
@@ -375,6 +399,7 @@ impl Shard {
                     }
                 }
                 Purpose::Job(needy) => self.get_needs(host, needy, around),
+                Purpose::Keep(from) => self.keep_files(host, transfer.blob.bag(), from, around),
             }
         }
     }
@@ -390,6 +415,7 @@ impl Shard {
                     }
                 }
                 Purpose::Look => self.not_looked_at(host, transfer.blob.bag(), around),
+                Purpose::Keep(_) => self.files_kept(host, transfer.blob.bag(), false),
                 Purpose::Job(Needy { job, task, .. }) => {
                     let outcome = TaskOutcome::NotStarted { retry_after: RETRY_AFTER };
                     self.answer(host, WorkEvent::Over { job, task, outcome });

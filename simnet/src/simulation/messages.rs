@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use idlewood_overlay::{Node, PeerId};
-use idlewood_scheduler::{Event, Message};
+use idlewood_scheduler::{Appointment, Event, Message};
 
 use super::shard::{Content, Letter, Parcel, Shard};
 use super::surroundings::Surroundings;
 use super::trace::{Trace, tag};
 use crate::event_queue::HostIndex;
-use crate::host::{host_index, nonce};
+use crate::host::{host_index, nonce, signature};
 use crate::network::Arrivals;
 use crate::overlay::Wire;
 use crate::scenario::BadRouting;
@@ -35,7 +35,7 @@ impl Shard {
         Trace(&mut machine.trace).word(size.digest);
         let from = machine.id;
         let sent = machine.link.send(now, bytes, is_tree);
-        let count = &mut self.counts.messages[message.kind_index()];
+        let count = &mut self.counts.messages.0[message.kind_index()];
         count.count += 1;
         count.bytes += bytes;
         let machine = self.host_mut(host);
@@ -89,6 +89,14 @@ impl Shard {
         };
         let passes =
             matches!(message, Message::Request { node: Node::Router, .. } | Message::Ask { node: Node::Router, .. });
+        let is_signed = |appointment: &Appointment| {
+            let submitter = appointment.submitter();
+            submitter.is_some_and(|one| appointment.signature == signature(one.peer, &appointment.statement()))
+        };
+        if !message.appointments().all(is_signed) {
+            // As the agent's driver does.
+            return;
+        }
         match self.host_mut(host).bad_routing.filter(|_| passes && !is_held_back) {
             Some(how) => {
                 let content = Content::Value(message);
@@ -261,7 +269,7 @@ mod tests {
         let size = size_of(&message).bytes;
         shard.send(0, ids[1], message.clone(), &around);
         let before = shard.counts.clone();
-        assert_eq!(before.messages.iter().map(|of| of.bytes).sum::<u64>(), size + overhead);
+        assert_eq!(before.messages.0.iter().map(|of| of.bytes).sum::<u64>(), size + overhead);
         assert_eq!(shard.host(0).link.down.messages.busy_us, shard.host(0).link.down.takes(answer).as_micros() as u64);
         shard.process(&around, at(100));
         assert_eq!((shard.counts.answers.count, shard.counts.answers.bytes), (1, answer));
@@ -273,10 +281,10 @@ mod tests {
         });
         let tree_bytes = size_of(&tree).bytes;
         let costs = [tree.clone(), message, tree].map(|message| {
-            let before: u64 = shard.counts.messages.iter().map(|of| of.bytes).sum();
+            let before: u64 = shard.counts.messages.0.iter().map(|of| of.bytes).sum();
             shard.now = at(55);
             shard.send(1, ids[0], message, &around);
-            shard.counts.messages.iter().map(|of| of.bytes).sum::<u64>() - before
+            shard.counts.messages.0.iter().map(|of| of.bytes).sum::<u64>() - before
         });
         assert_eq!(costs, [tree_bytes, size + overhead, tree_bytes + overhead]);
     }

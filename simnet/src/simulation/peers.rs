@@ -13,7 +13,7 @@ use super::surroundings::Surroundings;
 use super::trace::Trace;
 use crate::event_queue::HostIndex;
 use crate::fetching::Purpose;
-use crate::host::Host;
+use crate::host::{Host, signature};
 
 /// The node and version of a message that carries what a node published.
 fn published(message: &Message) -> Option<(Node, u64)> {
@@ -65,8 +65,15 @@ impl Shard {
         match order {
             Order::Send { to, message } => self.send_of_peer(host, to.peer, message, around),
             Order::Authorise { bag } => self.look_at(host, &bag, around),
-            // Simulated tasks keep none.
-            Order::KeepCheckpoints { .. } => {}
+            Order::KeepCheckpoints { stop, bag, tasks } => self.keep_checkpoints(host, stop, bag, &tasks, around),
+            Order::SignAppointment(mut appointment) => {
+                appointment.signature = signature(self.host(host).id, &appointment.statement());
+                let (now, life) = (self.now, self.host(host).life);
+                self.cause(host, now, host, Occurrence::Signed { life, appointment: Box::new(appointment) });
+            }
+            Order::KeepFiles { bag, from, .. } => self.keep_files(host, bag.id, from, around),
+            // Files stay: the disks are large.
+            Order::ForgetFiles { .. } => {}
             Order::Notify(Notice::BagAccepted(bag)) => self.tell(host, Observed::Accepted(bag)),
             Order::Notify(Notice::BagClosed(bag)) => self.tell(host, Observed::Closed(bag)),
             Order::Notify(Notice::BagRemoved(_) | Notice::Joined | Notice::Left) => {}

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use idlewood_machine::{FetchId, WorkEvent};
 use idlewood_overlay::{Contact, PeerId, Time, WallTime};
-use idlewood_scheduler::{BagId, Event, Message, Submission, TaskId};
+use idlewood_scheduler::{Appointment, BagId, Event, Message, Submission, TaskId};
 
 use super::counts::Counts;
 use super::deed::Deed;
@@ -42,6 +42,8 @@ pub(super) enum Occurrence {
     Stopped { life: u32, slot: usize },
     /// A worker, or the preparation of tasks, has answered.
     Work { life: u32, event: WorkEvent },
+    /// The checkpoints of tasks that stand still are packed.
+    Kept { life: u32, event: Box<Event> },
     /// The first task of a bag, which runs to measure how long a task takes, has run for so long: to its end or to its
     /// limit.
     FirstTaskEnds { life: u32, bag: BagId, cpu: Duration, is_whole: bool },
@@ -60,6 +62,10 @@ pub(super) enum Occurrence {
     PieceLate { life: u32, number: Number, request: u64 },
     /// The pause of a download, all of whose sources were busy, is over.
     DownloadGoesOn { life: u32, number: Number },
+    /// The driver has signed who keeps a bag.
+    Signed { life: u32, appointment: Box<Appointment> },
+    /// The driver has the files of a bag that is kept for another, or cannot have them.
+    FilesKept { life: u32, bag: BagId, kept: bool },
     /// What a submitter has signed of a bag is not waited for any longer.
     LookLate { life: u32, bag: BagId },
     /// The output was on this machine all the time, or the scenario has it that the fetch fails.
@@ -410,6 +416,7 @@ impl Shard {
             Occurrence::RunEnds { life, slot, serial } if lives(life) => self.end_run(host, slot, serial, around),
             Occurrence::Stopped { life, slot } if lives(life) => self.end_killed(host, slot, around),
             Occurrence::Work { life, event } if lives(life) => self.answered(host, event, around),
+            Occurrence::Kept { life, event } if lives(life) => self.give(host, *event, around),
             Occurrence::FirstTaskEnds { life, bag, cpu, is_whole } if lives(life) => {
                 self.end_first_task(host, bag, cpu, is_whole, around);
             }
@@ -442,6 +449,12 @@ impl Shard {
             Occurrence::FetchEnds { life, id, task, here } if lives(life) => {
                 self.end_fetch(host, id, task, here, around);
             }
+            Occurrence::Signed { life, appointment } if lives(life) => {
+                self.give(host, Event::AppointmentSigned(*appointment), around);
+            }
+            Occurrence::FilesKept { life, bag, kept } if lives(life) => {
+                self.give(host, Event::FilesKept { bag, kept }, around);
+            }
             // Meant for a life that is over.
             Occurrence::SessionEnds { .. }
             | Occurrence::Owner { .. }
@@ -449,9 +462,12 @@ impl Shard {
             | Occurrence::RunEnds { .. }
             | Occurrence::Stopped { .. }
             | Occurrence::Work { .. }
+            | Occurrence::Kept { .. }
             | Occurrence::FirstTaskEnds { .. }
             | Occurrence::Authorised { .. }
             | Occurrence::LookLate { .. }
+            | Occurrence::Signed { .. }
+            | Occurrence::FilesKept { .. }
             | Occurrence::PieceSent { .. }
             | Occurrence::PieceArrived { .. }
             | Occurrence::PieceLate { .. }

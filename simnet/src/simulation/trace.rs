@@ -129,6 +129,19 @@ impl Trace<'_> {
                 self.bag(bag.id);
             }
             Order::Notify(notice) => self.notice(notice),
+            Order::SignAppointment(appointment) => {
+                self.letter(b'S');
+                self.bag(appointment.bag);
+                self.word(appointment.term);
+            }
+            Order::KeepFiles { bag, .. } => {
+                self.letter(b'k');
+                self.bag(bag.id);
+            }
+            Order::ForgetFiles { bag } => {
+                self.letter(b'F');
+                self.bag(*bag);
+            }
             Order::Fetch { fetch, wanted } => {
                 self.letter(b'7');
                 self.word(fetch.0);
@@ -284,6 +297,14 @@ impl Trace<'_> {
                 self.word(tag(*peer));
             }
             Event::DeadlineReached => self.letter(b'd'),
+            Event::AppointmentSigned(appointment) => {
+                self.letter(b'S');
+                self.bag(appointment.bag);
+            }
+            Event::FilesKept { bag, kept } => {
+                self.letter(if *kept { b'K' } else { b'N' });
+                self.bag(*bag);
+            }
         }
     }
 

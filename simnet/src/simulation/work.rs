@@ -1,12 +1,14 @@
 //! What simulated machines do besides sending messages: they write to disks, run tasks, and fetch outputs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_machine::{FetchEnd, FetchId, FirstTask, WorkEvent, WorkOrder, WriteEnd, WriteId};
+use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    BagId, BlobId, Change, Finished, Record as StoreRecord, SMALL_OUTPUT_BYTES_MAX, SmallOutput, TaskId, TaskOutcome,
-    TaskResult,
+    BagId, BlobId, Change, Checkpoint, Event, Finished, Record as StoreRecord, SMALL_OUTPUT_BYTES_MAX, SmallOutput,
+    TaskId, TaskOutcome, TaskResult,
 };
 
 use super::observed::Observed;
@@ -62,8 +64,11 @@ impl Shard {
         let now = self.now;
         let machine = self.host_mut(host);
         match order {
-            WorkOrder::Prepare { job, task, attempt, bag, .. } => {
+            WorkOrder::Prepare { job, task, attempt, bag, checkpoint } => {
                 machine.preparing.insert(job);
+                if let Some(checkpoint) = checkpoint {
+                    machine.goes_on_from(task, around.work_mops(task), done_mops(checkpoint.blob));
+                }
                 self.get_needs(host, Needy { job, task, attempt, submitter: bag.submitter }, around);
             }
             WorkOrder::Give { task, .. } if machine.flawed.breaks(Flaw::ForgetsTasks, &task.index.to_le_bytes()) => {}
@@ -108,6 +113,30 @@ impl Shard {
             // Simulated tasks take no memory.
             WorkOrder::KeepExample { .. } | WorkOrder::ForgetExample { .. } | WorkOrder::TellNoMemory { .. } => {}
         }
+    }
+
+    /// Packs the last checkpoints of these tasks, which stand still, and tells the machine when they are on its disk.
+    pub(super) fn keep_checkpoints(
+        &mut self,
+        host: HostIndex,
+        stop: u64,
+        bag: BagId,
+        tasks: &IntervalSet,
+        around: &Surroundings,
+    ) {
+        let (now, machine) = (self.now, self.host_mut(host));
+        let mut checkpoints = BTreeMap::new();
+        for index in tasks.indices() {
+            let task = TaskId { bag, index };
+            let Some(done_mops) = machine.checkpoint_mops(task, around.work_mops(task)) else { continue };
+            // It is fetched like an output, and as large.
+            machine.store.produce(task);
+            let checkpoint = Checkpoint { blob: checkpoint_of(done_mops), bytes: around.output_bytes(task) };
+            checkpoints.insert(index, Some(checkpoint));
+        }
+        let life = machine.life;
+        let event = Box::new(Event::CheckpointsKept { stop, bag, checkpoints });
+        self.cause(host, now + around.scenario.persist, host, Occurrence::Kept { life, event });
     }
 
     /// Plans the answer to an order about work: the machine gets it at this instant, as an event of its own.
@@ -195,7 +224,8 @@ impl Shard {
         if !machine.fetches.remove(&fetch) {
             return;
         }
-        if here {
+        let is_checkpoint = machine.checkpoint_fetches.remove(&fetch);
+        if here && !is_checkpoint {
             machine.store.fetch(task);
         }
         let end = if here { FetchEnd::Here { checkpoint: None } } else { FetchEnd::NotHad };
@@ -246,6 +276,20 @@ impl Shard {
 fn small_output(bytes: u64) -> Option<SmallOutput> {
     let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= SMALL_OUTPUT_BYTES_MAX)?;
     SmallOutput::new(&[0; SMALL_OUTPUT_BYTES_MAX][..bytes])
+}
+
+/// The content address of a simulated checkpoint at which so much work is done, in Mop: the number itself.
+fn checkpoint_of(done_mops: f64) -> BlobId {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&done_mops.to_le_bytes());
+    BlobId(bytes)
+}
+
+/// What [`checkpoint_of`] was made from.
+fn done_mops(checkpoint: BlobId) -> f64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&checkpoint.0[..8]);
+    f64::from_le_bytes(bytes)
 }
 
 /// The content address of a simulated output, or of what a liar gives instead.

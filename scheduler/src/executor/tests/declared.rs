@@ -14,6 +14,8 @@ fn understated(declared: bool) -> (Executor, Io) {
         let (number, attempt, climbed, machines, leads) = (1, 0, 0, 0, true);
         let checkpoints = Box::default();
         let request = Request {
+            copy: None,
+            acting: None,
             bag,
             number,
             attempt,

@@ -19,12 +19,15 @@ fn offers(io: &mut Io) -> Vec<(u8, IntervalSet)> {
 }
 
 #[test]
-fn an_idle_machine_is_offered_its_share_of_each_bag() {
+fn an_idle_machine_is_offered_what_ends_there_sooner() {
     let config = Config::default();
-    // 9 and 5 tasks wait; the fraction of a share is carried over to the next bag.
-    for (speed_mops, expected) in
-        [(1000.0, vec![(1, 6..10), (2, 2..5)]), (3000.0, vec![(1, 4..10), (2, 1..5)]), (100.0, vec![(2, 4..5)])]
-    {
+    // A task runs here, 9 and 5 wait, each for 100 s of this machine.
+    for (speed_mops, expected) in [
+        (1000.0, vec![(1, 5..10), (2, 3..5)]),
+        (3000.0, vec![(1, 2..10), (2, 2..5)]),
+        (100.0, vec![(2, 4..5)]),
+        (50.0, vec![]),
+    ] {
         let (mut executor, mut io) = laden(&config);
         executor.answer_ask(&asker(speed_mops, 0.0), &mut io, &config);
         let expected: Vec<_> = expected.into_iter().map(|(bag, range)| (bag, IntervalSet::from(range))).collect();
@@ -32,6 +35,21 @@ fn an_idle_machine_is_offered_its_share_of_each_bag() {
         // While one offer is open there is no other.
         executor.answer_ask(&asker(speed_mops, 0.0), &mut io, &config);
         assert!(offers(&mut io).is_empty());
+    }
+}
+
+#[test]
+fn the_last_waiting_task_goes_where_it_ends_sooner() {
+    let config = Config::default();
+    // One task runs here for 100 s, the other would be done after 200 s.
+    for (speed_mops, slots, is_given) in [(1000.0, 1, true), (600.0, 1, true), (510.0, 1, false), (2000.0, 4, false)] {
+        let (mut executor, mut io) = laden(&config);
+        executor.give_up(BagId([1; 32]), &IntervalSet::from(2..10), &mut io);
+        executor.give_up(BagId([2; 32]), &IntervalSet::from(0..5), &mut io);
+        all_durable(&mut io);
+        executor.answer_ask(&Asker { slots, ..asker(speed_mops, 0.0) }, &mut io, &config);
+        let expected = is_given.then(|| (1, IntervalSet::from(1..2)));
+        assert_eq!(offers(&mut io), expected.into_iter().collect::<Vec<_>>(), "{speed_mops} Mop/s, {slots} slots");
     }
 }
 
@@ -107,7 +125,7 @@ fn offered_tasks_wait_for_the_submitters_answer() {
     executor.tick(&mut io, &config);
     assert_eq!((offered(&executor), all(&executor)), (0, 15 - ranges.len()));
     // On a machine whose owner is back all waiting tasks are offered.
-    executor.suspend(true, &mut io);
+    executor.suspend(true, &mut io, &Config::default());
     let waiting: u64 = executor.held().iter().map(|held| held.waiting).sum();
     assert!(executor.summary(&io).longest_wait_s > 0);
     all_durable(&mut io);

@@ -30,6 +30,8 @@ fn give(executor: &mut Executor, io: &mut Io, config: &Config, number: u8, submi
     let (attempt, climbed, machines, leads) = (0, 0, 0, true);
     let (number, age, checkpoints) = (1, Duration::ZERO, Box::default());
     let request = Request {
+        copy: None,
+        acting: None,
         bag,
         number,
         attempt,
@@ -130,6 +132,8 @@ fn a_bag_that_leaves_and_comes_again_counts_once() {
         let (attempt, climbed, machines, leads) = (0, 0, 0, true);
         let (number, age, checkpoints) = (round, Duration::ZERO, Box::default());
         let request = Request {
+            copy: None,
+            acting: None,
             bag,
             number,
             attempt,

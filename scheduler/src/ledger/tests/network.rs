@@ -25,7 +25,7 @@ enum Happening {
     Arrives {
         from: usize,
         to: usize,
-        message: Message,
+        message: Box<Message>,
     },
     Durable {
         machine: usize,
@@ -121,13 +121,14 @@ impl World {
 
     fn post(&mut self, from: usize, to: usize, message: Message) {
         if !self.is_hostile() {
-            return self.plan(Duration::from_millis(50), Happening::Arrives { from, to, message });
+            let arrives = Happening::Arrives { from, to, message: Box::new(message) };
+            return self.plan(Duration::from_millis(50), arrives);
         }
         let copies = [0, 1, 1, 1, 1, 1, 1, 1, 2, 2][self.rng.random_range(0..10)];
         for _ in 0..copies {
             let most = if self.rng.random_ratio(1, 3) { 20_000 } else { 300 };
             let late = self.millis(most);
-            self.plan(late, Happening::Arrives { from, to, message: message.clone() });
+            self.plan(late, Happening::Arrives { from, to, message: Box::new(message.clone()) });
         }
     }
 
@@ -144,7 +145,10 @@ impl World {
         if io.acks_due().is_some_and(|due| due <= self.now) {
             io.send_acks();
         }
-        for (to, request) in self.ledger.issue(Vec::new, &self.machines[0].io, &self.config) {
+        let mut requests = self.ledger.issue(Vec::new, &self.machines[0].io, &self.config);
+        let copies = self.ledger.issue_copies(&mut self.machines[0].io, &self.config);
+        requests.extend(copies.into_iter().map(|request| (None, request)));
+        for (to, request) in requests {
             let mut parts = vec![IntervalSet::new(); MACHINES + 1];
             for index in request.ranges.indices() {
                 let part = to.as_ref().map_or_else(|| self.rng.random_range(1..=MACHINES), |to| name(to.peer));
@@ -259,7 +263,15 @@ impl World {
     }
 
     fn arrives(&mut self, from: usize, to: usize, message: Message) {
-        if matches!(message, Message::Holding { .. } | Message::Results { .. } | Message::Renewal { .. }) {
+        let is_for_ledger = matches!(
+            message,
+            Message::Holding { .. }
+                | Message::Results { .. }
+                | Message::Renewal { .. }
+                | Message::Share { .. }
+                | Message::Decline { .. }
+        );
+        if is_for_ledger {
             return self.arrives_at_ledger(from, message);
         }
         let Machine { executor, io, .. } = &mut self.machines[to];
@@ -286,6 +298,8 @@ impl World {
                 let holding = Holding { executor: executor.contact(peer), version, attempt, ranges, finished };
                 self.ledger.holding(holding, io, &self.config);
             }
+            Message::Share { tasks, .. } => self.ledger.shared_out(peer, tasks, io),
+            Message::Decline { ranges, reason, .. } => self.ledger.declined(peer, &ranges, reason, io),
             Message::Results { executor, results, .. } => {
                 self.ledger.results(&executor.contact(peer), results, io, &self.config);
             }
@@ -327,7 +341,7 @@ impl World {
 
     fn happens(&mut self, happening: Happening) {
         match happening {
-            Happening::Arrives { from, to, message } => self.arrives(from, to, message),
+            Happening::Arrives { from, to, message } => self.arrives(from, to, *message),
             Happening::Durable { machine, ticket } => {
                 if machine == 0 {
                     let ends = self.ending.remove(&ticket).into_iter().flatten();
@@ -345,7 +359,7 @@ impl World {
             }
             Happening::OwnerComes { machine } => {
                 let Machine { executor, io, owner_is_here, .. } = &mut self.machines[machine];
-                executor.suspend(true, io);
+                executor.suspend(true, io, &self.config);
                 *owner_is_here = true;
             }
             Happening::OwnerGoes { machine } => {
@@ -419,6 +433,33 @@ fn live(seed: u64) {
     let (done, _) = world.ledger.ended();
     let has_succeeded = |index: &u64| world.succeeded.iter().any(|(_, task, _)| task == index);
     assert!(done.indices().all(|index| has_succeeded(&index)), "done, and nobody did it: {done:?}");
+}
+
+/// The owners of half of the machines come once and stay: what has begun there ends elsewhere.
+fn live_with_owners_who_stay(seed: u64) {
+    let mut world = World::new(seed);
+    for machine in 1..=MACHINES / 2 {
+        // While tasks run there.
+        let from = world.millis(10_000);
+        world.plan(from, Happening::OwnerComes { machine });
+    }
+    world.plan(Duration::ZERO, Happening::Wakes);
+    let most = Time::ZERO + Duration::from_secs(HOSTILE_S + 10 * LONG_S);
+    while !world.ledger.is_closed() {
+        assert!(world.now < most, "the bag is held up: {:?}", world.ledger.view());
+        world.step();
+    }
+    let view = world.ledger.view();
+    assert_eq!(view.done + view.failed, TASKS);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4))]
+
+    #[test]
+    fn owners_who_stay_hold_no_bag_up(seed in any::<u64>()) {
+        live_with_owners_who_stay(seed);
+    }
 }
 
 proptest! {

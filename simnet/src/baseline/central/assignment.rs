@@ -129,7 +129,7 @@ impl Centre<'_> {
         Some(self.now.as_micros() + running.as_ref()?.declared_rest_us(self.now) + frozen_us)
     }
 
-    fn idle_key(&self, slot: usize) -> (Reverse<u64>, usize) {
+    pub(super) fn idle_key(&self, slot: usize) -> (Reverse<u64>, usize) {
         (Reverse(self.slots[slot].speed_mops.to_bits()), slot)
     }
 
@@ -175,7 +175,7 @@ impl Centre<'_> {
         self.go_on(index, Begun { since: self.now, ..run });
     }
 
-    fn go_on(&mut self, index: usize, run: Begun) {
+    pub(super) fn go_on(&mut self, index: usize, run: Begun) {
         let slot = &mut self.slots[index];
         slot.serial += 1;
         slot.running = Some(run);

@@ -18,7 +18,7 @@ fn bag(arrival_s: f64, tasks: u64, task_mops: f64) -> Bag {
 fn instance(speeds: &[f64], bags: Vec<Bag>) -> Instance {
     let horizon = at(1e7);
     let sessions = vec![Session { from: Time::ZERO, to: horizon }];
-    let machine = |&speed_mops: &f64| Machine { speed_mops, slots: 1, sessions: sessions.clone() };
+    let machine = |&speed_mops: &f64| Machine { speed_mops, slots: 1, sessions: sessions.clone(), visits: Vec::new() };
     Instance { machines: speeds.iter().map(machine).collect(), bags, horizon, ..Instance::default() }
 }
 
@@ -38,6 +38,26 @@ fn one_machine_by_hand() {
     // Frozen at 5 s; goes on at 15 s. One machine: the effective size is the paper's.
     assert_eq!(seconds(&schedule(&instance, PLUS)), [50.0, 15.0]);
     assert_eq!(seconds(&schedule(&instance, Policy::min_cent_plus(0))), [50.0, 20.0]);
+}
+
+#[test]
+fn what_stands_still_behind_an_owner_begins_anew_elsewhere_and_the_first_end_counts() {
+    // Two tasks of 10 s on two machines; the owner of one comes at 5 s. The other machine begins the task anew at 10 s.
+    for (leaves_s, ends_s) in [(1000.0, 20.0), (8.0, 13.0), (12.0, 17.0), (17.0, 20.0)] {
+        let mut instance = instance(&[10.0, 10.0], vec![bag(0.0, 2, 100.0)]);
+        instance.machines[0].visits = vec![Session { from: at(5.0), to: at(leaves_s) }];
+        for policy in [Policy::MIN_CENT, PLUS, Policy::FCFS, Policy::min_cent_plus_replanning(2)] {
+            assert_eq!(seconds(&schedule(&instance, policy)), [ends_s], "{policy:?}, until {leaves_s}");
+        }
+        // Whose run is stopped is free at once: the next bag ends 10 s later, or on the other machine.
+        instance.bags.push(bag(1.0, 1, 1000.0));
+        let [first, second] = seconds(&schedule(&instance, Policy::FCFS))[..] else { panic!("two bags") };
+        assert!(first == ends_s && second <= ends_s + 100.0, "{first} {second}");
+    }
+    // The owner of the only machine.
+    let mut alone = instance(&[10.0], vec![bag(0.0, 1, 100.0)]);
+    alone.machines[0].visits = vec![Session { from: at(5.0), to: at(50.0) }, Session { from: at(52.0), to: at(60.0) }];
+    assert_eq!(seconds(&schedule(&alone, PLUS)), [63.0]);
 }
 
 #[test]
@@ -287,7 +307,7 @@ fn sessions() -> impl Strategy<Value = Vec<Session>> {
 fn instances() -> impl Strategy<Value = Instance> {
     let machine = (1.0..40.0_f64, 1_u32..3, sessions());
     (prop::collection::vec(machine, 1..5), bags(8)).prop_map(|(machines, bags)| {
-        let machine = |(speed_mops, slots, sessions)| Machine { speed_mops, slots, sessions };
+        let machine = |(speed_mops, slots, sessions)| Machine { speed_mops, slots, sessions, visits: Vec::new() };
         Instance {
             machines: machines.into_iter().map(machine).collect(),
             bags,

@@ -1,0 +1,242 @@
+//! What a ledger does since its bag has several keepers (`steward`): it is restored from a copy, and takes what stewards know.
+
+use idlewood_overlay::{Contact, PeerId};
+
+use super::Ledger;
+use super::failures::Failures;
+use super::placed::Placement;
+use crate::bag::{BagKey, TaskId, TaskResult};
+use crate::config::Config;
+use crate::io::{Io, Then};
+use crate::message::Message;
+use crate::peer::Effect;
+use crate::ranges::IntervalSet;
+use crate::record::{Change, Record, RecordKey};
+
+/// The part of keepers in a ledger.
+#[derive(Debug, Default)]
+pub(super) struct Keeping {
+    /// The bag's key, where this machine keeps the bag for another: then it closes nothing.
+    pub(super) key: Option<BagKey>,
+    /// Whether nothing is issued: the submitter is back, and asks what its stewards know.
+    pub(super) is_held: bool,
+    /// Who ran the tasks whose outputs are being fetched from a steward.
+    pub(super) relayed: std::collections::BTreeMap<u64, PeerId>,
+}
+
+impl Ledger {
+    /// This machine keeps the bag for another.
+    pub(crate) fn keep_with(&mut self, key: BagKey) {
+        self.keeping.key = Some(key);
+    }
+
+    /// Whether this machine keeps the bag for another.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.keeping.key.is_some()
+    }
+
+    /// Whether nothing is issued.
+    pub(crate) fn hold(&mut self, is_held: bool) {
+        self.keeping.is_held = is_held;
+    }
+
+    /// Whether the bag may have stewards: its records say all that a ledger knows of it.
+    pub(crate) fn may_have_stewards(&self) -> bool {
+        self.open && self.sized && !self.is_closed() && !self.votes.is_quorum() && self.issues.has_begun()
+    }
+
+    /// Restores which tasks have ended, without their results.
+    pub(crate) fn restore_ended(&mut self, done: &IntervalSet, failed: &IntervalSet) {
+        let all = IntervalSet::from(0..self.bag.tasks);
+        let done = done.intersection(&all);
+        let failed = failed.intersection(&all).difference(&done);
+        self.waiting.take(&done);
+        self.waiting.take(&failed);
+        self.ended.restore(&done, &failed);
+    }
+
+    /// The records of which a copy consists.
+    pub(crate) fn records(&self, io: &Io) -> Vec<Record> {
+        let bag = self.bag.id;
+        let placed = self.placed.iter().filter(|placement| !placement.ranges.is_empty()).map(|placement| {
+            let (executor, ranges) = (placement.executor.clone(), placement.ranges.clone());
+            Record::Placed { bag, executor, ranges }
+        });
+        [self.record(io)].into_iter().chain(placed).chain(self.former()).chain(self.failures()).collect()
+    }
+
+    /// The records of the copy that are in the store, those without a task included.
+    pub(crate) fn records_in_store(&self, io: &Io) -> Vec<Record> {
+        let bag = self.bag.id;
+        let placed = self.placed.iter().map(|placement| {
+            let (executor, ranges) = (placement.executor.clone(), placement.ranges.clone());
+            Record::Placed { bag, executor, ranges }
+        });
+        [self.record(io)].into_iter().chain(placed).chain(self.former()).chain(self.failures()).collect()
+    }
+
+    /// This machine acts for the bag no longer: what its copy does not hold goes.
+    pub(crate) fn leave(&mut self, io: &mut Io) {
+        let changes = self.checkpoints.forget_all(self.bag.id);
+        if !changes.is_empty() {
+            io.persist(changes, Vec::new());
+        }
+    }
+
+    /// r.
+    pub(crate) fn released(&self) -> idlewood_overlay::Time {
+        self.released
+    }
+
+    /// A steward has acted while this machine was away: where tasks are is as the steward says. Failed tries that both have counted count
+    /// once. What has ended here stays ended.
+    pub(crate) fn unite(&mut self, records: &[Record], io: &mut Io, config: &Config) {
+        let bag = self.bag.id;
+        let mut changes = Vec::new();
+        for (peer, placement) in self.placed.remove_all() {
+            changes.push(Change::Delete(RecordKey::Placed(bag, peer)));
+            changes.push(self.note_former(peer, &placement.ranges));
+        }
+        self.issues.clear();
+        self.issues.restore();
+        self.waiting.end_all_pauses();
+        let mut open = IntervalSet::from(0..self.bag.tasks);
+        self.ended.subtract_from(&mut open);
+        self.waiting.add(&open);
+        let mut attempt = self.attempt;
+        for record in records {
+            match record {
+                Record::Bag { attempt: theirs, .. } => attempt = attempt.max(*theirs),
+                Record::Failures { index, count, crashed_on, next_attempt, void_before, .. }
+                    if open.contains(*index) =>
+                {
+                    let theirs = Failures {
+                        count: *count,
+                        crashed_on: crashed_on.clone(),
+                        next_attempt: *next_attempt,
+                        void_before: *void_before,
+                    };
+                    self.tries.unite(*index, theirs);
+                    changes.push(self.tries.change(*index, bag));
+                }
+                Record::Former { executor, ranges, .. } => changes.push(self.note_former(*executor, ranges)),
+                _ => {}
+            }
+        }
+        self.attempt = attempt.saturating_add(1);
+        changes.push(Change::Put(self.record(io)));
+        let mut by_key = std::collections::BTreeMap::new();
+        changes.into_iter().for_each(|change| drop(by_key.insert(change.key(), change)));
+        io.persist(by_key.into_values().collect(), Vec::new());
+        for record in records {
+            if let Record::Placed { executor, ranges, .. } = record {
+                self.restore_placed(executor.clone(), ranges, io, config);
+                if let Some(placement) = self.placed.of(executor.peer) {
+                    let change = placement.change(bag);
+                    io.persist(vec![change], Vec::new());
+                }
+            }
+        }
+    }
+
+    /// A steward has the results of these tasks: they are its, as those of an executor that has not sent its results, for one lease.
+    pub(crate) fn place_kept(&mut self, steward: &Contact, tasks: &IntervalSet, io: &mut Io, config: &Config) {
+        if self.is_closed() {
+            return;
+        }
+        let mut tasks = tasks.intersection(&IntervalSet::from(0..self.bag.tasks));
+        self.ended.subtract_from(&mut tasks);
+        if tasks.is_empty() {
+            return;
+        }
+        let mut changes = Vec::new();
+        let mut mine = IntervalSet::new();
+        let holders: Vec<PeerId> = self.placed.iter().map(|placement| placement.executor.peer).collect();
+        for peer in holders {
+            if peer == steward.peer {
+                mine = self.placed.of(peer).map(|placement| placement.ranges.clone()).unwrap_or_default();
+            } else if let Some((taken, change)) = self.placed.take(peer, &tasks, self.bag.id)
+                && !taken.is_empty()
+            {
+                self.placed.require_holding(peer);
+                changes.push(change);
+                changes.push(self.note_former(peer, &taken));
+            }
+        }
+        for index in tasks.indices() {
+            self.waiting.remove(index);
+            self.issues.remove(index);
+        }
+        let gained = tasks.difference(&mine);
+        let until = io.now + self.term(io, config);
+        let ranges = mine.union(&tasks);
+        let known = self.placed.of(steward.peer);
+        let (version, since) = known.map_or((0, self.released), |known| (known.version, known.since));
+        let executor = Contact { incarnation: known.map_or(0, |known| known.executor.incarnation), ..steward.clone() };
+        let placement = Placement { executor, ranges, since, until, version, withdrawn: false };
+        changes.push(placement.change(self.bag.id));
+        self.placed.replace(placement, &IntervalSet::new(), gained);
+        self.ends_at(until);
+        io.persist(changes, Vec::new());
+    }
+
+    /// A steward hands over results that it took. Each counts once its output is here.
+    pub(crate) fn kept(
+        &mut self,
+        steward: &Contact,
+        tasks: &IntervalSet,
+        results: Vec<(PeerId, TaskResult)>,
+        io: &mut Io,
+        config: &Config,
+    ) {
+        let bag = self.bag.id;
+        let (mut unwanted, mut is_any_new) = (IntervalSet::new(), false);
+        for (ran_on, result) in results {
+            let index = result.index;
+            if !result.is_valid(self.bag.tasks) || result.unfinished || io.is_recording_task(TaskId { bag, index }) {
+                continue;
+            }
+            if self.is_closed() || self.ended.contains(index) {
+                unwanted.insert_index(index);
+                continue;
+            }
+            is_any_new = true;
+            if self.outputs.is_fetching(index) {
+                continue;
+            }
+            self.keeping.relayed.insert(index, ran_on);
+            if result.content.is_some() {
+                self.record_result(result, steward.clone(), io);
+                continue;
+            }
+            io.effects.push(Effect::FetchOutput {
+                task: TaskId { bag, index },
+                output: result.output,
+                output_bytes: result.output_bytes,
+                unfinished: false,
+                from: steward.clone(),
+            });
+            self.outputs.fetch(result, steward.clone());
+        }
+        if is_any_new {
+            // What it has not handed over yet is waited for as long as something comes.
+            self.place_kept(steward, tasks, io, config);
+        }
+        // What it says to have and has not is known here to have ended, or is acknowledged when it has come.
+        if !unwanted.is_empty() {
+            io.send(steward.clone(), Message::KeptAck { bag, indices: unwanted });
+        }
+    }
+
+    /// What acknowledges a result to whoever sent it, and the machine that ran its task.
+    pub(super) fn acknowledgement(&mut self, result: &TaskResult, from: &Contact) -> (PeerId, Then) {
+        let bag = self.bag.id;
+        match self.keeping.relayed.remove(&result.index) {
+            Some(ran_on) => {
+                let indices = IntervalSet::from(result.index..result.index + 1);
+                (ran_on, Then::Send(from.clone(), Message::KeptAck { bag, indices }))
+            }
+            None => (from.peer, Then::Send(from.clone(), Message::ack(bag, result))),
+        }
+    }
+}

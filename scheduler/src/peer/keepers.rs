@@ -1,0 +1,79 @@
+//! What this peer does as one of several keepers of a bag (`steward`): messages between keepers, and what is due.
+
+use idlewood_overlay::{Contact, PeerId};
+
+use super::{Peer, contact_of};
+use crate::bag::BagId;
+use crate::message::Message;
+use crate::ranges::IntervalSet;
+use crate::steward::KeeperView;
+
+impl Peer {
+    /// What one keeper says to another.
+    pub(super) fn of_keepers(&mut self, from: PeerId, message: Message) {
+        let (contact, now) = (contact_of(&self.certified, from), self.io.now);
+        match message {
+            Message::KeepOffer { bag } => {
+                let from = if bag.submitter.peer == from { bag.submitter.clone() } else { contact };
+                self.stewards.offered(from, &bag, &mut self.io, &self.config);
+            }
+            Message::KeepAnswer { bag, accepts } => self.stewards.answered(from, bag, accepts, now),
+            Message::Deltas { deltas } => {
+                self.stewards.deltas(contact, deltas, &mut self.ledgers, &mut self.io);
+            }
+            Message::DeltasAck { bags } => {
+                self.stewards.acknowledged(from, bags, &mut self.ledgers, &mut self.io);
+            }
+            Message::WhatIsKept { bags } => self.stewards.asked(contact, bags, &self.ledgers, &mut self.io),
+            Message::Kept { .. } if self.disk_is_full => {}
+            Message::Kept { acting, tasks, results } => {
+                let (ledgers, io) = (&mut self.ledgers, &mut self.io);
+                self.stewards.handed(contact, &acting, (&tasks, results), ledgers, io, &self.config);
+            }
+            Message::KeptAck { bag, indices } => self.stewards.taken(from, bag, &indices, &mut self.io),
+            _ => debug_assert!(false, "{message:?} is no message between keepers"),
+        }
+    }
+
+    /// Does what is due as one of several keepers.
+    pub(super) fn keep(&mut self) {
+        if self.stewards.deadline(&self.ledgers, &self.config).is_none_or(|due| due > self.io.now) {
+            return;
+        }
+        let overlay = &self.overlay;
+        let executors: Vec<Contact> = self
+            .ledgers
+            .values()
+            .flat_map(|ledger| ledger.placements())
+            .map(|(executor, _)| executor.clone())
+            .take(EXECUTORS_MAX)
+            .collect();
+        let known = || overlay.neighbours().chain(overlay.long_links()).chain(&executors).cloned().collect();
+        let is_connected = overlay.neighbours().next().is_some();
+        self.stewards.step(&mut self.ledgers, &known, is_connected, &mut self.io, &self.config);
+    }
+
+    /// The keepers of a bag that was submitted here, or that this machine keeps, by rank; none before its submitter has appointed any.
+    pub fn keepers(&self, bag: BagId) -> Vec<KeeperView> {
+        self.stewards.view(bag, &self.ledgers)
+    }
+
+    /// Whoever may have the files of a bag that is here or has been asked for: its keepers, the one that acts first.
+    pub fn sources(&self, bag: BagId) -> Vec<Contact> {
+        self.executor.keepers(bag)
+    }
+
+    /// The bags that this machine keeps for others, and whether it acts for each.
+    pub fn kept(&self) -> impl Iterator<Item = (BagId, bool)> {
+        self.stewards.kept().map(|copy| (copy.bag(), self.ledgers.contains_key(&copy.bag())))
+    }
+
+    /// The tasks of a bag kept here whose results wait for its submitter.
+    pub fn kept_results(&self, bag: BagId) -> IntervalSet {
+        let copy = self.stewards.kept().find(|copy| copy.bag() == bag);
+        copy.map(|copy| copy.results.keys().map(|&index| index..index + 1).collect()).unwrap_or_default()
+    }
+}
+
+/// Most executors that are looked at as stewards. Our choice.
+const EXECUTORS_MAX: usize = 256;

@@ -1,0 +1,170 @@
+//! A steward acts: a ledger of the bag is restored from its copy, as a submitter's is after a restart, and it stands down when it hears
+//! of a keeper with a higher standing.
+
+use idlewood_overlay::{Contact, PeerId, Time};
+
+use super::copy::Copy;
+use super::feed::{Changes, Delta, Feed, Tap};
+use super::{Acting, SILENCE};
+use crate::config::Config;
+use crate::io::Io;
+use crate::ledger::{Failures, Ledger};
+use crate::message::Message;
+use crate::peer::Effect;
+use crate::ranges::IntervalSet;
+use crate::record::{Change, Record, RecordKey};
+
+impl Copy {
+    /// Whether the keepers before this one have been silent for long enough. They are asked once more before.
+    pub(super) fn is_to_act(&mut self, io: &mut Io) -> bool {
+        let Some(rank) = self.acting.appointment.rank_of(io.me.peer).filter(|_| self.can_act()) else { return false };
+        if rank == 0 || io.now < self.acts_from(rank) || io.wall(io.now) >= self.acting.appointment.until {
+            return false;
+        }
+        if self.probed.is_none_or(|probed| probed <= self.heard) {
+            self.probed = Some(io.now);
+            for keeper in self.acting.appointment.keepers.iter().take(usize::from(rank)) {
+                io.send(keeper.clone(), Message::Deltas { deltas: vec![self.ping()] });
+            }
+            return false;
+        }
+        self.probed.is_some_and(|probed| io.now.since(probed) >= SILENCE / 6)
+    }
+
+    /// The ledger that this copy describes.
+    fn ledger(&self, io: &mut Io, config: &Config) -> Option<Ledger> {
+        let Record::Bag { bag, released, retries_max, attempt, replication, .. } =
+            self.told.records.get(&RecordKey::Bag(self.bag()))?
+        else {
+            return None;
+        };
+        if !self.is_submitter(bag.submitter.peer) {
+            return None;
+        }
+        let mut ledger = Ledger::new(bag.clone(), io.moment(*released), *retries_max, *replication, io);
+        ledger.keep_with(self.key);
+        ledger.restore_attempt(*attempt);
+        ledger.open();
+        let of = |success: bool| {
+            let results = self.results.iter().filter(move |(_, (_, result))| result.success == success);
+            results.map(|(&index, _)| index..index + 1).collect::<IntervalSet>()
+        };
+        ledger.restore_ended(&self.told.done.union(&of(true)), &self.told.failed.union(&of(false)));
+        for record in self.told.records.values() {
+            match record {
+                Record::Failures { index, count, crashed_on, next_attempt, void_before, .. } => {
+                    let (count, next_attempt, void_before) = (*count, *next_attempt, *void_before);
+                    let crashed_on = crashed_on.clone();
+                    ledger.restore_failures(*index, Failures { count, crashed_on, next_attempt, void_before });
+                }
+                Record::Placed { executor, ranges, .. } => {
+                    ledger.restore_placed(executor.clone(), ranges, io, config);
+                }
+                Record::Former { executor, ranges, .. } => ledger.restore_former(*executor, ranges.clone()),
+                _ => {}
+            }
+        }
+        Some(ledger)
+    }
+
+    /// Begins to act, in a new term. Returns the ledger.
+    pub(super) fn begin(&mut self, io: &mut Io, config: &Config) -> Option<Box<Ledger>> {
+        let rank = self.acting.appointment.rank_of(io.me.peer)?;
+        let mut ledger = self.ledger(io, config)?;
+        self.acting.acting = self.acting.acting.checked_add(1)?;
+        self.acting.rank = rank;
+        io.persist(vec![Change::Put(self.record())], Vec::new());
+        let bag = self.bag();
+        io.acts_by(bag, Some(self.acting.clone()));
+        io.taps.insert(bag, Tap { results: Some(std::collections::BTreeMap::new()), ..Tap::default() });
+        let base = Changes::base(ledger.records(io), ledger.ended());
+        let others = self.acting.appointment.keepers.iter().filter(|keeper| keeper.peer != io.me.peer);
+        let feed = |keeper: &Contact| {
+            // The submitter is told when it is back, and asks.
+            let is_open = !self.is_submitter(keeper.peer);
+            (keeper.peer, Feed::new(keeper.clone(), base.clone(), is_open, io.now))
+        };
+        self.feeds = others.map(feed).collect();
+        ledger.issue_anew(io);
+        ledger.greet(io, config);
+        Some(Box::new(ledger))
+    }
+
+    /// What the acting ledger has written since the last time: results are kept for the submitter, and the rest is returned.
+    pub(super) fn take_tap(&mut self, io: &mut Io) -> Changes {
+        let bag = self.bag();
+        let Some(tap) = io.taps.get_mut(&bag) else { return Changes::default() };
+        if let Some(results) = &mut tap.results {
+            self.results.append(results);
+        }
+        std::mem::take(&mut tap.changes)
+    }
+
+    /// Another keeper acts, with a higher standing: the ledger becomes a copy again.
+    pub(super) fn stand_down(&mut self, mut ledger: Box<Ledger>, io: &mut Io) {
+        let bag = self.bag();
+        self.take_tap(io);
+        io.taps.remove(&bag);
+        io.acts_by(bag, None);
+        self.feeds.clear();
+        ledger.leave(io);
+        self.told.records = ledger.records_in_store(io).into_iter().map(|record| (record.key(), record)).collect();
+        (self.told.done, self.told.failed) = ledger.ended();
+        (self.told.number, self.told.is_whole) = (0, true);
+        io.persist(vec![Change::Put(self.record())], Vec::new());
+    }
+
+    /// Says that this machine is there, and which term it has heard of.
+    fn ping(&self) -> Delta {
+        Delta::alive(self.bag(), self.term())
+    }
+
+    /// Whether a keeper before this one has answered the last question.
+    pub(super) fn has_heard_since_probe(&self) -> bool {
+        self.probed.is_some_and(|probed| self.heard >= probed)
+    }
+
+    /// Whether that machine is a keeper before this one.
+    pub(super) fn is_before(&self, peer: PeerId, me: PeerId) -> bool {
+        let rank = |peer| self.acting.appointment.rank_of(peer);
+        rank(peer).is_some_and(|before| rank(me).is_some_and(|mine| before < mine))
+    }
+
+    /// What other keepers are to be told now.
+    pub(super) fn deltas(&mut self, io: &mut Io) -> Vec<(Contact, Delta)> {
+        let news = self.take_tap(io);
+        let (acting, key, now) = (self.acting.clone(), self.key, io.now);
+        let mut deltas = Vec::new();
+        for feed in self.feeds.values_mut() {
+            if feed.is_open {
+                feed.add(&news);
+            }
+            deltas.extend(feed.next(&acting, key, now).map(|delta| (feed.to.clone(), delta)));
+        }
+        deltas
+    }
+
+    /// The submitter is back and asks: it is told all. It asks again while it is told.
+    pub(super) fn open_feed(&mut self, to: &Contact, base: Changes, now: Time) {
+        if self.feeds.get(&to.peer).is_none_or(|feed| !feed.is_open) {
+            self.feeds.insert(to.peer, Feed::new(to.clone(), base, true, now));
+        }
+    }
+
+    /// Has the driver get the files that executors need.
+    pub(super) fn want_files(&mut self, io: &mut Io) {
+        let Some(header) = self.told.bag(self.bag()).filter(|_| !self.files_asked) else { return };
+        let from = self.acting.keeper().cloned().unwrap_or_else(|| header.submitter.clone());
+        io.effects.push(Effect::KeepFiles { bag: header.clone(), key: self.key, from });
+        self.files_asked = true;
+    }
+
+    /// A keeper with this standing is there: this machine does not act for a while.
+    pub(super) fn hear(&mut self, acting: Option<Acting>, now: Time) {
+        self.heard = now;
+        if let Some(acting) = acting {
+            self.acting = acting;
+            self.is_dismissed = false;
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! A copy of a bag on one of its stewards.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use idlewood_overlay::{Contact, PeerId, Time};
+
+use super::feed::{Changes, Delta, Feed, is_copied};
+use super::{Acting, SILENCE, Standing, Term};
+use crate::bag::{BagHeader, BagId, BagKey, TaskResult};
+use crate::ranges::IntervalSet;
+use crate::record::{Change, Record, RecordKey};
+
+/// Most records of one copy: placements, former ones, and tasks with failed tries. Our choice: more than the largest grid has.
+const RECORDS_MAX: usize = 200_000;
+
+/// What one keeper has been told of a bag by another.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) records: BTreeMap<RecordKey, Record>,
+    pub(crate) done: IntervalSet,
+    pub(crate) failed: IntervalSet,
+    /// The number of the last delta taken in.
+    pub(crate) number: u64,
+    /// Whether all was told, at some time.
+    pub(crate) is_whole: bool,
+}
+
+impl Told {
+    /// Takes in a delta, if it is the next of its sender, or the first. Returns the changes of the store.
+    pub(crate) fn take(&mut self, delta: &Delta) -> Vec<Change> {
+        if delta.number == 0 || delta.number <= self.number && delta.number != 1 {
+            return Vec::new();
+        }
+        let mut changes = Vec::new();
+        if delta.number == 1 {
+            let old = std::mem::take(self);
+            changes.extend(old.records.into_keys().map(Change::Delete));
+        }
+        self.number = delta.number;
+        self.is_whole |= delta.is_whole;
+        for key in &delta.gone {
+            match key {
+                RecordKey::Done(_, index) => {
+                    self.done.remove_index(*index);
+                    self.failed.remove_index(*index);
+                }
+                _ => {
+                    self.records.remove(key);
+                    changes.push(Change::Delete(*key));
+                }
+            }
+        }
+        for record in &delta.records {
+            let key = record.key();
+            if self.records.len() < RECORDS_MAX || self.records.contains_key(&key) {
+                changes.retain(|change| change.key() != key);
+                self.records.insert(key, record.clone());
+                changes.push(Change::Put(record.clone()));
+            }
+        }
+        self.failed.subtract(&delta.done);
+        self.done.subtract(&delta.failed);
+        self.done.extend_with(&delta.done);
+        self.failed.extend_with(&delta.failed);
+        changes
+    }
+
+    /// The bag, once it was told of.
+    pub(crate) fn bag(&self, bag: BagId) -> Option<&BagHeader> {
+        match self.records.get(&RecordKey::Bag(bag)) {
+            Some(Record::Bag { bag, .. }) => Some(bag),
+            _ => None,
+        }
+    }
+
+    /// All of it, as another keeper is told it.
+    pub(crate) fn base(&self) -> Changes {
+        Changes::base(self.records.values().cloned().collect(), (self.done.clone(), self.failed.clone()))
+    }
+
+    /// Whether all tasks have ended.
+    fn is_over(&self, bag: BagId) -> bool {
+        self.bag(bag).is_some_and(|bag| self.done.len() + self.failed.len() >= bag.tasks)
+    }
+}
+
+/// A bag that this machine keeps for another.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    /// The highest term heard of, and who acted in it.
+    pub(crate) acting: Acting,
+    pub(crate) key: BagKey,
+    pub(crate) told: Told,
+    /// Results that this machine took, and the submitter has not acknowledged; with who ran them.
+    pub(crate) results: BTreeMap<u64, (PeerId, TaskResult)>,
+    /// Whether the driver has the files that executors need, and whether it was asked to get them.
+    pub(crate) has_files: bool,
+    pub(crate) files_asked: bool,
+    /// When a keeper before this one was last heard of.
+    pub(crate) heard: Time,
+    /// When the keepers before this one were last asked whether they are there.
+    pub(crate) probed: Option<Time>,
+    /// When the submitter was last heard of.
+    pub(crate) submitter_heard: Option<Time>,
+    /// The submitter has appointed others: this machine does not act, and forgets the bag when its results are taken.
+    pub(crate) is_dismissed: bool,
+    /// To whom this machine tells what it knows.
+    pub(crate) feeds: BTreeMap<PeerId, Feed>,
+    /// When results are handed to the submitter next, and from which task on.
+    pub(crate) handing_due: Time,
+    pub(crate) handing_from: u64,
+}
+
+impl Copy {
+    pub(crate) fn new(acting: Acting, key: BagKey, now: Time) -> Self {
+        Self {
+            acting,
+            key,
+            told: Told::default(),
+            results: BTreeMap::new(),
+            has_files: false,
+            files_asked: false,
+            heard: now,
+            probed: None,
+            submitter_heard: None,
+            is_dismissed: false,
+            feeds: BTreeMap::new(),
+            handing_due: now,
+            handing_from: 0,
+        }
+    }
+
+    pub(crate) fn bag(&self) -> BagId {
+        self.acting.appointment.bag
+    }
+
+    pub(crate) fn term(&self) -> Term {
+        self.acting.term()
+    }
+
+    pub(crate) fn submitter(&self) -> Option<&Contact> {
+        self.acting.appointment.submitter()
+    }
+
+    pub(crate) fn is_submitter(&self, peer: PeerId) -> bool {
+        self.submitter().is_some_and(|submitter| submitter.peer == peer)
+    }
+
+    /// The standing of a keeper that acts in this term, if it is one by the present appointment.
+    pub(crate) fn standing_of(&self, peer: PeerId, term: Term) -> Option<Standing> {
+        let rank = self.acting.appointment.rank_of(peer)?;
+        Some(Standing { term, rank: Reverse(rank) })
+    }
+
+    /// The record of the copy itself.
+    pub(crate) fn record(&self) -> Record {
+        Record::Kept {
+            acting: self.acting.clone(),
+            key: self.key,
+            done: self.told.done.clone(),
+            failed: self.told.failed.clone(),
+            has_files: self.has_files,
+        }
+    }
+
+    /// The changes that remove it from the store.
+    pub(crate) fn removal(&self) -> Vec<Change> {
+        let bag = self.bag();
+        let records = self.told.records.keys().filter(|key| is_copied(**key, bag)).copied();
+        let results = self.results.keys().map(|&index| RecordKey::Done(bag, index));
+        records.chain(results).chain([RecordKey::Kept(bag)]).map(Change::Delete).collect()
+    }
+
+    /// When this machine, of this rank, is to act, unless it hears of a keeper before it.
+    pub(crate) fn acts_from(&self, rank: u8) -> Time {
+        self.heard + SILENCE * u32::from(rank.max(1))
+    }
+
+    /// Whether a ledger can be made of it, and has something to do: the bag is not over.
+    pub(crate) fn can_act(&self) -> bool {
+        let bag = self.bag();
+        self.has_files && !self.is_dismissed && self.told.bag(bag).is_some() && !self.told.is_over(bag)
+    }
+}

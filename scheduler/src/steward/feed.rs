@@ -1,0 +1,333 @@
+//! What one keeper tells another of a bag: the changes of the bag's records since the last that are durable there.
+//!
+//! The ledger's writes pass through [`crate::io::Io::persist`], and are noted there for bags that have keepers ([`Tap`]). So a copy is what a
+//! restart would find on the disk: whatever the ledger survives, a steward can take up. One delta at a time is on its way; one
+//! that is not acknowledged in time is sent again with what has changed since. That tasks have ended is said as
+//! intervals, without results.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use idlewood_overlay::{Contact, PeerId, Time};
+use serde::{Deserialize, Serialize};
+
+use super::{ALIVE_EVERY, Acting, DELTA_EVERY, Term};
+use crate::bag::{BagId, BagKey, HELD_INTERVALS_MAX, TaskResult};
+use crate::ranges::IntervalSet;
+use crate::record::{Change, Record, RecordKey};
+
+/// A delta that was not acknowledged for so long is sent again.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(12);
+/// Most bytes of records in one delta. Our choice: with the intervals beside them it stays below the largest message.
+const RECORDS_BYTES_MAX: usize = 96 * 1024;
+
+/// What one delta says of one bag.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Delta {
+    /// Which bag.
+    #[serde(rename = "b")]
+    pub bag: BagId,
+    /// The term in which its sender acts, or has acted last.
+    #[serde(rename = "t")]
+    pub term: Term,
+    /// Counts the deltas of one sender in one term from 1; the first replaces all that is known of the bag. 0: nothing has changed.
+    #[serde(rename = "v")]
+    pub number: u64,
+    /// By what right the sender speaks; left out where the receiver has said that it knows the term.
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    pub acting: Option<Box<Acting>>,
+    /// The bag's key.
+    #[serde(rename = "k", default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<BagKey>,
+    /// Records of the bag, its placements and its failed tries that are new or have changed.
+    #[serde(rename = "r", default, skip_serializing_if = "Vec::is_empty")]
+    pub records: Vec<Record>,
+    /// Those that are gone; of a result: the task has not ended after all.
+    #[serde(rename = "x", default, skip_serializing_if = "Vec::is_empty")]
+    pub gone: Vec<RecordKey>,
+    /// Tasks that have succeeded.
+    #[serde(rename = "d", default, skip_serializing_if = "IntervalSet::is_empty")]
+    pub done: IntervalSet,
+    /// Tasks that have failed for good.
+    #[serde(rename = "f", default, skip_serializing_if = "IntervalSet::is_empty")]
+    pub failed: IntervalSet,
+    /// Whether the receiver, with this, knows all that the sender knows.
+    #[serde(rename = "w", default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_whole: bool,
+    /// The bag is closed: the receiver is to forget it.
+    #[serde(rename = "o", default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_over: bool,
+}
+
+impl Delta {
+    /// Says that its sender is there.
+    pub(crate) fn alive(bag: BagId, term: Term) -> Self {
+        Self {
+            bag,
+            term,
+            number: 0,
+            acting: None,
+            key: None,
+            records: Vec::new(),
+            gone: Vec::new(),
+            done: IntervalSet::new(),
+            failed: IntervalSet::new(),
+            is_whole: false,
+            is_over: false,
+        }
+    }
+
+    /// Whether what a remote peer sent can be kept: records of this bag alone, and of kinds that a copy has.
+    pub(crate) fn is_valid(&self) -> bool {
+        let most = self.done.intervals().max(self.failed.intervals());
+        most <= HELD_INTERVALS_MAX
+            && self.acting.as_ref().is_none_or(|acting| acting.is_valid() && acting.appointment.bag == self.bag)
+            && self.records.iter().all(|record| is_copied(record.key(), self.bag) && is_sane(record))
+            && self.gone.iter().all(|key| is_copied(*key, self.bag) || is_result(*key, self.bag))
+    }
+}
+
+/// Whether a record with this key is part of a copy of the bag.
+pub(crate) fn is_copied(key: RecordKey, bag: BagId) -> bool {
+    match key {
+        RecordKey::Bag(of) | RecordKey::Placed(of, _) | RecordKey::Former(of, _) | RecordKey::Failures(of, _) => {
+            of == bag
+        }
+        _ => false,
+    }
+}
+
+fn is_result(key: RecordKey, bag: BagId) -> bool {
+    matches!(key, RecordKey::Done(of, _) if of == bag)
+}
+
+/// Whether a ledger can be restored from this record, whoever wrote it.
+fn is_sane(record: &Record) -> bool {
+    match record {
+        Record::Bag { bag, replication, closed, .. } => {
+            bag.is_valid() && bag.sizes().is_valid() && replication.is_none() && closed.is_none()
+        }
+        Record::Placed { executor, ranges, .. } => executor.is_valid() && ranges.intervals() <= HELD_INTERVALS_MAX,
+        Record::Former { ranges, .. } => ranges.intervals() <= HELD_INTERVALS_MAX,
+        Record::Failures { crashed_on, .. } => crashed_on.len() <= 64,
+        _ => false,
+    }
+}
+
+/// Changes of a bag's records that another keeper has not been told of.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Changes {
+    records: BTreeMap<RecordKey, Change>,
+    done: IntervalSet,
+    failed: IntervalSet,
+}
+
+impl Changes {
+    /// All that a ledger knows.
+    pub(crate) fn base(records: Vec<Record>, (done, failed): (IntervalSet, IntervalSet)) -> Self {
+        let records = records.into_iter().map(|record| (record.key(), Change::Put(record))).collect();
+        Self { records, done, failed }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.done.is_empty() && self.failed.is_empty()
+    }
+
+    /// Adds a change that came after all others.
+    pub(crate) fn add(&mut self, change: &Change, bag: BagId) {
+        let key = change.key();
+        match change {
+            Change::Put(Record::Done { result, .. }) => {
+                self.records.remove(&key);
+                let (of, other) = if result.success {
+                    (&mut self.done, &mut self.failed)
+                } else {
+                    (&mut self.failed, &mut self.done)
+                };
+                of.insert_index(result.index);
+                other.remove_index(result.index);
+            }
+            Change::Delete(RecordKey::Done(_, index)) => {
+                self.done.remove_index(*index);
+                self.failed.remove_index(*index);
+                self.records.insert(key, change.clone());
+            }
+            _ if is_copied(key, bag) => drop(self.records.insert(key, change.clone())),
+            _ => {}
+        }
+    }
+
+    /// Adds changes that came after these.
+    fn extend(&mut self, later: Self) {
+        let reopened: IntervalSet = later
+            .records
+            .keys()
+            .filter_map(|key| if let RecordKey::Done(_, index) = key { Some(*index..index + 1) } else { None })
+            .collect();
+        self.done.subtract(&reopened);
+        self.failed.subtract(&reopened);
+        self.failed.subtract(&later.done);
+        self.done.subtract(&later.failed);
+        self.done.extend_with(&later.done);
+        self.failed.extend_with(&later.failed);
+        self.records.extend(later.records);
+        let ended = self.done.union(&self.failed);
+        self.records.retain(|key, _| !matches!(key, RecordKey::Done(_, index) if ended.contains(*index)));
+    }
+
+    /// Removes and returns as much as one message takes.
+    fn take_part(&mut self) -> Self {
+        let mut part =
+            Self { done: take_intervals(&mut self.done), failed: take_intervals(&mut self.failed), ..Self::default() };
+        let mut bytes = 0;
+        while let Some((key, change)) = self.records.pop_first() {
+            if let Change::Put(record) = &change {
+                bytes += record.encode().len();
+            }
+            bytes += 64;
+            part.records.insert(key, change);
+            if bytes > RECORDS_BYTES_MAX {
+                break;
+            }
+        }
+        part
+    }
+}
+
+/// Removes and returns as many intervals as one message takes.
+fn take_intervals(set: &mut IntervalSet) -> IntervalSet {
+    if set.intervals() <= HELD_INTERVALS_MAX {
+        return std::mem::take(set);
+    }
+    let part: IntervalSet = set.ranges().take(HELD_INTERVALS_MAX).collect();
+    set.subtract(&part);
+    part
+}
+
+/// Where the writes of a ledger with keepers are noted until they are told.
+#[derive(Debug, Default)]
+pub(crate) struct Tap {
+    pub(crate) changes: Changes,
+    /// The results, where this machine keeps the bag for another.
+    pub(crate) results: Option<BTreeMap<u64, (PeerId, TaskResult)>>,
+}
+
+impl Tap {
+    pub(crate) fn note(&mut self, change: &Change, bag: BagId) {
+        self.changes.add(change, bag);
+        if let (Some(results), Change::Put(Record::Done { executor, result, .. })) = (&mut self.results, change) {
+            results.insert(result.index, (*executor, result.clone()));
+        }
+    }
+}
+
+/// The deltas about one bag from this machine to another keeper.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    pub(crate) to: Contact,
+    /// What that machine has not been told.
+    pending: Changes,
+    /// What it has been told and has not acknowledged, and when.
+    sent: Option<(Time, Changes)>,
+    /// That of the last delta.
+    number: u64,
+    /// Whether it has said that it knows the sender's term.
+    knows_term: bool,
+    /// Whether it had, durably, all that there was at some time.
+    pub(crate) was_whole: bool,
+    /// When it last answered, or was first told.
+    pub(crate) heard: Time,
+    /// When it was last told anything.
+    told: Option<Time>,
+    /// When it was last told that the bag is closed.
+    told_over: Option<Time>,
+    /// Whether it is told what has changed; else only that this machine is there.
+    pub(crate) is_open: bool,
+}
+
+impl Feed {
+    pub(crate) fn new(to: Contact, base: Changes, is_open: bool, now: Time) -> Self {
+        Self {
+            to,
+            pending: base,
+            sent: None,
+            number: 0,
+            knows_term: false,
+            was_whole: false,
+            heard: now,
+            told: None,
+            told_over: None,
+            is_open,
+        }
+    }
+
+    /// Begins anew: the receiver has lost what it knew, or this machine speaks in another term.
+    pub(crate) fn restart(&mut self, base: Changes) {
+        (self.pending, self.sent, self.number) = (base, None, 0);
+        (self.knows_term, self.was_whole, self.told) = (false, false, None);
+    }
+
+    /// These changes follow.
+    pub(crate) fn add(&mut self, changes: &Changes) {
+        self.pending.extend(changes.clone());
+    }
+
+    /// Whether the receiver has all that it was to be told.
+    pub(crate) fn is_up_to_date(&self) -> bool {
+        self.was_whole
+    }
+
+    /// What to say now, if anything.
+    pub(crate) fn next(&mut self, acting: &Acting, key: BagKey, now: Time) -> Option<Delta> {
+        let bag = acting.appointment.bag;
+        if let Some((_, unheard)) = self.sent.take_if(|(at, _)| now.since(*at) >= UNACKNOWLEDGED) {
+            let later = std::mem::replace(&mut self.pending, unheard);
+            self.pending.extend(later);
+        }
+        let has_news = self.is_open && self.sent.is_none() && (!self.pending.is_empty() || self.number == 0);
+        if !has_news && self.told.is_some_and(|told| now.since(told) + DELTA_EVERY / 2 < ALIVE_EVERY) {
+            return None;
+        }
+        self.told = Some(now);
+        let mut delta = Delta::alive(bag, acting.term());
+        delta.acting = (!self.knows_term).then(|| Box::new(acting.clone()));
+        if has_news {
+            self.number += 1;
+            let part = self.pending.take_part();
+            delta.number = self.number;
+            delta.key = (self.number == 1).then_some(key);
+            delta.is_whole = self.pending.is_empty();
+            (delta.done, delta.failed) = (part.done.clone(), part.failed.clone());
+            for change in part.records.values() {
+                match change {
+                    Change::Put(record) => delta.records.push(record.clone()),
+                    Change::Delete(key) => delta.gone.push(*key),
+                }
+            }
+            self.sent = Some((now, part));
+        }
+        Some(delta)
+    }
+
+    /// The bag is closed: what to say now, if anything.
+    pub(crate) fn over(&mut self, acting: &Acting, now: Time) -> Option<Delta> {
+        if self.told_over.is_some_and(|told| now.since(told) < UNACKNOWLEDGED) {
+            return None;
+        }
+        self.told_over = Some(now);
+        let (bag, term) = (acting.appointment.bag, acting.term());
+        let acting = Some(Box::new(acting.clone()));
+        Some(Delta { acting, is_over: true, ..Delta::alive(bag, term) })
+    }
+
+    /// The receiver has all up to the delta of this number, and knows this term. Returns whether it lacks what it had before, so that it has to be told all anew.
+    pub(crate) fn acknowledged(&mut self, number: u64, knows_term: bool, now: Time) -> bool {
+        self.heard = now;
+        self.knows_term = knows_term;
+        if number == self.number {
+            self.sent = None;
+            self.was_whole |= self.pending.is_empty() && self.number > 0;
+        }
+        number == 0 && self.was_whole
+    }
+}

@@ -1,0 +1,501 @@
+//! All bags of which this machine is one of several keepers, and what keepers say to each other.
+
+use std::collections::BTreeMap;
+
+use idlewood_overlay::{Contact, PeerId, Time};
+
+use super::copy::Copy;
+use super::feed::Delta;
+use super::submitting::Own;
+use super::{APPOINT_AFTER, Acting, Appointment, DELTA_EVERY, KeeperView, REPLACE_AFTER, Term};
+use crate::bag::{BagHeader, BagId, BagKey, TaskResult};
+use crate::config::Config;
+use crate::io::{Io, Then};
+use crate::ledger::Ledger;
+use crate::message::{Message, RENEWALS_MAX};
+use crate::peer::Effect;
+use crate::ranges::IntervalSet;
+use crate::record::{Change, Record};
+
+/// Most bytes of records in one message, about: one bag's delta is at most that long.
+const DELTAS_RECORDS_MAX: usize = 64;
+
+/// The ledgers of this machine: of bags submitted here, and of those for which it acts.
+pub(crate) type Ledgers = BTreeMap<BagId, Box<Ledger>>;
+
+/// The part of keepers in one peer.
+#[derive(Debug)]
+pub(crate) struct Stewards {
+    /// Bags that were submitted here, and have or had stewards.
+    own: BTreeMap<BagId, Own>,
+    /// Bags that are kept here for others.
+    copies: BTreeMap<BagId, Copy>,
+    /// Bags that this machine has agreed to keep: for whom, and when.
+    agreed: BTreeMap<BagId, (PeerId, Time)>,
+    /// When there is something to do next.
+    due: Time,
+}
+
+impl Stewards {
+    pub(crate) fn new(now: Time) -> Self {
+        Self { own: BTreeMap::new(), copies: BTreeMap::new(), agreed: BTreeMap::new(), due: now }
+    }
+
+    /// When [`Self::step`] has something to do next.
+    pub(crate) fn deadline(&self, ledgers: &Ledgers, config: &Config) -> Option<Time> {
+        let may_appoint = || config.stewards > 0 && ledgers.values().any(|ledger| !ledger.is_closed());
+        (!self.own.is_empty() || !self.copies.is_empty() || may_appoint()).then_some(self.due)
+    }
+
+    /// Whether this machine keeps this bag for another, acting or not.
+    pub(crate) fn keeps(&self, bag: BagId) -> bool {
+        self.copies.contains_key(&bag)
+    }
+
+    /// The key of a bag that is kept here.
+    pub(crate) fn key(&self, bag: BagId) -> Option<BagKey> {
+        self.copies.get(&bag).map(|copy| copy.key)
+    }
+
+    /// The bags that are kept here for others.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = &Copy> {
+        self.copies.values()
+    }
+
+    /// After a restart: whoever keeps a bag that was submitted here is asked before anything of it is issued.
+    pub(crate) fn restore_own(&mut self, appointment: Appointment, ledger: &mut Ledger, now: Time) {
+        let is_open = !ledger.is_closed();
+        ledger.hold(is_open);
+        self.own.insert(appointment.bag, Own::restore(appointment, is_open, now));
+    }
+
+    /// Restores the copy of a bag from its records.
+    pub(crate) fn restore_copy<'a>(&mut self, records: impl Iterator<Item = &'a Record> + Clone, now: Time) {
+        for record in records.clone() {
+            if let Record::Kept { acting, key, done, failed, has_files } = record {
+                let mut copy = Copy::new(acting.clone(), *key, now);
+                (copy.told.done, copy.told.failed, copy.has_files) = (done.clone(), failed.clone(), *has_files);
+                copy.told.is_whole = true;
+                self.copies.insert(copy.bag(), copy);
+            }
+        }
+        for record in records {
+            let Some(copy) = record.key().bag().and_then(|bag| self.copies.get_mut(&bag)) else { continue };
+            match record {
+                Record::Done { executor, result, .. } => {
+                    copy.results.insert(result.index, (*executor, result.clone()));
+                }
+                Record::Bag { .. } | Record::Placed { .. } | Record::Former { .. } | Record::Failures { .. } => {
+                    copy.told.records.insert(record.key(), record.clone());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// This machine was asleep: it may be others that were silent, or it.
+    pub(crate) fn was_asleep(&mut self, ledgers: &mut Ledgers, now: Time) {
+        for (bag, own) in &mut self.own {
+            if let Some(ledger) = ledgers.get_mut(bag) {
+                own.begin_returning(ledger, now);
+            }
+        }
+        self.copies.values_mut().for_each(|copy| copy.hear(None, now));
+        self.due = now;
+    }
+
+    /// Appoints, tells, acts and hands over what is due. `known`: the machines that this one knows, a bag's executors included.
+    pub(crate) fn step(
+        &mut self,
+        ledgers: &mut Ledgers,
+        known: &dyn Fn() -> Vec<Contact>,
+        is_connected: bool,
+        io: &mut Io,
+        config: &Config,
+    ) {
+        if io.now < self.due {
+            return;
+        }
+        self.due = io.now + DELTA_EVERY;
+        self.agreed.retain(|_, (_, at)| io.now.since(*at) < REPLACE_AFTER);
+        self.begin_own(ledgers, io.now, config);
+        self.own.retain(|bag, own| ledgers.get_mut(bag).is_some_and(|ledger| !own.step(ledger, known, io, config)));
+        if self.own.values().any(|own| own.returning.is_some()) {
+            self.due = io.now + DELTA_EVERY / 5;
+        }
+        let ended: Vec<BagId> = self.copies.values_mut().filter_map(|copy| is_over(copy, io)).collect();
+        ended.into_iter().for_each(|bag| self.forget(bag, ledgers, io));
+        for (bag, copy) in &mut self.copies {
+            let is_acting = ledgers.contains_key(bag);
+            if !is_acting && is_connected && copy.is_to_act(io) && !copy.has_heard_since_probe() {
+                ledgers.extend(copy.begin(io, config).map(|ledger| (*bag, ledger)));
+            }
+            copy.hand_results(is_acting, io);
+        }
+        self.tell(ledgers, io);
+    }
+
+    /// Bags that have lasted for long enough have stewards from now on.
+    fn begin_own(&mut self, ledgers: &Ledgers, now: Time, config: &Config) {
+        if config.stewards == 0 {
+            return;
+        }
+        for (&bag, ledger) in ledgers {
+            let is_old = now.since(ledger.released()) >= APPOINT_AFTER;
+            if is_old && !ledger.is_kept() && ledger.may_have_stewards() {
+                self.own.entry(bag).or_default();
+            }
+        }
+    }
+
+    /// Sends each keeper what it is to be told, all bags together.
+    fn tell(&mut self, ledgers: &mut Ledgers, io: &mut Io) {
+        let mut by_keeper: BTreeMap<PeerId, (Contact, Vec<Delta>)> = BTreeMap::new();
+        let mut deltas = Vec::new();
+        for (bag, own) in &mut self.own {
+            if let Some(ledger) = ledgers.get(bag) {
+                deltas.append(&mut own.deltas(ledger, io));
+            }
+        }
+        for copy in self.copies.values_mut() {
+            deltas.append(&mut copy.deltas(io));
+        }
+        for (to, delta) in deltas {
+            by_keeper.entry(to.peer).or_insert_with(|| (to, Vec::new())).1.push(delta);
+        }
+        for (to, deltas) in by_keeper.into_values() {
+            let mut message: Vec<Delta> = Vec::new();
+            for delta in deltas {
+                // A delta with many records fills a message nearly.
+                let is_long = |delta: &Delta| delta.records.len() > DELTAS_RECORDS_MAX || delta.done.intervals() > 64;
+                let records: usize = message.iter().map(|delta| delta.records.len()).sum();
+                if !message.is_empty()
+                    && (is_long(&delta)
+                        || message.iter().any(is_long)
+                        || records > DELTAS_RECORDS_MAX
+                        || message.len() >= RENEWALS_MAX)
+                {
+                    io.send(to.clone(), Message::Deltas { deltas: std::mem::take(&mut message) });
+                }
+                message.push(delta);
+            }
+            if !message.is_empty() {
+                io.send(to, Message::Deltas { deltas: message });
+            }
+        }
+    }
+
+    /// A submitter asks whether this machine would keep a bag.
+    pub(crate) fn offered(&mut self, from: Contact, bag: &BagHeader, io: &mut Io, config: &Config) {
+        if bag.submitter.peer != from.peer || bag.submitter.peer == io.me.peer {
+            return;
+        }
+        let new = self.agreed.keys().filter(|bag| !self.copies.contains_key(bag)).count();
+        let accepts = self.copies.contains_key(&bag.id) || self.copies.len() + new < config.kept_bags_max as usize;
+        if accepts {
+            self.agreed.insert(bag.id, (from.peer, io.now));
+        }
+        io.send(from, Message::KeepAnswer { bag: bag.id, accepts });
+    }
+
+    /// A machine answers whether it would.
+    pub(crate) fn answered(&mut self, from: PeerId, bag: BagId, accepts: bool, now: Time) {
+        if let Some(own) = self.own.get_mut(&bag) {
+            own.answered(from, accepts, now);
+            self.due = now;
+        }
+    }
+
+    /// The driver has signed an appointment.
+    pub(crate) fn signed(&mut self, appointment: Appointment, io: &mut Io) {
+        if let Some(own) = self.own.get_mut(&appointment.bag) {
+            own.signed(appointment, io);
+        }
+    }
+
+    /// An appointment is durable.
+    pub(crate) fn appointed(&mut self, bag: BagId, ledgers: &mut Ledgers, io: &mut Io, config: &Config) {
+        if let (Some(own), Some(ledger)) = (self.own.get_mut(&bag), ledgers.get_mut(&bag)) {
+            own.appointed(ledger, io, config);
+            self.due = io.now;
+        }
+    }
+
+    /// A keeper tells what has changed.
+    pub(crate) fn deltas(&mut self, from: Contact, deltas: Vec<Delta>, ledgers: &mut Ledgers, io: &mut Io) {
+        let (mut acks, mut changes) = (Vec::new(), Vec::new());
+        for delta in deltas {
+            let bag = delta.bag;
+            if let Some(own) = self.own.get_mut(&bag) {
+                if let Some(ledger) = ledgers.get_mut(&bag) {
+                    acks.push((bag, own.told_by_steward(from.peer, &delta, ledger, io.now), own.acts_in()));
+                    self.due = io.now.min(self.due);
+                }
+            } else if ledgers.get(&bag).is_some_and(|ledger| !ledger.is_kept() && ledger.is_closed()) {
+                // It was closed while its steward was away.
+                let over = Delta { is_over: true, ..Delta::alive(bag, delta.term) };
+                io.send(from.clone(), Message::Deltas { deltas: vec![over] });
+            } else if let Some(ack) = self.delta(from.peer, &delta, ledgers, &mut changes, io) {
+                acks.push(ack);
+            }
+        }
+        if acks.is_empty() {
+            return;
+        }
+        let ack = Message::DeltasAck { bags: acks };
+        if changes.is_empty() {
+            io.send(from, ack);
+        } else {
+            // At most one change of each record in a write: the last.
+            let mut by_key = BTreeMap::new();
+            changes.into_iter().for_each(|change: Change| drop(by_key.insert(change.key(), change)));
+            io.persist_kept(by_key.into_values().collect(), vec![Then::Send(from, ack)]);
+        }
+    }
+
+    /// A keeper tells what has changed of a bag that is not this machine's. Returns what to answer.
+    fn delta(
+        &mut self,
+        from: PeerId,
+        delta: &Delta,
+        ledgers: &mut Ledgers,
+        changes: &mut Vec<Change>,
+        io: &mut Io,
+    ) -> Option<(BagId, u64, Term)> {
+        let bag = delta.bag;
+        let me = io.me.peer;
+        if !self.copies.contains_key(&bag) {
+            let Some(acting) = delta.acting.as_ref().filter(|_| !delta.is_over && delta.number == 1) else {
+                return Some((bag, 0, Term::default()));
+            };
+            let submitter = acting.appointment.submitter()?.peer;
+            let is_agreed = self.agreed.get(&bag).is_some_and(|(with, _)| *with == submitter);
+            let is_steward = acting.appointment.rank_of(me).is_some_and(|rank| rank > 0);
+            let key = delta.key.filter(|_| is_agreed && is_steward && speaks(acting, from, bag, io))?;
+            self.copies.insert(bag, Copy::new((**acting).clone(), key, io.now));
+        }
+        let copy = self.copies.get_mut(&bag)?;
+        if delta.is_over && copy.is_submitter(from) {
+            // Whoever acts: nobody but the submitter closes a bag.
+            let term = delta.term.max(copy.term());
+            self.forget(bag, ledgers, io);
+            return Some((bag, 0, term));
+        }
+        let known = copy.acting.standing();
+        let news =
+            delta.acting.as_ref().filter(|acting| acting.standing() > known || acting.standing().term == delta.term);
+        let news = news.filter(|acting| {
+            speaks(acting, from, bag, io)
+                && acting.appointment.submitter().map(|one| one.peer) == copy.submitter().map(|one| one.peer)
+        });
+        let standing = match news {
+            Some(acting) => Some(acting.standing()),
+            None if delta.term.appointed == copy.acting.appointment.term => copy.standing_of(from, delta.term),
+            None => None,
+        };
+        let Some(standing) = standing.filter(|standing| *standing >= known) else {
+            return Some((bag, 0, copy.term()));
+        };
+        if standing > known {
+            if let Some(ledger) = ledgers.remove(&bag) {
+                copy.stand_down(ledger, io);
+            }
+            copy.told.number = 0;
+            let acting = match news {
+                Some(acting) => (**acting).clone(),
+                None => Acting {
+                    appointment: copy.acting.appointment.clone(),
+                    acting: delta.term.acting,
+                    rank: standing.rank.0,
+                },
+            };
+            copy.hear(Some(acting), io.now);
+            copy.feeds.clear();
+            if copy.acting.appointment.rank_of(me).is_none() {
+                copy.is_dismissed = true;
+            }
+        } else if ledgers.contains_key(&bag) {
+            // An echo of this machine's own standing.
+            return None;
+        }
+        copy.hear(None, io.now);
+        if copy.is_submitter(from) {
+            copy.submitter_heard = Some(io.now);
+        }
+        let before = copy.told.number;
+        changes.append(&mut copy.told.take(delta));
+        if copy.told.number != before || standing > known {
+            copy.key = delta.key.unwrap_or(copy.key);
+            changes.push(Change::Put(copy.record()));
+        }
+        if !copy.has_files {
+            copy.want_files(io);
+            return Some((bag, 0, copy.term()));
+        }
+        Some((bag, copy.told.number, copy.term()))
+    }
+
+    /// A keeper has acknowledged what it was told.
+    pub(crate) fn acknowledged(
+        &mut self,
+        from: PeerId,
+        bags: Vec<(BagId, u64, Term)>,
+        ledgers: &mut Ledgers,
+        io: &mut Io,
+    ) {
+        for (bag, number, term) in bags {
+            if let (Some(own), Some(ledger)) = (self.own.get_mut(&bag), ledgers.get_mut(&bag)) {
+                own.acknowledged(from, number, term, ledger, io);
+                continue;
+            }
+            let Some(copy) = self.copies.get_mut(&bag) else { continue };
+            let is_before = copy.is_before(from, io.me.peer);
+            if copy.is_submitter(from) {
+                copy.submitter_heard = Some(io.now);
+                if term > copy.term() {
+                    // It acts again, in a term that this machine has not been told of, or has appointed others.
+                    copy.is_dismissed |= term.appointed > copy.term().appointed;
+                    copy.hear(None, io.now);
+                    if let Some(ledger) = ledgers.remove(&bag) {
+                        copy.stand_down(ledger, io);
+                    }
+                    continue;
+                }
+            }
+            if !ledgers.contains_key(&bag) && is_before && term >= copy.term() {
+                copy.hear(None, io.now);
+            }
+            let mine = copy.term();
+            if let Some(feed) = copy.feeds.get_mut(&from)
+                && feed.acknowledged(number, term == mine, io.now)
+                && let Some(ledger) = ledgers.get(&bag)
+            {
+                feed.restart(super::feed::Changes::base(ledger.records(io), ledger.ended()));
+            }
+        }
+    }
+
+    /// A submitter is back: it is told all that is known here beyond its term.
+    pub(crate) fn asked(&mut self, from: Contact, bags: Vec<(BagId, Term)>, ledgers: &Ledgers, io: &mut Io) {
+        let mut acks = Vec::new();
+        for (bag, term) in bags {
+            let Some(copy) = self.copies.get_mut(&bag).filter(|copy| copy.is_submitter(from.peer)) else {
+                acks.push((bag, 0, Term::default()));
+                continue;
+            };
+            copy.submitter_heard = Some(io.now);
+            copy.handing_due = io.now;
+            if copy.term() <= term {
+                copy.hear(None, io.now);
+                acks.push((bag, copy.told.number, copy.term()));
+                continue;
+            }
+            let base = match ledgers.get(&bag) {
+                Some(ledger) => super::feed::Changes::base(ledger.records(io), ledger.ended()),
+                None => copy.told.base(),
+            };
+            copy.open_feed(&from, base, io.now);
+        }
+        if !acks.is_empty() {
+            io.send(from, Message::DeltasAck { bags: acks });
+        }
+        self.due = io.now;
+    }
+
+    /// A steward hands over results.
+    pub(crate) fn handed(
+        &mut self,
+        from: Contact,
+        acting: &Acting,
+        (tasks, results): (&IntervalSet, Vec<(PeerId, TaskResult)>),
+        ledgers: &mut Ledgers,
+        io: &mut Io,
+        config: &Config,
+    ) {
+        let appointment = &acting.appointment;
+        let is_mine = appointment.submitter().is_some_and(|submitter| submitter.peer == io.me.peer);
+        let Some(rank) = appointment.rank_of(from.peer).filter(|&rank| is_mine && rank > 0) else { return };
+        let bag = appointment.bag;
+        let Some(ledger) = ledgers.get_mut(&bag).filter(|ledger| !ledger.is_kept()) else {
+            // It was removed: nothing of it is wanted.
+            let indices = results.iter().map(|(_, result)| result.index..result.index + 1).collect();
+            io.send(from, Message::KeptAck { bag, indices });
+            return;
+        };
+        // Where its outputs can be fetched.
+        let known = appointment.keepers.get(usize::from(rank)).cloned();
+        let steward = if from.address.is_empty() { known.unwrap_or(from) } else { from };
+        if let Some(returning) = self.own.get_mut(&bag).and_then(|own| own.returning.as_mut()) {
+            returning.kept(&steward, tasks);
+        }
+        ledger.kept(&steward, tasks, results, io, config);
+    }
+
+    /// The submitter has results that were kept here, or does not want them.
+    pub(crate) fn taken(&mut self, from: PeerId, bag: BagId, indices: &IntervalSet, io: &mut Io) {
+        if let Some(copy) = self.copies.get_mut(&bag).filter(|copy| copy.is_submitter(from)) {
+            copy.submitter_heard = Some(io.now);
+            copy.results_taken(indices, io);
+            self.due = io.now;
+        }
+    }
+
+    /// The driver has the files of a bag, or cannot have them.
+    pub(crate) fn files_kept(&mut self, bag: BagId, kept: bool, ledgers: &mut Ledgers, io: &mut Io) {
+        let Some(copy) = self.copies.get_mut(&bag) else { return };
+        let Some(submitter) = copy.submitter().cloned() else { return };
+        if kept {
+            copy.has_files = true;
+            let ack = Message::DeltasAck { bags: vec![(bag, copy.told.number, copy.term())] };
+            let keeper = copy.acting.keeper().cloned().unwrap_or(submitter);
+            io.persist_kept(vec![Change::Put(copy.record())], vec![Then::Send(keeper, ack)]);
+        } else if copy.results.is_empty() && !ledgers.contains_key(&bag) {
+            io.send(submitter, Message::KeepAnswer { bag, accepts: false });
+            self.forget(bag, ledgers, io);
+        }
+    }
+
+    /// A bag is not kept here any longer.
+    fn forget(&mut self, bag: BagId, ledgers: &mut Ledgers, io: &mut Io) {
+        let Some(mut copy) = self.copies.remove(&bag) else { return };
+        if let Some(ledger) = ledgers.remove(&bag) {
+            copy.stand_down(ledger, io);
+        }
+        self.agreed.remove(&bag);
+        io.persist_kept(copy.removal(), Vec::new());
+        io.effects.push(Effect::ForgetFiles { bag });
+    }
+
+    /// The keepers of a bag that was submitted here or is kept here, by rank.
+    pub(crate) fn view(&self, bag: BagId, ledgers: &Ledgers) -> Vec<KeeperView> {
+        let own = self.own.get(&bag);
+        let copy = self.copies.get(&bag);
+        let (appointment, rank, feeds) = match (own, copy) {
+            (Some(own), _) => (own.appointment.as_ref(), 0, &own.feeds),
+            (None, Some(copy)) => (Some(&copy.acting.appointment), copy.acting.rank, &copy.feeds),
+            (None, None) => return Vec::new(),
+        };
+        let keepers = appointment.into_iter().flat_map(|appointment| appointment.keepers.iter().enumerate());
+        let views = keepers.map(|(place, keeper)| KeeperView {
+            peer: keeper.peer,
+            rank: u8::try_from(place).unwrap_or(u8::MAX),
+            acting: place == usize::from(rank),
+            is_up_to_date: feeds
+                .get(&keeper.peer)
+                .map_or(ledgers.contains_key(&bag) && place == usize::from(rank), |feed| feed.is_up_to_date()),
+        });
+        views.collect()
+    }
+}
+
+/// Whether a keeper speaks by this right, of this bag and in force. That the submitter signed it the driver has checked.
+fn speaks(acting: &Acting, from: PeerId, bag: BagId, io: &Io) -> bool {
+    let is_sender = acting.keeper().is_some_and(|keeper| keeper.peer == from);
+    is_sender && acting.appointment.bag == bag && io.wall(io.now) < acting.appointment.until
+}
+
+/// The bag of a copy for which nothing is left to do here: the submitter has appointed others, or its time is over, and has the results.
+fn is_over(copy: &mut Copy, io: &Io) -> Option<BagId> {
+    let is_past = io.wall(io.now) >= copy.acting.appointment.until;
+    (is_past || copy.is_dismissed && copy.results.is_empty()).then(|| copy.bag())
+}

@@ -1,0 +1,101 @@
+//! A submitter that comes back: what its stewards know is united with its own ledger before it issues anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use idlewood_overlay::{Contact, PeerId, Time};
+
+use super::copy::Told;
+use super::feed::Delta;
+use super::{Appointment, Term};
+use crate::config::Config;
+use crate::io::Io;
+use crate::ledger::Ledger;
+use crate::message::Message;
+use crate::ranges::IntervalSet;
+
+/// How long stewards are waited for. One that does not answer may act all the same: then work is done twice. Our choice:
+/// as long as a request is waited for.
+const WAIT: Duration = Duration::from_secs(15);
+/// How often they are asked.
+const ASK_EVERY: Duration = Duration::from_secs(3);
+
+/// What was learned so far.
+#[derive(Debug)]
+pub(crate) struct Returning {
+    until: Time,
+    asked: Option<Time>,
+    /// Stewards that have told all, or know nothing more.
+    answered: BTreeSet<PeerId>,
+    told: BTreeMap<PeerId, (Term, Told)>,
+    /// Tasks whose results a steward has.
+    kept: BTreeMap<PeerId, (Contact, IntervalSet)>,
+}
+
+impl Returning {
+    pub(super) fn new(now: Time) -> Self {
+        Self { until: now + WAIT, asked: None, answered: BTreeSet::new(), told: BTreeMap::new(), kept: BTreeMap::new() }
+    }
+
+    /// Asks again where it is due. Returns whether all have answered, or are waited for no longer.
+    pub(super) fn step(&mut self, appointment: &Appointment, io: &mut Io) -> bool {
+        let stewards = appointment.keepers.iter().skip(1);
+        let silent: Vec<&Contact> = stewards.filter(|steward| !self.answered.contains(&steward.peer)).collect();
+        if silent.is_empty() || io.now >= self.until {
+            return true;
+        }
+        if self.asked.is_none_or(|asked| io.now.since(asked) >= ASK_EVERY) {
+            self.asked = Some(io.now);
+            let term = Term { appointed: appointment.term, acting: 0 };
+            for steward in silent {
+                io.send(steward.clone(), Message::WhatIsKept { bags: vec![(appointment.bag, term)] });
+            }
+        }
+        false
+    }
+
+    /// A steward has heard of no higher term.
+    pub(super) fn knows_nothing(&mut self, from: PeerId) {
+        self.answered.insert(from);
+    }
+
+    /// A steward tells what it knows. Returns the number of the last delta that was taken in.
+    pub(super) fn told(&mut self, from: PeerId, delta: &Delta) -> u64 {
+        let (term, told) = self.told.entry(from).or_default();
+        if *term != delta.term {
+            (*term, *told) = (delta.term, Told::default());
+        }
+        told.take(delta);
+        if told.is_whole {
+            self.answered.insert(from);
+        }
+        told.number
+    }
+
+    /// A steward has the results of these tasks.
+    pub(super) fn kept(&mut self, from: &Contact, tasks: &IntervalSet) {
+        self.kept.insert(from.peer, (from.clone(), tasks.clone()));
+    }
+
+    /// Unites what stewards know with the ledger, where one has acted. Returns the highest appointed term heard of.
+    pub(super) fn unite(&mut self, ledger: &mut Ledger, own: u64, io: &mut Io, config: &Config) -> u64 {
+        let known = std::mem::take(&mut self.told);
+        let highest = known.values().map(|(term, _)| term.appointed).max().unwrap_or(own);
+        let mine = Term { appointed: own, acting: 0 };
+        let newest = known.iter().filter(|(_, (term, told))| told.is_whole && *term > mine);
+        if let Some((peer, (_, told))) = newest.max_by_key(|(peer, (term, _))| (*term, **peer)) {
+            let records: Vec<_> = told.records.values().cloned().collect();
+            ledger.unite(&records, io, config);
+            // Whoever says that they have ended has their results, or knows who has: they are waited for.
+            let ended = told.done.union(&told.failed);
+            let sender = Contact { peer: *peer, incarnation: 0, address: "".into(), nonce: None };
+            if !self.kept.contains_key(peer) {
+                ledger.place_kept(&sender, &ended, io, config);
+            }
+        }
+        for (contact, tasks) in std::mem::take(&mut self.kept).into_values() {
+            ledger.place_kept(&contact, &tasks, io, config);
+        }
+        highest
+    }
+}

@@ -1,0 +1,278 @@
+//! The submitter's part: it appoints stewards, tells them what changes, and replaces those that are gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use idlewood_overlay::{Contact, PeerId, Time};
+
+use super::choice::choose;
+use super::feed::{Changes, Delta, Feed, Tap};
+use super::returning::Returning;
+use super::{APPOINT_AFTER, APPOINTED_FOR, Acting, Appointment, REPLACE_AFTER, Term};
+use crate::bag::BagId;
+use crate::config::Config;
+use crate::io::{Io, Then};
+use crate::ledger::Ledger;
+use crate::message::Message;
+use crate::peer::Effect;
+use crate::record::{Change, Record, RecordKey};
+
+/// How long the answer to an offer is waited for.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// A machine that refused, or did not answer, is not asked again for so long.
+const REFUSED_FOR: Duration = Duration::from_secs(600);
+/// How long stewards are told that a bag is over; those that are away for longer ask when they are back.
+const TELL_OVER_FOR: Duration = Duration::from_secs(600);
+
+/// The stewards of one bag that was submitted here.
+#[derive(Debug, Default)]
+pub(crate) struct Own {
+    /// The last term that was signed, or is being signed.
+    pub(super) term: u64,
+    /// Being signed, or written.
+    coming: Option<Appointment>,
+    /// In force.
+    pub(super) appointment: Option<Appointment>,
+    offered: BTreeMap<PeerId, (Contact, Time)>,
+    accepted: BTreeMap<PeerId, Contact>,
+    refused: BTreeMap<PeerId, Time>,
+    pub(super) feeds: BTreeMap<PeerId, Feed>,
+    /// This machine was away, or another keeper acts.
+    pub(super) returning: Option<Returning>,
+    over_since: Option<Time>,
+}
+
+impl Own {
+    /// After a restart: the stewards know more, perhaps. The bag may be closed, of which they are told.
+    pub(super) fn restore(appointment: Appointment, is_open: bool, now: Time) -> Self {
+        let stewards = appointment.keepers.iter().skip(1).cloned();
+        let feeds = if is_open {
+            BTreeMap::new()
+        } else {
+            stewards.map(|to| (to.peer, Feed::new(to, Changes::default(), true, now))).collect()
+        };
+        Self {
+            term: appointment.term,
+            appointment: Some(appointment),
+            returning: is_open.then(|| Returning::new(now)),
+            feeds,
+            ..Self::default()
+        }
+    }
+
+    /// The term in which this machine acts.
+    pub(super) fn acts_in(&self) -> Term {
+        Term { appointed: self.appointment.as_ref().map_or(0, |appointment| appointment.term), acting: 0 }
+    }
+
+    /// This machine was asleep, or cut off, and others may have acted: nothing is issued before they have been asked.
+    pub(super) fn begin_returning(&mut self, ledger: &mut Ledger, now: Time) {
+        if self.returning.is_none() && self.appointment.is_some() && !ledger.is_closed() {
+            self.returning = Some(Returning::new(now));
+            ledger.hold(true);
+        }
+    }
+
+    /// Does what is due. Returns whether nothing is left to do for this bag, which is closed.
+    pub(super) fn step(
+        &mut self,
+        ledger: &mut Ledger,
+        known: &dyn Fn() -> Vec<Contact>,
+        io: &mut Io,
+        config: &Config,
+    ) -> bool {
+        let bag = ledger.header().id;
+        if ledger.is_closed() {
+            (self.returning, self.coming) = (None, None);
+            io.taps.remove(&bag);
+            if self.over_since.is_none() {
+                // After a restart the last appointment says whom to tell.
+                for to in self.stewards() {
+                    self.feeds.entry(to.peer).or_insert_with(|| Feed::new(to, Changes::default(), true, io.now));
+                }
+            }
+            let since = *self.over_since.get_or_insert(io.now);
+            let is_left = !self.feeds.is_empty() && io.now.since(since) < TELL_OVER_FOR;
+            if !is_left {
+                io.acts_by(bag, None);
+                io.persist(vec![Change::Delete(RecordKey::Stewards(bag))], Vec::new());
+            }
+            return !is_left;
+        }
+        if self.over_since.take().is_some() {
+            // It was reopened: what stewards know is not what is so.
+            self.appoint(bag, self.stewards(), io);
+        }
+        if let Some(returning) = &mut self.returning {
+            let Some(appointment) = &self.appointment else { return false };
+            if self.coming.is_none() && returning.step(appointment, io) {
+                let seen = returning.unite(ledger, self.term, io, config);
+                self.term = self.term.max(seen);
+                self.appoint(bag, self.stewards(), io);
+            }
+            return false;
+        }
+        self.find(ledger, known, io, config);
+        false
+    }
+
+    /// The stewards by the appointment in force.
+    fn stewards(&self) -> Vec<Contact> {
+        self.appointment.iter().flat_map(|appointment| appointment.keepers.iter().skip(1)).cloned().collect()
+    }
+
+    /// Looks for stewards while there are too few, and appoints those that accept.
+    fn find(&mut self, ledger: &Ledger, known: &dyn Fn() -> Vec<Contact>, io: &mut Io, config: &Config) {
+        let bag = ledger.header().id;
+        let now = io.now;
+        if self.coming.is_some() || !ledger.may_have_stewards() || now.since(ledger.released()) < APPOINT_AFTER {
+            return;
+        }
+        for peer in self.feeds.extract_if(.., |_, feed| now.since(feed.heard) >= REPLACE_AFTER).map(|(peer, _)| peer) {
+            self.refused.insert(peer, now);
+        }
+        for peer in self.offered.extract_if(.., |_, (_, at)| now.since(*at) >= ANSWER_WITHIN).map(|(peer, _)| peer) {
+            self.refused.insert(peer, now);
+        }
+        self.refused.retain(|_, at| now.since(*at) < REFUSED_FOR);
+        let have = self.feeds.len() + self.accepted.len() + self.offered.len();
+        let lacks = (config.stewards as usize).saturating_sub(have);
+        if lacks > 0 {
+            let feeds = self.feeds.values().map(|feed| &feed.to);
+            let taken = feeds.chain(self.accepted.values()).chain(self.offered.values().map(|(to, _)| to));
+            let taken: Vec<Contact> = [&*io.me as &Contact].into_iter().chain(taken).cloned().collect();
+            let refused: BTreeSet<PeerId> = self.refused.keys().copied().collect();
+            for to in choose(known(), &taken, |peer| refused.contains(&peer), lacks) {
+                io.send(to.clone(), Message::KeepOffer { bag: ledger.header().clone() });
+                self.offered.insert(to.peer, (to, now));
+            }
+        }
+        if !self.accepted.is_empty() && self.offered.is_empty() {
+            let kept = self.feeds.values().map(|feed| feed.to.clone());
+            let stewards = kept.chain(std::mem::take(&mut self.accepted).into_values()).collect();
+            self.appoint(bag, stewards, io);
+        }
+    }
+
+    /// Has an appointment of these stewards signed.
+    fn appoint(&mut self, bag: BagId, stewards: Vec<Contact>, io: &mut Io) {
+        // Above all terms of an earlier life of this machine, also where its disk forgot them.
+        let clock = u64::try_from(io.wall(io.now).0 / 1_000_000).unwrap_or(0);
+        self.term = (self.term + 1).max(clock);
+        let mut keepers = vec![Contact { nonce: None, ..Contact::clone(&io.me) }];
+        keepers.extend(stewards.into_iter().map(|steward| Contact { nonce: None, ..steward }));
+        let until = io.wall(io.now + APPOINTED_FOR);
+        let appointment = Appointment { bag, term: self.term, keepers, until, signature: Vec::new() };
+        self.coming = Some(appointment.clone());
+        io.effects.push(Effect::SignAppointment { appointment });
+    }
+
+    /// The driver has signed an appointment: it is in force once it is durable.
+    pub(super) fn signed(&mut self, appointment: Appointment, io: &mut Io) {
+        let is_coming = self.coming.as_ref().is_some_and(|coming| coming.statement() == appointment.statement());
+        if is_coming && appointment.is_valid() {
+            let bag = appointment.bag;
+            self.coming = Some(appointment.clone());
+            io.persist(vec![Change::Put(Record::Stewards { appointment })], vec![Then::Appointed(bag)]);
+        }
+    }
+
+    /// An appointment is durable: from now on it is in force. Where this machine was away, it acts again.
+    pub(super) fn appointed(&mut self, ledger: &mut Ledger, io: &mut Io, config: &Config) {
+        let Some(appointment) = self.coming.take_if(|coming| !coming.signature.is_empty()) else { return };
+        let bag = appointment.bag;
+        if ledger.is_closed() {
+            self.appointment = Some(appointment);
+            return;
+        }
+        let base = Changes::base(ledger.records(io), ledger.ended());
+        io.taps.insert(bag, Tap::default());
+        let mut before = std::mem::take(&mut self.feeds);
+        for to in appointment.keepers.iter().skip(1) {
+            let feed = match before.remove(&to.peer) {
+                Some(mut feed) => {
+                    feed.restart(base.clone());
+                    feed
+                }
+                None => Feed::new(to.clone(), base.clone(), true, io.now),
+            };
+            self.feeds.insert(to.peer, feed);
+        }
+        io.acts_by(bag, Some(Acting { appointment: appointment.clone(), acting: 0, rank: 0 }));
+        self.appointment = Some(appointment);
+        if self.returning.take().is_some() {
+            ledger.hold(false);
+            ledger.greet(io, config);
+        }
+    }
+
+    /// A machine answers an offer, or does not keep the bag any longer.
+    pub(super) fn answered(&mut self, from: PeerId, accepts: bool, now: Time) {
+        match self.offered.remove(&from) {
+            Some((contact, _)) if accepts => drop(self.accepted.insert(from, contact)),
+            _ if !accepts => {
+                self.accepted.remove(&from);
+                self.feeds.remove(&from);
+                self.refused.insert(from, now);
+            }
+            _ => {}
+        }
+    }
+
+    /// What stewards are to be told now.
+    pub(super) fn deltas(&mut self, ledger: &Ledger, io: &mut Io) -> Vec<(Contact, Delta)> {
+        let Some(appointment) = self.appointment.clone() else { return Vec::new() };
+        let (bag, key) = (appointment.bag, ledger.key(io));
+        let acting = Acting { appointment, acting: 0, rank: 0 };
+        let is_over = ledger.is_closed();
+        if self.returning.is_some() && !is_over {
+            return Vec::new();
+        }
+        let news = io.taps.get_mut(&bag).map(|tap| std::mem::take(&mut tap.changes)).unwrap_or_default();
+        let mut deltas = Vec::new();
+        for feed in self.feeds.values_mut() {
+            feed.add(&news);
+            if is_over {
+                let over = feed.over(&acting, io.now);
+                deltas.extend(over.map(|delta| (feed.to.clone(), delta)));
+            } else {
+                deltas.extend(feed.next(&acting, key, io.now).map(|delta| (feed.to.clone(), delta)));
+            }
+        }
+        deltas
+    }
+
+    /// A steward tells something: it acts, or answers. Returns the number of the last delta that was taken in.
+    pub(super) fn told_by_steward(&mut self, from: PeerId, delta: &Delta, ledger: &mut Ledger, now: Time) -> u64 {
+        let is_steward = self.appointment.as_ref().is_some_and(|appointment| appointment.rank_of(from).is_some());
+        if delta.term <= self.acts_in() || !is_steward {
+            return 0;
+        }
+        self.begin_returning(ledger, now);
+        self.returning.as_mut().map_or(0, |returning| returning.told(from, delta))
+    }
+
+    /// A steward has acknowledged what it was told, and says which term it has heard of.
+    pub(super) fn acknowledged(&mut self, from: PeerId, number: u64, term: Term, ledger: &mut Ledger, io: &Io) {
+        if ledger.is_closed() {
+            self.feeds.remove(&from);
+            return;
+        }
+        let mine = self.acts_in();
+        if let Some(returning) = &mut self.returning {
+            if term <= mine {
+                returning.knows_nothing(from);
+            }
+            return;
+        }
+        let is_steward = self.appointment.as_ref().is_some_and(|appointment| appointment.rank_of(from).is_some());
+        if term > mine && is_steward {
+            return self.begin_returning(ledger, io.now);
+        }
+        if let Some(feed) = self.feeds.get_mut(&from)
+            && feed.acknowledged(number, term == mine, io.now)
+        {
+            feed.restart(Changes::base(ledger.records(io), ledger.ended()));
+        }
+    }
+}

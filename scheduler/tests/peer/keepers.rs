@@ -1,0 +1,336 @@
+//! Bags with several keepers: submitters and stewards that crash and return, partitions, and stewards that lie.
+
+use idlewood_scheduler::{Acting, Appointment, Delta, STEWARDS_MAX};
+
+use super::*;
+
+const SUBMITTER: u8 = 2;
+const TASKS: u64 = 40;
+
+/// Machines 2 to 6, each up or down.
+struct Grid {
+    hosts: BTreeMap<u8, Host>,
+    down: BTreeMap<u8, Vec<Record>>,
+    /// Pairs that do not hear each other.
+    cut: Vec<(u8, u8)>,
+    now: Time,
+    seconds: u64,
+    runs: BTreeMap<TaskId, u32>,
+}
+
+fn config() -> Config {
+    Config { stewards: 2, kept_bags_max: 8, ..Config::default() }
+}
+
+fn number(peer: PeerId) -> u8 {
+    peer.0[0]
+}
+
+fn is_signed(message: &Message) -> bool {
+    message.appointments().all(|appointment| {
+        let submitter = appointment.submitter().expect("valid").peer;
+        appointment.signature == signature(submitter, &appointment.statement())
+    })
+}
+
+impl Grid {
+    fn new() -> Self {
+        let hosts = (2..7).map(|number| (number, Host::restore(number, config(), Vec::new()))).collect();
+        let mut grid =
+            Self { hosts, down: BTreeMap::new(), cut: Vec::new(), now: Time::ZERO, seconds: 0, runs: BTreeMap::new() };
+        for number in 3..7 {
+            grid.give(number, Event::Bootstrap(contact(2)));
+        }
+        grid.pass(30);
+        grid.give(
+            SUBMITTER,
+            Event::Submitted(Submission {
+                id: BAG,
+                tasks: TASKS,
+                task_mops: Some(30_000.0),
+                retries_max: 2,
+                replication: Replication::default(),
+            }),
+        );
+        grid
+    }
+
+    fn give(&mut self, number: u8, event: Event) {
+        self.hosts.get_mut(&number).expect("it is up").give(event);
+    }
+
+    /// A task takes half a minute; messages a tenth of a second.
+    fn pass(&mut self, seconds: u64) {
+        for _ in 0..seconds * 10 {
+            let mut sent = Vec::new();
+            for (&from, host) in &mut self.hosts {
+                host.pass(Duration::from_millis(100));
+                sent.extend(
+                    std::mem::take(&mut host.sent).into_iter().map(|(to, message)| (from, number(to.peer), message)),
+                );
+            }
+            self.now += Duration::from_millis(100);
+            for (from, to, message) in sent {
+                let is_cut = self.cut.contains(&(from, to)) || self.cut.contains(&(to, from));
+                let message = Message::decode(&message.encode()).expect("valid");
+                if is_cut || !self.hosts.contains_key(&to) {
+                    if let Some(host) = self.hosts.get_mut(&from) {
+                        host.give(Event::ConnectionLost(PeerId([to; 32])));
+                    }
+                } else if is_signed(&message) {
+                    self.hosts.get_mut(&to).expect("it is up").receive(from, message);
+                }
+            }
+            self.seconds += 1;
+            if self.seconds.is_multiple_of(100) {
+                for host in self.hosts.values_mut() {
+                    let over =
+                        host.peer.running().into_iter().filter(|task| !task.frozen && task.active >= seconds_of(25));
+                    for running in over.collect::<Vec<_>>() {
+                        *self.runs.entry(running.task).or_default() += 1;
+                        host.finish(running.task, true);
+                    }
+                }
+            }
+        }
+    }
+
+    fn crash(&mut self, number: u8) {
+        let host = self.hosts.remove(&number).expect("it is up");
+        self.down.insert(number, host.store.into_values().collect());
+    }
+
+    fn start(&mut self, number: u8) {
+        let records = self.down.remove(&number).expect("it is down");
+        let mut me = contact(number);
+        me.incarnation = 1;
+        let config = Config { expects_grid: true, ..config() };
+        let mut host = Host::restore_at(number, config, records, self.now);
+        let other = self.hosts.keys().copied().find(|&other| other != number).expect("somebody is up");
+        host.give(Event::Bootstrap(contact(other)));
+        self.hosts.insert(number, host);
+    }
+
+    /// The stewards by rank.
+    fn stewards(&self) -> Vec<u8> {
+        let keepers = self.hosts[&SUBMITTER].peer.keepers(BAG);
+        keepers.iter().skip(1).map(|keeper| number(keeper.peer)).collect()
+    }
+
+    fn acting(&self) -> Vec<u8> {
+        let acts = |host: &Host| host.peer.kept().any(|(bag, acts)| bag == BAG && acts);
+        self.hosts.iter().filter(|(_, host)| acts(host)).map(|(&number, _)| number).collect()
+    }
+
+    fn done(&self) -> u64 {
+        self.hosts[&SUBMITTER].peer.bag(BAG).expect("submitted").done
+    }
+
+    fn run_twice(&self) -> usize {
+        self.runs.values().filter(|runs| **runs > 1).count()
+    }
+
+    fn wait_until_kept(&mut self) -> Vec<u8> {
+        self.pass(70);
+        let keepers = self.hosts[&SUBMITTER].peer.keepers(BAG);
+        assert_eq!(keepers.len(), 3, "{keepers:?}");
+        assert!(keepers.iter().all(|keeper| keeper.is_up_to_date), "{keepers:?}");
+        self.stewards()
+    }
+}
+
+fn seconds_of(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn a_bag_outlives_the_crash_of_its_submitter() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    assert!(grid.acting().is_empty());
+    grid.crash(SUBMITTER);
+    grid.pass(60);
+    assert_eq!(grid.acting(), [stewards[0]]);
+    grid.pass(600);
+    let over = grid.hosts[&stewards[0]].peer.over(BAG);
+    assert_eq!(over.0.len(), TASKS, "all tasks have ended while their submitter was away");
+    assert_eq!(grid.hosts[&stewards[0]].peer.bag(BAG).expect("it acts").closed, None, "a steward closes nothing");
+    let before = grid.run_twice();
+    grid.start(SUBMITTER);
+    grid.pass(60);
+    assert_eq!(grid.done(), TASKS);
+    assert!(grid.run_twice() <= before + 1, "nothing is run again but what its own slot had begun");
+    grid.pass(60);
+    assert!(grid.hosts.values().all(|host| host.peer.kept().next().is_none()), "it is over, and nobody keeps it");
+    assert!(grid.hosts[&stewards[0]].forgotten.contains(&BAG));
+    let left = grid.hosts[&stewards[0]].store.values().filter(|record| {
+        matches!(record, Record::Kept { .. } | Record::Bag { .. } | Record::Done { .. } | Record::Placed { .. })
+    });
+    assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn the_next_steward_acts_where_the_first_is_gone_too() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    grid.crash(SUBMITTER);
+    grid.pass(60);
+    grid.crash(stewards[0]);
+    grid.pass(120);
+    assert_eq!(grid.acting(), [stewards[1]]);
+    grid.start(SUBMITTER);
+    grid.pass(30);
+    assert!(grid.acting().is_empty(), "it has stood down");
+    grid.start(stewards[0]);
+    grid.pass(900);
+    assert_eq!(grid.done(), TASKS);
+}
+
+#[test]
+fn two_that_act_at_once_only_duplicate_work() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    // Nobody hears the submitter but the last machine.
+    grid.cut = (3..6).map(|number| (SUBMITTER, number)).collect();
+    grid.pass(100);
+    grid.cut.clear();
+    grid.pass(60);
+    assert!(grid.acting().is_empty(), "{:?} of {stewards:?}", grid.acting());
+    grid.pass(900);
+    assert_eq!(grid.done(), TASKS);
+}
+
+#[test]
+fn all_keepers_that_die_at_once_lose_nothing() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    for number in [SUBMITTER, stewards[0], stewards[1]] {
+        grid.crash(number);
+    }
+    grid.pass(120);
+    for number in [stewards[1], SUBMITTER, stewards[0]] {
+        grid.start(number);
+    }
+    grid.pass(900);
+    assert_eq!(grid.done(), TASKS);
+    assert!(grid.run_twice() <= 8, "{}", grid.run_twice());
+}
+
+#[test]
+fn an_executor_obeys_nobody_without_an_appointment_by_the_submitter() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    let appointment = |term: u64, keepers: &[u8]| Appointment {
+        bag: BAG,
+        term,
+        keepers: keepers.iter().map(|&number| contact(number)).collect(),
+        until: START + Duration::from_secs(3600),
+        signature: vec![0; 64],
+    };
+    let acts = |term, keepers: &[u8], acting, rank| Message::Acts {
+        acting: Box::new(Acting { appointment: appointment(term, keepers), acting, rank }),
+    };
+    let all = IntervalSet::from(0..5);
+    // A steward by somebody else's word, one that speaks for another, and one without any.
+    host.receive(4, acts(9, &[7, 4], 1, 1));
+    host.receive(4, acts(9, &[1, 3], 1, 1));
+    host.receive(4, lease(0, all.clone()));
+    assert_eq!(host.peer.unfinished()[&BAG], all);
+    assert_eq!(host.last_receiver().peer, super::SUBMITTER);
+    host.receive(3, acts(9, &[1, 3], 1, 1));
+    host.pass(seconds(3.0));
+    assert_eq!(host.last_receiver().peer, contact(3).peer, "the steward acts");
+    // Terms that are over.
+    host.receive(4, acts(8, &[1, 4], 7, 1));
+    host.receive(4, lease(0, all.clone()));
+    host.receive(1, lease(0, all.clone()));
+    assert_eq!(host.peer.unfinished()[&BAG], all, "nor the submitter in a lower term");
+    host.receive(1, acts(10, &[1, 3], 0, 0));
+    host.pass(seconds(3.0));
+    assert_eq!(host.last_receiver().peer, super::SUBMITTER);
+    host.receive(1, lease(0, all));
+    assert!(host.peer.unfinished().get(&BAG).is_none_or(IntervalSet::is_empty));
+    assert!(Message::decode(&acts(9, &[1, 3, 4, 5, 6, 7], 1, 1).encode()).is_err(), "more than {STEWARDS_MAX}");
+}
+
+#[test]
+fn a_machine_refuses_to_keep_more_than_its_owner_gives_room_for() {
+    let mut host = Host::new(2);
+    host.receive(1, Message::KeepOffer { bag: bag(1) });
+    assert!(matches!(host.sent.last(), Some((_, Message::KeepAnswer { accepts: false, .. }))));
+    let mut host = Host::restore(2, config(), Vec::new());
+    host.receive(3, Message::KeepOffer { bag: bag(1) });
+    assert!(!matches!(host.sent.last(), Some((_, Message::KeepAnswer { .. }))), "only a submitter asks");
+    host.receive(1, Message::KeepOffer { bag: bag(1) });
+    assert!(matches!(host.sent.last(), Some((_, Message::KeepAnswer { accepts: true, .. }))));
+}
+
+/// Machines crash and return, and links break and heal, in any order: in the end every task has ended for its submitter, and one keeper
+/// acts.
+#[test]
+fn whatever_dies_and_returns_all_tasks_end() {
+    for seed in 1..=12_u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut draw = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        let mut grid = Grid::new();
+        grid.pass(20 + draw(60));
+        for _ in 0..10 {
+            let number = 2 + draw(5) as u8;
+            match draw(4) {
+                0 | 1 if grid.hosts.contains_key(&number) && grid.hosts.len() > 2 => grid.crash(number),
+                0..=2 if grid.down.contains_key(&number) => grid.start(number),
+                2 => grid.cut.clear(),
+                _ => {
+                    grid.cut =
+                        (2..7).filter(|other| draw(2) == 0 && *other != number).map(|other| (number, other)).collect()
+                }
+            }
+            grid.pass(5 + draw(80));
+        }
+        grid.cut.clear();
+        for number in grid.down.keys().copied().collect::<Vec<_>>() {
+            grid.start(number);
+        }
+        grid.pass(Config::default().lease.as_secs());
+        assert!(grid.acting().is_empty(), "seed {seed}: {:?} act, and the submitter", grid.acting());
+        grid.pass(1500);
+        assert_eq!(grid.done(), TASKS, "seed {seed}");
+    }
+}
+
+/// A steward says that all tasks have ended, and has no result: they run again.
+#[test]
+fn a_steward_that_claims_that_all_has_ended_is_not_believed() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    let liar = stewards[0];
+    let records = grid.hosts[&liar].store.clone();
+    let Some(Record::Kept { acting, .. }) = records.get(&RecordKey::Kept(BAG)) else { panic!("no copy: {records:?}") };
+    let acting = Acting { acting: 1, rank: 1, ..acting.clone() };
+    grid.crash(liar);
+    let before = grid.done();
+    assert!(before < TASKS);
+    let delta = Delta {
+        bag: BAG,
+        term: acting.term(),
+        number: 1,
+        acting: Some(Box::new(acting)),
+        key: None,
+        records: records.get(&RecordKey::Bag(BAG)).cloned().into_iter().collect(),
+        gone: Vec::new(),
+        done: IntervalSet::from(0..TASKS),
+        failed: IntervalSet::new(),
+        is_whole: true,
+        is_over: false,
+    };
+    grid.hosts.get_mut(&SUBMITTER).expect("it is up").receive(liar, Message::Deltas { deltas: vec![delta] });
+    grid.pass(20);
+    assert!(grid.done() < TASKS, "nothing has ended without its result");
+    grid.pass(900);
+    assert_eq!(grid.done(), TASKS);
+}
