@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use idlewood_overlay::{State, Time};
-use idlewood_scheduler::{BagView, DeclineReason, Declines};
+use idlewood_overlay::{PeerId, State, Time};
+use idlewood_scheduler::{BagId, BagView, DeclineReason, Declines};
 
 use crate::policy::{Judgement, Reason};
 
@@ -93,9 +93,9 @@ pub enum Bound {
     },
     /// Other bags come first on this machine.
     Behind {
-        /// How many bags.
-        bags: u64,
-        /// Tasks of them that wait or run here.
+        /// These bags, of these machines.
+        before: Vec<(BagId, PeerId)>,
+        /// Tasks of all other bags that wait or run here.
         tasks: u64,
         /// Tasks of the bag that wait for them.
         waiting: u64,
@@ -130,7 +130,7 @@ pub struct Situation<'a> {
     /// Those of them that it has begun.
     pub begun_here: u64,
     /// Other bags of which this machine holds unfinished tasks, and how many tasks.
-    pub others_here: (u64, u64),
+    pub others_here: &'a [(BagId, PeerId, u64)],
     /// What this machine's owner lets tasks do.
     pub judgement: &'a Judgement,
     /// What a task may take of memory, if that is known.
@@ -220,9 +220,10 @@ pub fn explain(situation: &Situation) -> Explanation {
     if bag.undecided > 0 {
         bounds.push(Bound::Undecided { tasks: bag.undecided });
     }
-    let (bags, tasks) = situation.others_here;
-    if here > 0 && this_works && situation.begun_here == 0 && tasks > 0 {
-        bounds.push(Bound::Behind { bags, tasks, waiting: here });
+    if here > 0 && this_works && situation.begun_here == 0 && !situation.others_here.is_empty() {
+        let before = situation.others_here.iter().map(|&(bag, submitter, _)| (bag, submitter)).collect();
+        let tasks = situation.others_here.iter().map(|(_, _, tasks)| tasks).sum();
+        bounds.push(Bound::Behind { before, tasks, waiting: here });
     }
     if bounds.is_empty() {
         bounds.push(Bound::OnTheWay { tasks: bag.unplaced });

@@ -81,13 +81,14 @@ impl Machine {
         let unfinished = |held: &HeldView| held.waiting + held.running;
         let held = self.peer.held();
         let of_others = held.iter().filter(|held| held.bag != id && unfinished(held) > 0);
+        let others_here: Vec<_> = of_others.map(|held| (held.bag, held.submitter, unfinished(held))).collect();
         explain::explain(&Situation {
             bag,
             now,
             measured_before: self.measuring.before(id),
             here: mine.map_or(0, |(_, ranges)| ranges.len()),
             begun_here: held.iter().find(|held| held.bag == id).map_or(0, |held| held.running),
-            others_here: of_others.fold((0, 0), |(bags, tasks), held| (bags + 1, tasks + unfinished(held))),
+            others_here: &others_here,
             judgement: self.owner.judgement(),
             memory_bytes,
             memory_max_bytes: self.execution.memory_max_bytes(),

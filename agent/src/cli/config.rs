@@ -260,8 +260,11 @@ mod tests {
             "# limits.memory = \"2GB\"                          # not set: three quarters of the machine's memory\n",
             "network.listen = [\"0.0.0.0:4001\"]                # IDLEWOOD_LISTEN of the environment\n",
         ] {
-            assert!(text.contains(wanted), "{wanted}{text}");
+            // Comments stand below each other, however long the longest setting is.
+            let squeezed = |text: &str| text.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+            assert!(squeezed(&text).contains(&squeezed(wanted)), "{wanted}{text}");
         }
+        assert_eq!(text.lines().filter(|line| line.find("  # ").is_none()).count(), 0, "{text}");
         std::fs::write(&path, &text).expect("ours");
         let again = settings::load(&path).expect("it can be read as a file");
         assert_eq!(again.owner, shown.settings.owner);

@@ -17,6 +17,8 @@ pub(super) struct Context {
     pub(super) state_dir: PathBuf,
     pub(super) config: PathBuf,
     pub(super) format: Format,
+    /// Whether to print the scheduler's figures, too.
+    pub(super) is_verbose: bool,
 }
 
 impl Context {

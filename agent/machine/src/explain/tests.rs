@@ -55,7 +55,7 @@ fn situation<'a>(bag: &'a BagView, judgement: &'a Judgement, machines: u64) -> S
         measured_before: 0,
         here: 0,
         begun_here: 0,
-        others_here: (0, 0),
+        others_here: &[],
         judgement,
         memory_bytes: Some(1 << 20),
         memory_max_bytes: LIMIT,
@@ -104,10 +104,11 @@ fn on_a_machine_alone_its_owner_decides() {
     let large = Situation { memory_bytes: Some(LIMIT + 1), ..of(&works) };
     let memory = Bound::Memory { wanted_bytes: LIMIT + 1, limit_bytes: LIMIT, tasks: 6 };
     assert_eq!(explain(&large), told(false, [memory]));
-    let second = Situation { others_here: (1, 7), ..of(&works) };
-    let behind = Bound::Behind { bags: 1, tasks: 7, waiting: 4 };
+    let (other, whose) = (BagId([7; 32]), PeerId([8; 32]));
+    let second = Situation { others_here: &[(other, whose, 7)], ..of(&works) };
+    let behind = Bound::Behind { before: vec![(other, whose)], tasks: 7, waiting: 4 };
     assert_eq!(explain(&second).bounds[1..], [behind]);
-    assert_eq!(explain(&Situation { begun_here: 1, ..second }).bounds.len(), 1);
+    assert_eq!(explain(&Situation { begun_here: 1, ..second.clone() }).bounds.len(), 1);
 }
 
 #[test]
