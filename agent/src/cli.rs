@@ -12,7 +12,7 @@
 //!
 //! Failures are one sentence on standard error: `error: ...`, or `{"error": ...}` with `--output json`.
 //!
-//! Left out for now: `service`, `bag explain`, completions, man pages.
+//! Left out for now: `service`, completions, man pages.
 
 mod bag;
 mod bench;
@@ -20,10 +20,12 @@ mod config;
 mod context;
 mod demo;
 mod doctor;
+mod explain;
 mod follow;
 mod grid;
 mod interrupt;
 mod machine;
+mod progress;
 mod receipts;
 mod results;
 mod run;
@@ -43,7 +45,7 @@ use clap::{Parser, Subcommand};
 use idlewood_units::Span;
 
 use crate::output::{self, Format};
-use crate::submit::SubmitError;
+use crate::submit::{List, Lists, SubmitError};
 
 use context::{BadUsage, Context, FAILURE};
 use interrupt::Interrupted;
@@ -73,6 +75,9 @@ struct Cli {
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", hide_possible_values = true)]
     #[arg(help_heading = "Global options", help = "How to print: text for people, json for programs (one JSON value)")]
     output: Format,
+    /// Print the scheduler's figures, too: stretch, work in Mop, places in the tree
+    #[arg(long, short, global = true, help_heading = "Global options")]
+    verbose: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -89,6 +94,8 @@ enum Command {
     /// What this machine does and why, and how large the grid is
     #[command(after_long_help = REASONS)]
     Status,
+    /// Why tasks run on this machine or do not, and what would change that
+    Explain,
     /// This machine's place in the grid: its parents and children in the tree, its neighbours on the line
     Peers,
     /// Stop working for the grid until `resume`, or for a while
@@ -153,7 +160,7 @@ pub fn main() -> ExitCode {
     dispatch(cli, entries).unwrap_or_else(|error| report(format, &error))
 }
 
-fn dispatch(cli: Cli, entries: Option<Vec<String>>) -> anyhow::Result<ExitCode> {
+fn dispatch(cli: Cli, entries: Option<Lists>) -> anyhow::Result<ExitCode> {
     if entries.is_some() && !matches!(cli.command, Command::Submit(_)) {
         return Err(BadUsage("`:::` belongs to `submit`: what follows it are the entries of tasks".to_owned()).into());
     }
@@ -161,13 +168,18 @@ fn dispatch(cli: Cli, entries: Option<Vec<String>>) -> anyhow::Result<ExitCode> 
     if matches!(cli.command, Command::Worker) {
         idlewood_worker::child::main()
     }
-    let context =
-        Context { state_dir: state_dir(cli.state_dir)?, config: config_path(cli.config)?, format: cli.output };
+    let context = Context {
+        state_dir: state_dir(cli.state_dir)?,
+        config: config_path(cli.config)?,
+        format: cli.output,
+        is_verbose: cli.verbose,
+    };
     match cli.command {
         Command::Run(args) => run::run(&context, args),
         Command::Submit(args) => submit::run(&context, *args, entries),
         Command::Bag(command) => bag::run(&context, command),
         Command::Status => machine::status(&context),
+        Command::Explain => explain::machine(&context),
         Command::Peers => machine::peers(&context),
         Command::Pause { span } => machine::pause(&context, span.map(|span| span.0)),
         Command::Resume => machine::resume(&context),
@@ -182,20 +194,46 @@ fn dispatch(cli: Cli, entries: Option<Vec<String>>) -> anyhow::Result<ExitCode> 
     }
 }
 
-/// Splits the entries after `:::` off the arguments; clap would stumble over entries that look like options.
-fn split_entries(mut arguments: Vec<OsString>) -> (Vec<OsString>, Result<Option<Vec<String>>, BadUsage>) {
-    let Some(position) = arguments.iter().position(|argument| argument == ":::") else {
+/// Splits the lists after `:::` and `::::` off the arguments; clap would stumble over entries that look like options.
+fn split_entries(mut arguments: Vec<OsString>) -> (Vec<OsString>, Result<Option<Lists>, BadUsage>) {
+    let Some(position) = arguments.iter().position(|argument| argument == ":::" || argument == "::::") else {
         return (arguments, Ok(None));
     };
     let rest = arguments.split_off(position);
-    let entry = |entry: OsString| match entry.into_string() {
-        Ok(entry) if entry == ":::" => {
-            Err(BadUsage("only one `:::` list is understood: combine the lists before submitting".to_owned()))
-        }
-        Ok(entry) => Ok(entry),
-        Err(entry) => Err(BadUsage(format!("the entry {} is not UTF-8", entry.display()))),
+    (arguments, lists(rest).map(Some))
+}
+
+fn lists(words: Vec<OsString>) -> Result<Lists, BadUsage> {
+    let mut lists = Vec::new();
+    let mut files_from = None;
+    let ends = |files_from: Option<usize>, lists: &Vec<List>| match files_from {
+        Some(before) if lists.len() == before => Err(BadUsage("a file has to follow `::::`".to_owned())),
+        _ => Ok(()),
     };
-    (arguments, rest.into_iter().skip(1).map(entry).collect::<Result<_, _>>().map(Some))
+    for word in words {
+        let word = word.into_string().map_err(|word| BadUsage(format!("the entry {} is not UTF-8", word.display())))?;
+        match word.as_str() {
+            ":::" => {
+                ends(files_from.take(), &lists)?;
+                lists.push(List::Values(Vec::new()));
+            }
+            "::::" => {
+                ends(files_from, &lists)?;
+                files_from = Some(lists.len());
+            }
+            ":::+" | "::::+" => {
+                let why = "is not understood: put values that belong together into a table, for --csv";
+                return Err(BadUsage(format!("`{word}` {why}")));
+            }
+            _ if files_from.is_some() => lists.push(List::File(word.into())),
+            _ => match lists.last_mut() {
+                Some(List::Values(values)) => values.push(word),
+                _ => unreachable!("a list of values was begun"),
+            },
+        }
+    }
+    ends(files_from, &lists)?;
+    Ok(Lists(lists))
 }
 
 /// The state directory: flag, environment (both from clap), or the platform's place.

@@ -6,6 +6,7 @@
 
 mod adopting;
 pub mod bench;
+mod bounds;
 pub mod cli;
 pub mod control;
 pub mod demo;

@@ -4,6 +4,7 @@
 //! over bounded channels. No decision of the protocol is made here.
 
 mod absence;
+mod addresses;
 mod authorise;
 mod bag_views;
 mod checkpoints;
@@ -49,8 +50,8 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use idlewood_blobs::Blobs;
 use idlewood_machine::Machine;
+use idlewood_net::NetConfig;
 use idlewood_net::fetch::Fetcher;
-use idlewood_net::{NetConfig, NetEvent};
 use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::{BagId, Config, Peer, Record, RecordError, Seed};
 use idlewood_sensing::{Probe, Watch, suspend};
@@ -77,16 +78,12 @@ use self::supplies::Supplies;
 use self::traffic::Traffic;
 use crate::control;
 use crate::handle::NodeHandle;
-use crate::settings::{Current, Network};
+use crate::settings::Current;
 
 /// Questions and events that may wait for the driver.
 const COMMANDS_MAX: usize = 256;
 /// Pieces of blobs that may wait until the driver has told the machine of them.
 const PIECES_MAX: usize = 64;
-/// How long the first listen address may take, and how long one is waited for that others can dial, where there is one
-/// already that they cannot.
-const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
-const DIALABLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What `idlewood run` was told.
 #[derive(Clone, Debug)]
@@ -128,8 +125,9 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         bail!("the identity key in {} is not an Ed25519 key; move it away to get a new one", directory.display())
     };
     let gate = Arc::new(Gate::open(&keypair, Membership::load(&directory, &keypair)?)?);
-    let listen = listen_addresses(options.listen, &settings.get().network, gate.is_alone());
-    let bootstrap = bootstrap_addresses(options.bootstrap, &settings.get().network, gate.is_alone());
+    let listen = addresses::to_listen_on(options.listen, &settings.get().network, gate.is_alone());
+    let listen = addresses::resolve_all(listen).await?;
+    let bootstrap = addresses::to_join_through(options.bootstrap, &settings.get().network, gate.is_alone());
     match gate.name() {
         Some(name) => tracing::info!(%name, role = %gate.role(), "machine of a grid"),
         None if bootstrap.is_empty() => {
@@ -157,9 +155,9 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     };
     let net_config = NetConfig { keypair, gate: gate.clone(), listen: listen.clone() };
     let (net, mut net_events) = idlewood_net::start(net_config, blobs.clone())?;
-    let address = first_address(&mut net_events, &listen).await?;
-    let is_far = |contact: &Contact| contact.address.parse().is_ok_and(|to| !is_loopback(&to));
-    if is_loopback(&address) && gate.contacts().iter().any(is_far) {
+    let address = addresses::first(&mut net_events, &listen).await?;
+    let is_far = |contact: &Contact| contact.address.parse().is_ok_and(|to| !addresses::is_loopback(&to));
+    if addresses::is_loopback(&address) && gate.contacts().iter().any(is_far) {
         tracing::warn!(
             "the grid is on the network and this agent on loopback: start it with --listen \
              /ip4/0.0.0.0/tcp/4001, or write network.listen in the settings"
@@ -255,28 +253,6 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     following.abort();
     ended?;
     ran
-}
-
-/// Where to listen: as told, or as the settings say once the machine belongs to a grid, or on a free port of loopback.
-fn listen_addresses(told: Vec<Multiaddr>, settings: &Network, is_alone: bool) -> Vec<Multiaddr> {
-    if !told.is_empty() {
-        return told;
-    }
-    let set: Vec<Multiaddr> = settings.listen.iter().map(|address| address.0.clone()).collect();
-    if is_alone && !set.iter().all(is_loopback) {
-        tracing::warn!("network.listen counts once this machine belongs to a grid; until then it listens on loopback");
-    } else if !set.is_empty() {
-        return set;
-    }
-    vec![idlewood_net::loopback_address()]
-}
-
-/// Whom to join through: as told, or as the settings say once the machine belongs to a grid.
-fn bootstrap_addresses(told: Vec<Multiaddr>, settings: &Network, is_alone: bool) -> Vec<Multiaddr> {
-    if !told.is_empty() || is_alone {
-        return told;
-    }
-    settings.bootstrap.iter().map(|address| address.0.clone()).collect()
 }
 
 /// Says what stays open to workers on this machine; refuses to start where the owner asked that nothing does.
@@ -426,42 +402,6 @@ fn tell_given_up(id: PeerId, records: &[Record]) {
     }
 }
 
-/// The address that others are told: the first one, or of an agent that listens on all the first that is not loopback, if
-/// there is one.
-async fn first_address(events: &mut mpsc::Receiver<NetEvent>, listen: &[Multiaddr]) -> anyhow::Result<Multiaddr> {
-    let first = tokio::time::timeout(LISTEN_TIMEOUT, next_address(events)).await.ok().flatten();
-    let Some(first) = first else {
-        bail!("the network did not start listening; give another address with --listen");
-    };
-    if listen.iter().all(is_loopback) {
-        return Ok(first);
-    }
-    let dialable = async {
-        let mut address = Some(first.clone());
-        while let Some(found) = address {
-            if !is_loopback(&found) {
-                return Some(found);
-            }
-            address = next_address(events).await;
-        }
-        None
-    };
-    Ok(tokio::time::timeout(DIALABLE_TIMEOUT, dialable).await.ok().flatten().unwrap_or(first))
-}
-
-async fn next_address(events: &mut mpsc::Receiver<NetEvent>) -> Option<Multiaddr> {
-    while let Some(event) = events.recv().await {
-        if let NetEvent::Listening(address) = event {
-            return Some(address);
-        }
-    }
-    None
-}
-
-fn is_loopback(address: &Multiaddr) -> bool {
-    idlewood_trust::address::parse(address).is_ok_and(|(socket, _)| socket.ip().is_loopback())
-}
-
 /// The command that starts a worker: this very program.
 fn worker_command() -> anyhow::Result<Vec<OsString>> {
     let program = std::env::current_exe().context("cannot find the program's own file")?;
@@ -482,26 +422,6 @@ mod tests {
         let refusal = check_sandbox(&impossible, true).expect_err("it cannot be confined to that").to_string();
         assert!(refusal.contains("cannot be created") && refusal.contains("strict_sandbox = false"), "{refusal}");
         check_sandbox(&impossible, false).expect("it is told, and the agent runs");
-    }
-
-    /// A service has no command line that its administrator changes.
-    #[test]
-    fn where_to_listen_is_told_or_set_and_loopback_without_a_grid() {
-        let address = |text: &str| text.parse::<Multiaddr>().expect("an address");
-        let everywhere = "/ip4/0.0.0.0/tcp/4001";
-        let set = Network { listen: vec![everywhere.parse().expect("an address")], ..Network::default() };
-        let free = vec![address("/ip4/127.0.0.1/tcp/0")];
-        let told = vec![address("/ip4/127.0.0.1/tcp/7")];
-        assert_eq!(listen_addresses(told.clone(), &set, false), told);
-        assert_eq!(listen_addresses(Vec::new(), &set, false), [address(everywhere)]);
-        assert_eq!(listen_addresses(Vec::new(), &set, true), free);
-        assert_eq!(listen_addresses(Vec::new(), &Network::default(), false), free);
-        let local = Network { listen: vec!["/ip4/127.0.0.1/tcp/9".parse().expect("an address")], ..Network::default() };
-        assert_eq!(listen_addresses(Vec::new(), &local, true), [address("/ip4/127.0.0.1/tcp/9")]);
-        let through = Network { bootstrap: local.listen, ..Network::default() };
-        assert_eq!(bootstrap_addresses(Vec::new(), &through, false), [address("/ip4/127.0.0.1/tcp/9")]);
-        assert_eq!(bootstrap_addresses(Vec::new(), &through, true), [], "nobody can be joined without a grid");
-        assert_eq!(bootstrap_addresses(told.clone(), &through, false), told);
     }
 
     #[test]

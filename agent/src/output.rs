@@ -11,6 +11,8 @@ use std::env;
 use std::io::{self, IsTerminal as _, Write};
 
 use idlewood_units::steers;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use idlewood_api::{BagState, ErrorBody};
@@ -74,6 +76,14 @@ impl serde_json::ser::Formatter for EscapingFormatter {
         }
         out.write_all(escaped_json(fragment).as_bytes())
     }
+}
+
+/// Prints what the user should know while a command goes on, on standard error.
+///
+/// # Errors
+/// When standard error refuses.
+pub fn notice(sentence: &str) -> io::Result<()> {
+    writeln!(io::stderr(), "{}", printable(sentence))
 }
 
 /// Prints a warning on standard error.
@@ -177,6 +187,25 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
+/// `16 s`, `1.2 min`, `3.4 h`, `2.5 d`: for sentences.
+pub fn span(seconds: f64) -> String {
+    if !seconds.is_finite() || seconds < 0.0 {
+        return "?".to_owned();
+    }
+    match seconds {
+        ..9.95 => format!("{seconds:.1} s"),
+        ..59.5 => format!("{seconds:.0} s"),
+        ..5_970.0 => format!("{:.1} min", seconds / 60.0),
+        ..169_200.0 => format!("{:.1} h", seconds / 3_600.0),
+        _ => format!("{:.1} d", seconds / 86_400.0),
+    }
+}
+
+/// A factor: `1.3`, `12`.
+pub fn times(factor: f64) -> String {
+    if factor < 9.95 { format!("{factor:.1}") } else { format!("{factor:.0}") }
+}
+
 /// A number with three significant digits.
 pub fn number(value: f64) -> String {
     if value != 0.0 && !(0.001..1_000_000.0).contains(&value.abs()) {
@@ -186,11 +215,15 @@ pub fn number(value: f64) -> String {
     format!("{value:.*}", digits.max(0) as usize)
 }
 
-/// `2026-01-02T03:04:05.678Z` → `2026-01-02 03:04:05 UTC`; anything else as it is.
+/// `2026-01-02T03:04:05.678Z` → `2026-01-02 04:04:05`, where the clock of the machine is an hour ahead; anything else as it is.
 pub fn when(iso: &str) -> String {
-    match (iso.get(..10), iso.get(10..11), iso.get(11..19), iso.ends_with('Z')) {
-        (Some(date), Some("T"), Some(time), true) => format!("{date} {time} UTC"),
-        _ => printable(iso),
+    when_in(iso, &TimeZone::system())
+}
+
+fn when_in(iso: &str, zone: &TimeZone) -> String {
+    match iso.parse::<Timestamp>() {
+        Ok(time) => time.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        Err(_) => printable(iso),
     }
 }
 
@@ -355,6 +388,18 @@ mod tests {
         ] {
             assert_eq!(duration(value), text);
         }
+        for (value, text) in [
+            (0.04, "0.0 s"),
+            (16.2, "16 s"),
+            (59.6, "1.0 min"),
+            (72.0, "1.2 min"),
+            (7_200.0, "2.0 h"),
+            (216_000.0, "2.5 d"),
+            (f64::INFINITY, "?"),
+        ] {
+            assert_eq!(span(value), text);
+        }
+        assert_eq!([times(1.0), times(1.34), times(12.3)], ["1.0", "1.3", "12"]);
         for (value, text) in
             [(0.0, "0"), (1.0, "1.00"), (0.012345, "0.0123"), (123.4, "123"), (12_345.6, "12346"), (2.5e7, "2.50e7")]
         {
@@ -364,7 +409,9 @@ mod tests {
 
     #[test]
     fn times_are_for_people() {
-        assert_eq!(when("2026-01-02T03:04:05.678Z"), "2026-01-02 03:04:05 UTC");
+        let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").expect("a time zone");
+        assert_eq!(when_in("2026-01-02T03:04:05.678Z", &zone), "2026-01-02 04:04:05");
+        assert_eq!(when_in("2026-07-02T23:04:05Z", &zone), "2026-07-03 01:04:05", "in summer");
         assert_eq!(when("soon"), "soon");
         assert_eq!(when("ääääääääääääääääääää"), "ääääääääääääääääääää");
     }

@@ -34,9 +34,9 @@
 //! work_per_submitter = "90d"   # most work of one submitter here, by the time it takes this machine; at the next start
 //!
 //! [network]
-//! listen = []                  # where other agents reach this one, e.g. ["/ip4/0.0.0.0/tcp/4001"], once the machine is in a
-//!                              # grid; none, and without a grid: loopback only; at the next start
-//! bootstrap = []               # agents to join through, too, e.g. ["/ip4/192.0.2.7/tcp/4001"]; at the next start
+//! listen = []                  # where other agents reach this one, e.g. ["0.0.0.0:4001"], once the machine is in a grid; none,
+//!                              # and without a grid: loopback only; at the next start
+//! bootstrap = []               # agents to join through, too, e.g. ["lab-pc:4001"]; at the next start
 //! ```
 //!
 //! Everything has a default, the one shown. The file is checked every two seconds: changes take effect without a
@@ -47,7 +47,9 @@
 //! and must not wait.
 
 mod bags;
+pub mod described;
 mod network;
+mod values;
 
 use std::fmt;
 use std::fs;
@@ -58,38 +60,16 @@ use std::time::{Duration, SystemTime};
 
 use idlewood_machine::policy::OwnerSettings;
 use idlewood_machine::policy::hours::{Days, Hours};
-use idlewood_trust::manifest::OUTPUT_BYTES_MAX;
 use idlewood_units::{ByteSize, Span};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 pub use bags::{Bags, Machine, Objection, Program};
+pub use described::Description;
 pub use network::{Address, Network};
+pub use values::Within;
 
-/// Smallest bandwidth cap: with less, a piece of a blob would take longer than a request may.
-const RATE_LEAST: ByteSize = ByteSize(64 << 10);
 /// Name of the file.
 const FILE: &str = "config.toml";
-
-/// A whole number within bounds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "i64")]
-pub struct Within<const LEAST: u32, const MOST: u32>(u32);
-
-impl<const LEAST: u32, const MOST: u32> Within<LEAST, MOST> {
-    /// The number.
-    pub fn get(self) -> u32 {
-        self.0
-    }
-}
-
-impl<const LEAST: u32, const MOST: u32> TryFrom<i64> for Within<LEAST, MOST> {
-    type Error = String;
-
-    fn try_from(number: i64) -> Result<Self, String> {
-        let within = u32::try_from(number).ok().filter(|number| (LEAST..=MOST).contains(number));
-        within.map(Self).ok_or_else(|| format!("{number} is not allowed: write a whole number from {LEAST} to {MOST}"))
-    }
-}
 
 /// All settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,20 +90,25 @@ pub struct Settings {
 #[serde(default, deny_unknown_fields)]
 pub struct Owner {
     /// Time without input before tasks may run.
-    #[serde(deserialize_with = "up_to_a_day")]
+    #[serde(deserialize_with = "values::up_to_a_day")]
     pub idle: Span,
     /// How long the owner is back before unstarted tasks, and begun ones that have a checkpoint, go back to their submitters.
-    #[serde(deserialize_with = "up_to_a_day")]
+    #[serde(deserialize_with = "values::up_to_a_day")]
     pub vacate: Span,
     /// Whether tasks may run on battery.
+    #[serde(deserialize_with = "values::yes_or_no")]
     pub on_battery: bool,
     /// Share of all processors that others may use while tasks run; 100: all of it.
+    #[serde(deserialize_with = "values::percent")]
     pub foreign_cpu_percent: Within<1, 100>,
     /// Names of programs that pause everything while they run.
+    #[serde(deserialize_with = "values::list")]
     pub programs: Vec<String>,
     /// Hours at which tasks may run; none: all.
+    #[serde(deserialize_with = "values::list")]
     pub hours: Vec<Hours>,
     /// Days on which tasks may run; none: all.
+    #[serde(deserialize_with = "values::list")]
     pub days: Vec<Days>,
 }
 
@@ -132,30 +117,32 @@ pub struct Owner {
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Tasks at the same time.
+    #[serde(deserialize_with = "values::whole")]
     pub slots: Within<1, 1024>,
     /// Most memory for all tasks together, frozen ones included; none:
     /// [`MEMORY_SHARE`](idlewood_sensing::memory::MEMORY_SHARE) of the machine's memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
     /// Longest that a task may run, without frozen time, whatever its bag allows; for tasks that begin from then on.
-    #[serde(deserialize_with = "task_time")]
+    #[serde(deserialize_with = "values::task_time")]
     pub task_time: Span,
     /// Most disk space for programs, inputs and results, and for the files of each task that runs.
     pub disk: ByteSize,
     /// Largest checkpoint that goes with a task to another machine; a task with a larger one stays here.
-    #[serde(deserialize_with = "checkpoint")]
+    #[serde(deserialize_with = "values::checkpoint")]
     pub checkpoint: ByteSize,
     /// Most bytes per second that others get of blobs; none: unlimited.
-    #[serde(deserialize_with = "rate", skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "values::rate", skip_serializing_if = "Option::is_none")]
     pub upload: Option<ByteSize>,
     /// Most bytes per second fetched of blobs; none: unlimited.
-    #[serde(deserialize_with = "rate", skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "values::rate", skip_serializing_if = "Option::is_none")]
     pub download: Option<ByteSize>,
     /// While the owner is away.
     pub idle: IdleLimits,
     /// While the owner is there.
     pub in_use: InUseLimits,
     /// Whether the agent refuses to start if the system lacks part of the sandbox around tasks.
+    #[serde(deserialize_with = "values::yes_or_no")]
     pub strict_sandbox: bool,
 }
 
@@ -164,6 +151,7 @@ pub struct Limits {
 #[serde(default, deny_unknown_fields)]
 pub struct IdleLimits {
     /// How much of a processor each task may use.
+    #[serde(deserialize_with = "values::percent")]
     pub cpu_percent: Within<1, 100>,
 }
 
@@ -172,15 +160,16 @@ pub struct IdleLimits {
 #[serde(default, deny_unknown_fields)]
 pub struct InUseLimits {
     /// How much of a processor each task may use; 0: they stand still.
+    #[serde(deserialize_with = "values::percent")]
     pub cpu_percent: Within<0, 100>,
     /// Replaces [`Limits::memory`]; none: no other limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
     /// Replaces [`Limits::upload`]; none: no other limit.
-    #[serde(deserialize_with = "rate", skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "values::rate", skip_serializing_if = "Option::is_none")]
     pub upload: Option<ByteSize>,
     /// Replaces [`Limits::download`]; none: no other limit.
-    #[serde(deserialize_with = "rate", skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "values::rate", skip_serializing_if = "Option::is_none")]
     pub download: Option<ByteSize>,
 }
 
@@ -258,41 +247,6 @@ impl Default for InUseLimits {
     }
 }
 
-fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {
-    let rate = ByteSize::deserialize(deserializer)?;
-    if rate >= RATE_LEAST {
-        return Ok(Some(rate));
-    }
-    Err(serde::de::Error::custom(format!("{rate} is not allowed: write {RATE_LEAST} or more, bytes per second")))
-}
-
-fn checkpoint<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ByteSize, D::Error> {
-    let size = ByteSize::deserialize(deserializer)?;
-    let most = ByteSize(OUTPUT_BYTES_MAX);
-    if size <= most {
-        return Ok(size);
-    }
-    Err(serde::de::Error::custom(format!("{size} is not allowed: write {most} or less")))
-}
-
-fn task_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
-    let span = Span::deserialize(deserializer)?;
-    if (Duration::from_secs(1)..=Duration::from_secs(3650 * 86_400)).contains(&span.0) {
-        return Ok(span);
-    }
-    Err(serde::de::Error::custom(format!(
-        "{span} is not allowed: write a duration from 1s to 3650d, for example \"7d\""
-    )))
-}
-
-fn up_to_a_day<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
-    let span = Span::deserialize(deserializer)?;
-    if (Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&span.0) {
-        return Ok(span);
-    }
-    Err(serde::de::Error::custom(format!("{span} is not allowed: write a duration from 1s to 1d, for example \"5m\"")))
-}
-
 /// Why settings are refused. Those in force stay.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
@@ -316,15 +270,28 @@ pub enum SettingsError {
         /// The mistake, and the allowed values.
         reason: String,
     },
-    /// There is no such setting.
-    #[error("{key} cannot be set to {value}: {reason}")]
+    /// The value is not allowed.
+    #[error("{} cannot be set to {value}: {reason}; for example: idlewood config set {} {}", setting.key, setting.key, setting.example)]
     Setting {
-        /// Its name.
-        key: String,
+        /// The setting.
+        setting: &'static Description,
         /// The value.
         value: String,
         /// The mistake, and the allowed values.
         reason: String,
+    },
+    /// There is no such setting.
+    #[error("{0}")]
+    Unknown(String),
+    /// A table that it belongs to is something else in the file.
+    #[error("{}: {key} cannot be written, since {table} is no table there; put it right with an editor", path.display())]
+    NoTable {
+        /// The file.
+        path: PathBuf,
+        /// The setting.
+        key: &'static str,
+        /// The part of its name that is something else.
+        table: String,
     },
 }
 
@@ -367,24 +334,71 @@ fn parse(path: &Path, text: &str) -> Result<Settings, SettingsError> {
 /// # Errors
 /// When there is no such setting, the value is not allowed or the file cannot be written; it is unchanged then.
 pub fn set(path: &Path, key: &str, value: &str) -> Result<Settings, SettingsError> {
+    let setting = described::one(key).map_err(SettingsError::Unknown)?;
+    let given = value;
+    // A value that is not TOML is a string: `10m` need not be quoted on the command line. Nor is one a time of the day.
+    let value: toml_edit::Value =
+        given.parse().ok().filter(|value: &toml_edit::Value| !value.is_datetime()).unwrap_or_else(|| given.into());
+    let changed = change(path, setting, |table, last| {
+        table.insert(last, toml_edit::value(value));
+    });
+    changed.map_err(|error| match error {
+        SettingsError::Mistake { reason, .. } => SettingsError::Setting { setting, value: given.to_owned(), reason },
+        other => other,
+    })
+}
+
+/// Takes one setting out of the file, so that its default counts, and leaves the rest unchanged. Returns the new settings.
+///
+/// # Errors
+/// When there is no such setting, or the file cannot be written; it is unchanged then.
+pub fn unset(path: &Path, key: &str) -> Result<Settings, SettingsError> {
+    let setting = described::one(key).map_err(SettingsError::Unknown)?;
+    change(path, setting, |table, last| {
+        table.remove(last);
+    })
+}
+
+/// Whether the file has each setting.
+///
+/// # Errors
+/// [`SettingsError`].
+pub fn is_in_file(path: &Path) -> Result<impl Fn(&Description) -> bool, SettingsError> {
     let text = read(path)?;
     parse(path, &text)?;
-    let refused = |reason: String| SettingsError::Setting { key: key.to_owned(), value: value.to_owned(), reason };
-    let mut document: toml_edit::DocumentMut = text.parse().map_err(|error| refused(format!("{error}")))?;
-    // A value that is not TOML is a string: `10m` need not be quoted on the command line.
-    let value: toml_edit::Value = value.parse().unwrap_or_else(|_| value.into());
-    let (tables, last) = key.rsplit_once('.').map_or((None, key), |(tables, last)| (Some(tables), last));
-    let mut table = document.as_table_mut() as &mut dyn toml_edit::TableLike;
-    for name in tables.into_iter().flat_map(|tables| tables.split('.')) {
-        let item = table.entry(name).or_insert_with(toml_edit::table);
-        table = item.as_table_like_mut().ok_or_else(|| refused(format!("{name} is no table")))?;
-    }
-    table.insert(last, toml_edit::value(value));
-    let text = document.to_string();
-    let settings = parse(path, &text).map_err(|error| match error {
-        SettingsError::Mistake { reason, .. } => refused(reason),
-        other => other,
+    // It was read as settings just now.
+    let table: toml::Table = text.parse().unwrap_or_default();
+    Ok(move |setting: &Description| {
+        let mut names = setting.key.split('.');
+        let first = names.next().and_then(|name| table.get(name));
+        names.try_fold(first, |value, name| value.map(|value| value.get(name))).flatten().is_some()
+    })
+}
+
+/// Changes the table of the file that this setting belongs to, unless that makes a file with a mistake.
+fn change(
+    path: &Path,
+    setting: &'static Description,
+    act: impl FnOnce(&mut dyn toml_edit::TableLike, &str),
+) -> Result<Settings, SettingsError> {
+    let text = read(path)?;
+    parse(path, &text)?;
+    let mut document: toml_edit::DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
+        SettingsError::Mistake { path: path.to_owned(), line: 1, reason: error.message().replace('\n', ", ") }
     })?;
+    let (tables, last) = setting.key.rsplit_once('.').unwrap_or(("", setting.key));
+    let mut table = document.as_table_mut() as &mut dyn toml_edit::TableLike;
+    for name in tables.split('.').filter(|name| !name.is_empty()) {
+        let item = table.entry(name).or_insert_with(toml_edit::table);
+        table = item.as_table_like_mut().ok_or_else(|| SettingsError::NoTable {
+            path: path.to_owned(),
+            key: setting.key,
+            table: name.to_owned(),
+        })?;
+    }
+    act(table, last);
+    let text = document.to_string();
+    let settings = parse(path, &text)?;
     write(path, &text).map_err(|error| failed("write", path, &error))?;
     Ok(settings)
 }

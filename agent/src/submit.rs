@@ -10,7 +10,9 @@
 //! Left out: directories as inputs (pack them), and uploads that are resumed.
 
 mod error;
+mod lists;
 pub mod options;
+mod sweep;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,15 +21,17 @@ use std::path::{Path, PathBuf};
 
 use blake3::Hash;
 use idlewood_scheduler::{BlobId, REPLICAS_MAX, Replication};
-use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, INPUT_BYTES_MAX, Input, is_file_name};
+use idlewood_trust::manifest::{self, DISK_BYTES_DEFAULT, Entry, Fields, INPUT_BYTES_MAX, Input, is_file_name};
 use idlewood_units::{Span, TASKS_MAX};
 use idlewood_worker::check_program;
 
 use idlewood_api::SubmitRequest;
 
 use options::Options;
+use sweep::Swept;
 
 pub use error::SubmitError;
+pub use lists::{List, Lists};
 
 /// Default memory of a task. Our choice: what a machine of 4 GiB can spare in most hours.
 pub const MEMORY_BYTES_DEFAULT: u64 = 512 << 20;
@@ -70,7 +74,8 @@ impl Plan {
         let path = options.program.as_ref().ok_or(SubmitError::NoProgram)?;
         let program = files.add_program(path, options.native)?;
         let mut left_out = Vec::new();
-        let entries = entries(&options, stdin, &mut files, &mut left_out)?;
+        let (entries, fields) = entries(&options, stdin, &mut files, &mut left_out)?;
+        check_places(&options, &entries, fields.as_ref())?;
         let mut shared = Shared::default();
         for path in &options.input {
             shared.add(files.add("input", path)?, path)?;
@@ -93,6 +98,7 @@ impl Plan {
             program,
             args: options.args,
             entries,
+            fields,
             inputs: shared.0.into_values().map(|(input, _)| input).collect(),
             stdin,
             env: options.env.into_iter().map(|variable| (variable.key, variable.value)).collect(),
@@ -116,13 +122,9 @@ impl Plan {
 }
 
 /// `template` filled in for the task at `index`. For previews: executors fill in from the manifest.
-pub fn fill(template: &str, index: u64, entries: &[Entry]) -> String {
-    let entry = usize::try_from(index).ok().and_then(|position| entries.get(position));
-    let value = entry.map_or_else(String::new, |entry| match &entry.input {
-        Some(input) => format!("inputs/{}", input.name),
-        None => entry.text.clone(),
-    });
-    template.replace("{index}", &index.to_string()).replace("{}", &value)
+pub fn fill(template: &str, index: u64, request: &SubmitRequest) -> String {
+    let entry = usize::try_from(index).ok().and_then(|position| request.entries.get(position)).cloned();
+    manifest::filled(template, index, &entry.unwrap_or_default(), request.fields.as_ref())
 }
 
 /// How many machines run each task, by the options.
@@ -135,7 +137,9 @@ fn replication(options: &Options) -> Replication {
 fn check_values(options: &Options) -> Result<(), SubmitError> {
     let wrong = |sentence: String| Err(SubmitError::Value(sentence));
     if options.sources() > 1 {
-        return wrong("more than one source of tasks: use one of array, each-line, glob and `:::`".to_owned());
+        return wrong(
+            "more than one source of tasks: use one of array, each-line, csv, from-json, glob and `:::`".to_owned(),
+        );
     }
     if let Some(work) = options.work.filter(|work| !work.is_finite() || *work <= 0.0) {
         return wrong(format!("the work of a task cannot be {work} Mop: give a number above 0, or leave it out"));
@@ -174,48 +178,72 @@ fn check_values(options: &Options) -> Result<(), SubmitError> {
     Ok(())
 }
 
+/// The entries, and how they are cut into fields.
 fn entries(
     options: &Options,
     mut stdin: impl io::Read,
     files: &mut Files,
     left_out: &mut Vec<PathBuf>,
-) -> Result<Vec<Entry>, SubmitError> {
-    let texts = if let Some(numbers) = &options.array {
-        numbers.iter().map(|number| number.to_string()).collect()
-    } else if let Some(path) = &options.each_line {
-        lines(path, &mut stdin)?
-    } else if let Some(texts) = &options.entries {
-        if texts.is_empty() {
-            return Err(SubmitError::NoTask("nothing follows `:::`".to_owned()));
-        }
-        texts.clone()
-    } else if let Some(pattern) = &options.glob {
-        return matches(pattern, files, left_out);
-    } else {
-        return Ok(Vec::new());
-    };
+) -> Result<(Vec<Entry>, Option<Fields>), SubmitError> {
+    if let Some(pattern) = &options.glob {
+        return Ok((matches(pattern, files, left_out)?, None));
+    }
+    let Some(Swept { texts, fields }) = sweep::sweep(options, &mut stdin)? else { return Ok((Vec::new(), None)) };
     if texts.len() as u64 > TASKS_MAX {
         return Err(SubmitError::Value(format!("{} tasks are too many: {TASKS_MAX} at most", texts.len())));
     }
     if let Some(text) = texts.iter().find(|text| text.contains('\0')) {
         return Err(SubmitError::Value(format!("the entry {text:?} holds a zero byte, which no program can be given")));
     }
-    Ok(texts.into_iter().map(|text| Entry { text, input: None }).collect())
+    Ok((texts.into_iter().map(|text| Entry { text, input: None }).collect(), fields))
 }
 
-fn lines(path: &Path, stdin: &mut impl io::Read) -> Result<Vec<String>, SubmitError> {
-    let mut text = String::new();
-    let read = if path.as_os_str() == "-" {
-        stdin.read_to_string(&mut text)
-    } else {
-        File::open(path).and_then(|mut file| file.read_to_string(&mut text))
-    };
-    read.map_err(|source| SubmitError::File { what: "lines of", path: path.to_owned(), source })?;
-    let lines: Vec<String> = text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect();
-    if lines.is_empty() {
-        return Err(SubmitError::NoTask(format!("{} has no line", path.display())));
+/// Refuses arguments and variables with places that nothing would fill.
+fn check_places(options: &Options, entries: &[Entry], fields: Option<&Fields>) -> Result<(), SubmitError> {
+    let variables = options.env.iter().map(|variable| (&variable.value, format!("the variable {}", variable.key)));
+    let arguments = options.args.iter().map(|argument| (argument, format!("the argument {argument:?}")));
+    let first = entries.first();
+    for (template, place) in arguments
+        .chain(variables)
+        .flat_map(|(template, whose)| manifest::pieces(template).into_iter().map(move |piece| (piece, whose.clone())))
+        .filter_map(|(piece, whose)| match piece {
+            manifest::Piece::Entry => Some((String::new(), whose)),
+            manifest::Piece::Field(name) => Some((name.to_owned(), whose)),
+            manifest::Piece::Text(_) | manifest::Piece::Index => None,
+        })
+    {
+        let sources = "--array, --each-line, --csv, --from-json, --glob or `:::`";
+        let Some(first) = first else {
+            return Err(SubmitError::Value(format!(
+                "{place} has {{{template}}}, and the bag has no entries to fill it with: say what its tasks are by {sources}{}",
+                stay(&template)
+            )));
+        };
+        let is_known =
+            template.is_empty() || fields.map_or(template == "1", |fields| fields.of(&first.text, &template).is_some());
+        if !is_known {
+            return Err(SubmitError::Value(format!(
+                "{place} has {{{template}}}, which is no field of the tasks: they have {}{}",
+                known(first, fields),
+                stay(&template)
+            )));
+        }
     }
-    Ok(lines)
+    Ok(())
+}
+
+/// How to write what looks like a place.
+fn stay(name: &str) -> String {
+    if name.is_empty() { String::new() } else { format!("; write {{{{{name}}}}} for braces that are to stay") }
+}
+
+/// The places that entries can fill.
+fn known(first: &Entry, fields: Option<&Fields>) -> String {
+    let Some(fields) = fields else { return "{} and {index}".to_owned() };
+    let columns = first.text.split(&fields.separator).count();
+    let names = fields.names.iter().map(|name| format!("{{{name}}}"));
+    let numbers = (1..=columns).map(|number| format!("{{{number}}}"));
+    format!("{{}}, {{index}}, {}", names.chain(numbers).collect::<Vec<_>>().join(", "))
 }
 
 fn matches(pattern: &str, files: &mut Files, left_out: &mut Vec<PathBuf>) -> Result<Vec<Entry>, SubmitError> {

@@ -226,6 +226,31 @@ fn a_get_overwrites_no_list_that_it_cannot_read() {
 }
 
 #[test]
+fn a_get_mixes_no_two_bags_unless_it_is_told() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let out = dir.path().join("out");
+    fs::create_dir(&out).expect("our directory");
+    let other = r#"[{"bag": "ffff", "index": 3, "output": "o"}, {"bag": "ffff", "index": 77, "output": "o"}]"#;
+    fs::write(out.join("results.json"), other).expect("our directory");
+    agent(dir.path(), |_| Given::Whole);
+    let get = ["bag", "get", "--out", out.to_str().expect("ours")];
+    let refused = run(dir.path(), &get);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let error = error_of(&refused);
+    assert!(error.contains("has results of bag ffff, and these are of bag 0123456789ab: name another"), "{error}");
+    assert_eq!(fs::read_to_string(out.join("results.json")).expect("it is there"), other, "nothing has changed");
+    assert!(!out.join("0").exists(), "before anything is fetched");
+    let mixed = run(dir.path(), &[&get[..], &["--mix"]].concat());
+    assert!(mixed.status.success(), "{mixed:?}");
+    let text = fs::read(out.join("results.json")).expect("it was written");
+    let records: Vec<Value> = serde_json::from_slice(&text).expect("JSON");
+    assert_eq!(records.len() as u64, TASKS + 1, "task 77 of the other bag stays, and task 3 was replaced");
+    assert_eq!((&records[3]["bag"], &records[30]["bag"]), (&Value::from(bag().bag.id), &Value::from("ffff")));
+    let again = run(dir.path(), &[&get[..], &["--index", "1"]].concat());
+    assert_eq!(again.status.code(), Some(1), "it is mixed still: {again:?}");
+}
+
+#[test]
 fn logs_as_json_are_whole_when_their_agent_goes_away() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let agent = agent_that_goes(dir.path());

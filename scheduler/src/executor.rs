@@ -132,6 +132,8 @@ pub struct RunningTask {
 pub struct HeldView {
     /// The bag.
     pub bag: BagId,
+    /// The machine that submitted it.
+    pub submitter: PeerId,
     /// Tasks not started.
     pub waiting: u64,
     /// Tasks started, frozen ones included.
@@ -532,6 +534,7 @@ impl Executor {
     pub(crate) fn held(&self) -> Vec<HeldView> {
         let views = self.bags.values().map(|held| HeldView {
             bag: held.bag.id,
+            submitter: held.bag.submitter.peer,
             waiting: held.waiting.len(),
             running: held.running.len(),
             frozen: self.preempted_of(held.bag.id),

@@ -53,7 +53,7 @@ pub(crate) use self::failures::Failures;
 use self::failures::Tries;
 use self::former::Former;
 pub(crate) use self::issues::Hop;
-use self::issues::Issues;
+use self::issues::{Issue, Issues};
 use self::keeping::Keeping;
 use self::outputs::Outputs;
 use self::placed::Placed;
@@ -135,10 +135,22 @@ pub struct BagView {
     pub executors: u64,
     /// Tasks in requests for which no machine accounts yet, unissued ones, and pausing ones.
     pub unplaced: u64,
+    /// Those of them that pause, since they failed or were declined.
+    pub pausing: u64,
+    /// When the first of these pauses ends.
+    pub pausing_until: Option<Time>,
+    /// Tasks in requests for which no machine accounts yet.
+    pub unheard: u64,
+    /// When the oldest of these requests was sent.
+    pub unheard_since: Option<Time>,
     /// Tasks that had to be issued again.
     pub reissued: u64,
     /// Results of tasks that had ended already.
     pub duplicates: u64,
+    /// Machines on which tasks succeeded, up to 256.
+    pub machines_used: u64,
+    /// Work of the tasks that succeeded there, in Mop.
+    pub work_done_mops: f64,
     /// Work of one task by the median of the machines on which tasks succeeded, in Mop; 0 before the first.
     pub measured_mops: f64,
     /// Results with more work than their machine can have done since it was sent the task: their work does not count.
@@ -283,7 +295,9 @@ impl Ledger {
 
     pub(crate) fn view(&self) -> BagView {
         let held = |ranges: &IntervalSet| self.placed.held_by_more_than(0, ranges).len();
+        let unheard = |issue: &&Issue| issue.ranges.len() > held(&issue.ranges);
         let issued: u64 = self.issues.iter().map(|issue| issue.ranges.len() - held(&issue.ranges)).sum();
+        let (machines_used, work_done_mops) = self.work.done();
         BagView {
             bag: self.bag.clone(),
             released: self.released,
@@ -292,6 +306,12 @@ impl Ledger {
             placed: self.placed.tasks(),
             executors: self.placed.executors(),
             unplaced: self.waiting.len() + issued,
+            pausing: self.waiting.pauses(),
+            pausing_until: self.waiting.first_end(),
+            unheard: issued,
+            unheard_since: self.issues.iter().filter(unheard).map(|issue| issue.at).min(),
+            machines_used,
+            work_done_mops,
             reissued: self.counts.reissued,
             duplicates: self.counts.duplicates,
             unasked: self.counts.unasked,
@@ -302,7 +322,7 @@ impl Ledger {
             replication: self.votes.replication(),
             disputed: self.votes.disputed(),
             undecided: self.votes.undecided(),
-            declined: self.declined.reasons().clone(),
+            declined: self.declined.reasons(),
             closed: self.closed,
         }
     }

@@ -36,7 +36,9 @@ const CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// How long a state directory may be unused before its agent counts as absent: `idlewood run &` takes a moment.
 const ABSENT_WAIT: Duration = Duration::from_secs(2);
 /// How long an agent may take to start: reading a large store and measuring the speed at the first start.
-const START_WAIT: Duration = Duration::from_secs(120);
+const START_WAIT: Duration = Duration::from_secs(30);
+/// After so much of it whoever waits is told so.
+const START_TOLD: Duration = Duration::from_secs(1);
 /// How often to look whether it has started.
 const START_LOOK: Duration = Duration::from_millis(20);
 /// An agent answers at once; one that is stopped (SIGSTOP) or swapped out gets this long.
@@ -60,7 +62,7 @@ pub enum ClientError {
         state_dir: PathBuf,
     },
     /// An agent has locked the state directory, and does not take commands, not yet or not any more.
-    #[error("the agent on {} ({holder}) takes no commands: it is starting, or ending; see its log", state_dir.display())]
+    #[error("the agent on {} ({holder}) has taken no commands for {} s: it is still starting, or ending; see its log, and try again", state_dir.display(), START_WAIT.as_secs())]
     NotReady {
         /// The state directory.
         state_dir: PathBuf,
@@ -128,13 +130,14 @@ pub struct Client {
 
 impl Client {
     /// As [`Client::open`], once the agent that has locked `state_dir`, or locks it within two seconds, answers
-    /// commands.
+    /// commands. After a second of waiting for an agent that has locked it, `tell` is given a sentence that says so, once.
     ///
     /// # Errors
-    /// When there is none, it does not get ready within two minutes, or the directory cannot be read.
-    pub fn wait_for(state_dir: &Path) -> Result<Self, ClientError> {
+    /// When there is none, it does not get ready within half a minute, or the directory cannot be read.
+    pub fn wait_for(state_dir: &Path, tell: impl FnOnce(&str)) -> Result<Self, ClientError> {
         let begin = Instant::now();
         let mut had = begin;
+        let mut tell = Some(tell);
         loop {
             let holder = StateLock::holder(state_dir);
             let found = Self::open(state_dir);
@@ -150,7 +153,17 @@ impl Client {
                     let holder = holder.clone();
                     return Err(ClientError::NotReady { state_dir: state_dir.to_owned(), holder });
                 }
-                (_, Some(_)) => had = Instant::now(),
+                (_, Some(holder)) => {
+                    had = Instant::now();
+                    if begin.elapsed() >= START_TOLD
+                        && let Some(tell) = tell.take()
+                    {
+                        tell(&format!(
+                            "waiting for the agent on {} ({holder}), which is starting; Ctrl-C ends the wait alone",
+                            state_dir.display()
+                        ));
+                    }
+                }
             }
             thread::sleep(START_LOOK);
         }
@@ -507,24 +520,28 @@ mod tests {
     fn commands_wait_for_an_agent_that_starts() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
-        assert!(matches!(Client::wait_for(path).unwrap_err(), ClientError::NoAgent { .. }));
+        let nobody = || Client::wait_for(path, |sentence| panic!("nobody starts: {sentence}")).unwrap_err();
+        assert!(matches!(nobody(), ClientError::NoAgent { .. }));
         endpoint(path, "127.0.0.1:1");
-        assert!(matches!(Client::wait_for(path).unwrap_err(), ClientError::NoAgent { .. }), "nobody has the directory");
+        assert!(matches!(nobody(), ClientError::NoAgent { .. }), "nobody has the directory");
 
         let lock = StateLock::acquire(path).unwrap();
         let (waits, wait) = std::sync::mpsc::channel();
         let waiting = thread::spawn({
             let path = path.to_owned();
             move || {
-                waits.send(()).unwrap();
-                Client::wait_for(&path)
+                let begin = Instant::now();
+                Client::wait_for(&path, |sentence| waits.send((begin.elapsed(), sentence.to_owned())).unwrap())
             }
         });
-        wait.recv().unwrap();
+        let (after, sentence) = wait.recv().unwrap();
+        assert!(after >= START_TOLD, "told after {after:?}");
+        assert!(sentence.contains(&format!("process {}), which is starting", std::process::id())), "{sentence}");
         assert!(!waiting.is_finished(), "the agent is starting");
         let ready = Endpoint { address: "127.0.0.1:2".to_owned(), token: "00".repeat(32), pid: std::process::id() };
         fs::write(path.join(ENDPOINT_FILE), serde_json::to_vec(&ready).unwrap()).unwrap();
         assert_eq!(waiting.join().unwrap().unwrap().endpoint.address, ready.address);
+        assert!(wait.recv().is_err(), "told once");
         drop(lock);
     }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use idlewood_scheduler::Replication;
 use serde::{Deserialize, Serialize};
 
-use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, Input};
+use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, Fields, Input};
 use idlewood_trust::{Admissions, Role};
 
 /// Content of `control.json` in the state directory, mode 0600: the agent's address and the token that commands need.
@@ -46,6 +46,9 @@ pub struct SubmitRequest {
     /// One per task, or none at all.
     #[serde(default)]
     pub entries: Vec<Entry>,
+    /// How the entries are cut into fields; null: each is one.
+    #[serde(default)]
+    pub fields: Option<Fields>,
     /// Files shared by all tasks.
     #[serde(default)]
     pub inputs: Vec<Input>,
@@ -93,6 +96,7 @@ impl SubmitRequest {
             program,
             args,
             entries: Vec::new(),
+            fields: None,
             inputs: Vec::new(),
             stdin: None,
             env: BTreeMap::new(),
@@ -199,8 +203,40 @@ pub struct Bag {
     /// restart of the agent.
     #[serde(default)]
     pub first_start_s: Option<f64>,
-    /// (now or end − r)/w in s/Mop.
+    /// (now or end − r)/w in s/Mop: how long the bag takes, by the work in it.
     pub stretch: Option<f64>,
+    /// How many times as long it takes as it would alone on the grid, as the grid is now; null before that can be told.
+    #[serde(default)]
+    pub times_alone: Option<f64>,
+    /// Whether any of its tasks may be running now: if not, nobody can tell when it ends.
+    #[serde(default)]
+    pub runs: bool,
+    /// What decides now how many of its tasks run, the most important first; empty once the bag is over.
+    #[serde(default)]
+    pub bounds: Vec<Bound>,
+    /// Work of the tasks that succeeded, as time of a slot of this machine, in seconds.
+    #[serde(default)]
+    pub computed_s: f64,
+    /// Machines on which tasks succeeded, up to 256.
+    #[serde(default)]
+    pub machines_used: u64,
+}
+
+/// Something that keeps tasks of a bag, or of this machine, from running, or `runs`: that some run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bound {
+    /// Its name for programs: `idlewood help bag explain` lists them.
+    pub code: String,
+    /// The same for people.
+    pub sentence: String,
+    /// Machines that it concerns; null where that is not known.
+    pub machines: Option<u64>,
+    /// Tasks that it concerns.
+    pub tasks: Option<u64>,
+    /// What would end it; null if nothing has to.
+    pub ends: Option<String>,
+    /// When it ends by itself; null where that is not known.
+    pub ends_at: Option<String>,
 }
 
 /// Tasks that machines declined to queue for one reason; they are issued again.
@@ -318,6 +354,9 @@ pub struct RunningTask {
 pub struct Held {
     /// Bag id.
     pub bag: String,
+    /// Peer id of the machine that submitted it.
+    #[serde(default)]
+    pub submitter: String,
     /// Tasks not started.
     pub waiting: u64,
     /// Tasks started.

@@ -7,7 +7,8 @@
 //! Parts own their fields: `outputs` decides which outputs of its bags a machine fetches, and when; `measuring` whose first task
 //! runs to show how long a task takes; `execution` what workers run, and what they are given ahead; `policy` whether the owner lets
 //! tasks run, and `owner` what follows for those that do; `finishing` when a machine that was told to finish may end; `writes` in which
-//! order records go to the disk, and what becomes of those that do not get there; `results` which results share a message.
+//! order records go to the disk, and what becomes of those that do not get there; `results` which results share a message. `explain` says
+//! why tasks of a bag do not run, and decides nothing.
 //!
 //! Two parts are not the machine's own, since they follow each piece of a blob and not the peer: `downloads` decides whom the driver asks for pieces, and
 //! `serving` whom it gives some.
@@ -19,6 +20,7 @@ pub mod downloads;
 mod effect;
 mod event;
 mod execution;
+pub mod explain;
 mod finishing;
 mod machine;
 mod measuring;

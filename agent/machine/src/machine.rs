@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use idlewood_overlay::Time;
 use idlewood_scheduler::{
-    BagId, Change, Config, Effect as PeerEffect, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket,
+    BagId, BagView, Change, Config, Effect as PeerEffect, HeldView, Message, Notice, Peer, Record, RecordKey, TaskId,
+    Ticket,
 };
 
 use crate::effect::{Effect, Wanted, WriteId};
 use crate::event::{Event, FetchEnd, WriteEnd};
 use crate::execution::{Ended as JobEnded, Execution};
+use crate::explain::{self, Explanation, Situation};
 use crate::finishing::Finishing;
 use crate::measuring::{Measured, Measuring};
 use crate::outputs::Outputs;
@@ -25,6 +27,8 @@ pub struct Machine {
     peer: Peer,
     /// Speed of a slot.
     speed_mops: f64,
+    /// Speed of all slots.
+    slots_mops: f64,
     outputs: Outputs,
     measuring: Measuring,
     execution: Execution,
@@ -46,6 +50,7 @@ impl Machine {
         Self {
             peer,
             speed_mops: config.speed_mops,
+            slots_mops: config.speed_mops * f64::from(config.slots),
             outputs: Outputs::default(),
             measuring: Measuring::default(),
             execution: Execution::new(config),
@@ -67,6 +72,31 @@ impl Machine {
     /// What it knows of its owner, to look at.
     pub fn owner(&self) -> &Owner {
         &self.owner
+    }
+
+    /// Why tasks of a bag of this machine do not run, or that they do; a task may take so much memory.
+    pub fn explain(&self, bag: &BagView, memory_bytes: Option<u64>, now: Time) -> Explanation {
+        let (id, me) = (bag.bag.id, self.peer.me().peer);
+        let mine = self.peer.placements(id).into_iter().find(|(executor, _)| executor.peer == me);
+        let unfinished = |held: &HeldView| held.waiting + held.running;
+        let held = self.peer.held();
+        let of_others = held.iter().filter(|held| held.bag != id && unfinished(held) > 0);
+        let others_here: Vec<_> = of_others.map(|held| (held.bag, held.submitter, unfinished(held))).collect();
+        explain::explain(&Situation {
+            bag,
+            now,
+            measured_before: self.measuring.before(id),
+            here: mine.map_or(0, |(_, ranges)| ranges.len()),
+            begun_here: held.iter().find(|held| held.bag == id).map_or(0, |held| held.running),
+            others_here: &others_here,
+            judgement: self.owner.judgement(),
+            memory_bytes,
+            memory_max_bytes: self.execution.memory_max_bytes(),
+            state: self.peer.overlay_view().state(),
+            machines: self.peer.overlay_view().root().map_or(1, |root| root.count),
+            grid_mops: self.peer.platform().speed_mops,
+            own_mops: self.slots_mops,
+        })
     }
 
     /// Whether the disk keeps up, so that more may be taken in that will have to be written.

@@ -53,6 +53,11 @@ impl Measuring {
         self.queue.push_back(bag);
     }
 
+    /// How many bags are measured before this one.
+    pub(crate) fn before(&self, bag: BagId) -> u64 {
+        self.queue.iter().position(|other| *other == bag).unwrap_or_default() as u64
+    }
+
     /// Begins with the first bag that waits, unless one is being measured; `is_open` says whether a bag is not closed.
     pub(crate) fn begin(&mut self, now: Time, is_open: impl Fn(BagId) -> bool, effects: &mut Vec<Effect>) {
         match self.stage {

@@ -12,7 +12,7 @@ use idlewood_units::Numbers;
 use super::context::Context;
 use super::follow::{self, View};
 use super::which::{BagName, WhichBag};
-use super::{receipts, results, ticket};
+use super::{explain, progress, receipts, results, ticket};
 use crate::output::{self, Colour, Column, Format, Table};
 
 /// Failed tasks whose reasons are shown.
@@ -28,6 +28,12 @@ pub(super) enum BagCommand {
     List,
     /// Show one bag: numbers, machines, why tasks failed
     Show {
+        #[command(flatten)]
+        bag: WhichBag,
+    },
+    /// Why tasks of a bag run or do not, how many machines that concerns, and what would end it
+    #[command(after_help = explain::CODES)]
+    Explain {
         #[command(flatten)]
         bag: WhichBag,
     },
@@ -85,6 +91,7 @@ pub(super) fn run(context: &Context, command: BagCommand) -> anyhow::Result<Exit
     match command {
         BagCommand::List => list(context),
         BagCommand::Show { bag } => show(context, &bag.id.0),
+        BagCommand::Explain { bag } => explain::bag(context, &bag.id.0),
         BagCommand::Watch { bag } => follow::to_the_end(context, &bag.id.0, View::on_stdout()),
         BagCommand::Wait { bag, progress } => {
             follow::to_the_end(context, &bag.id.0, if progress { View::on_stderr() } else { View::Silent })
@@ -156,7 +163,7 @@ fn show(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
     }
     let reasons = if detail.bag.failed > 0 { reasons(&client, &detail.bag.id)? } else { Vec::new() };
     let mut out = io::BufWriter::new(io::stdout().lock());
-    output::pairs(&mut out, &description(&detail))?;
+    output::pairs(&mut out, &description(&detail, context.is_verbose))?;
     if !detail.placements.is_empty() {
         writeln!(out)?;
         let mut table = Table::new(&[Column::left("machine"), Column::right("tasks"), Column::left("")]);
@@ -191,7 +198,7 @@ fn show(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
+fn description(detail: &BagDetail, is_verbose: bool) -> Vec<(&'static str, String)> {
     let bag = &detail.bag;
     let args: Vec<String> = detail.args.iter().map(|arg| shown(arg)).collect();
     let over = bag.done + bag.failed;
@@ -212,6 +219,9 @@ fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
         ),
         ("placed", format!("{} on {}, {} unplaced", bag.placed, output::count(bag.machines, "machine"), bag.unplaced)),
     ];
+    if let Some(first) = bag.bounds.first() {
+        pairs.push(("now", progress::bound(first)));
+    }
     if let Some(identity) = &bag.given_up_with {
         let why = "which this machine does not have any more: get what is here, and submit it again";
         pairs.push(("given up", format!("it was submitted under the identity {identity}, {why}")));
@@ -244,6 +254,24 @@ fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
         let claim = "claimed more work than their machine can have done: their work is not believed";
         pairs.push(("overstated", format!("{} {claim}", output::count(bag.overstated, "result"))));
     }
+    if is_verbose {
+        pairs.extend(figures(bag));
+    }
+    pairs.push(("submitted", output::when(&bag.submitted)));
+    if let Some(finished) = &bag.finished {
+        pairs.push(("finished", output::when(finished)));
+    }
+    pairs.push(("took", output::duration(bag.elapsed_s)));
+    if bag.computed_s > 0.0 {
+        let machines = output::count(bag.machines_used, "machine");
+        pairs.push(("computing", format!("{} on {machines}, in time of this one", output::span(bag.computed_s))));
+    }
+    pairs.extend(progress::fairness(bag).map(|fairness| ("fairness", fairness)));
+    pairs
+}
+
+/// What the scheduler counts with.
+fn figures(bag: &Bag) -> Vec<(&'static str, String)> {
     let work = bag
         .work_mops
         .map_or_else(|| "not measured yet".to_owned(), |work| format!("{} Mop per task", output::number(work)));
@@ -254,15 +282,10 @@ fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
         }
         None => work,
     };
-    pairs.push(("work", work));
+    let mut pairs = vec![("work", format!("{work} ({})", progress::MOP))];
     if let Some(stretch) = bag.stretch {
-        pairs.push(("stretch", format!("{} s/Mop", output::number(stretch))));
+        pairs.push(("stretch", format!("{} s/Mop ({})", output::number(stretch), progress::STRETCH)));
     }
-    pairs.push(("submitted", output::when(&bag.submitted)));
-    if let Some(finished) = &bag.finished {
-        pairs.push(("finished", output::when(finished)));
-    }
-    pairs.push(("took", output::duration(bag.elapsed_s)));
     pairs
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use idlewood_api::client::{Client, ClientError};
 
-use crate::output::Format;
+use crate::output::{self, Format};
 
 /// Exit code of failed operations.
 pub(super) const FAILURE: u8 = 1;
@@ -17,12 +17,20 @@ pub(super) struct Context {
     pub(super) state_dir: PathBuf,
     pub(super) config: PathBuf,
     pub(super) format: Format,
+    /// Whether to print the scheduler's figures, too.
+    pub(super) is_verbose: bool,
 }
 
 impl Context {
-    /// The client of the state directory's agent; waits for one that is starting.
+    /// The client of the state directory's agent; waits for one that is starting, and says so to people.
     pub(super) fn client(&self) -> Result<Client, ClientError> {
-        Client::wait_for(&self.state_dir)
+        Client::wait_for(&self.state_dir, |sentence| {
+            if self.format == Format::Text
+                && let Err(error) = output::notice(sentence)
+            {
+                tracing::debug!(%error, "nobody can be told");
+            }
+        })
     }
 
     /// As root, in the state directory of another user, as when administering a service: continues as that user, since the

@@ -1,10 +1,12 @@
 //! Waiting for a bag, with or without a display of its progress.
 //!
-//! The bag does not depend on the waiting: Ctrl-C ends only the command, and an agent that is restarted meanwhile is
-//! waited for. On a terminal one line is redrawn; elsewhere every change is printed on a line of its own.
+//! The bag does not depend on the waiting: Ctrl-C ends only the command, which says so, and an agent that is restarted meanwhile is
+//! waited for. Progress is one line that is redrawn on a terminal, and nothing elsewhere. A command that shows no progress says on
+//! standard error why nothing runs, whenever the reason changes.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +15,7 @@ use idlewood_api::{Bag, BagState};
 
 use super::context::{Context, FAILURE};
 use super::interrupt::on_interrupt;
+use super::progress;
 use crate::output::{self, Format};
 
 /// First and last interval between two looks.
@@ -20,51 +23,54 @@ const LOOK_MIN: Duration = Duration::from_millis(50);
 const LOOK_MAX: Duration = Duration::from_millis(500);
 /// How long the agent may be away before the command fails.
 const ABSENCE_MAX: Duration = Duration::from_secs(15);
-/// Cells of the bar.
-const BAR_CELLS: u64 = 20;
+/// A reason for which nothing runs is told once it has held for so long.
+const REASON_HOLDS: Duration = Duration::from_secs(2);
 /// Goes to the beginning of the line and clears it.
 const CLEAR: &str = "\r\x1b[K";
+/// Columns of a terminal that does not say how many it has, and most that progress takes.
+const COLUMNS: usize = 80;
 
 /// Where progress is displayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
     /// Nowhere.
     Silent,
-    /// On standard output.
-    Stdout {
-        /// Redraw one line instead of writing many.
-        redraws: bool,
-    },
-    /// On standard error.
-    Stderr {
-        /// Redraw one line instead of writing many.
-        redraws: bool,
-    },
+    /// On the terminal of standard output.
+    Stdout,
+    /// On the terminal of standard error.
+    Stderr,
 }
 
 impl View {
     pub(super) fn on_stdout() -> Self {
-        Self::Stdout { redraws: shows_cursor(io::stdout().is_terminal()) }
+        if shows_cursor(io::stdout().is_terminal()) { Self::Stdout } else { Self::Silent }
     }
 
     pub(super) fn on_stderr() -> Self {
-        Self::Stderr { redraws: shows_cursor(io::stderr().is_terminal()) }
+        if shows_cursor(io::stderr().is_terminal()) { Self::Stderr } else { Self::Silent }
     }
 
-    fn redraws(self) -> bool {
-        matches!(self, Self::Stdout { redraws: true } | Self::Stderr { redraws: true })
-    }
-
-    fn write(self, text: &str) -> io::Result<()> {
+    /// Redraws the line.
+    fn draw(self, text: &str) -> io::Result<()> {
         let write = |out: &mut dyn Write| {
+            out.write_all(CLEAR.as_bytes())?;
             out.write_all(text.as_bytes())?;
             out.flush()
         };
         match self {
             Self::Silent => Ok(()),
-            Self::Stdout { .. } => write(&mut io::stdout().lock()),
-            Self::Stderr { .. } => write(&mut io::stderr().lock()),
+            Self::Stdout => write(&mut io::stdout().lock()),
+            Self::Stderr => write(&mut io::stderr().lock()),
         }
+    }
+
+    fn columns(self) -> usize {
+        let size = match self {
+            Self::Silent => return COLUMNS,
+            Self::Stdout => rustix::termios::tcgetwinsize(io::stdout()),
+            Self::Stderr => rustix::termios::tcgetwinsize(io::stderr()),
+        };
+        size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(COLUMNS).min(COLUMNS)
     }
 }
 
@@ -75,46 +81,79 @@ fn shows_cursor(is_terminal: bool) -> bool {
 /// Waits until the bag is closed, prints its outcome, and returns the exit code.
 pub(super) fn to_the_end(context: &Context, id: &str, view: View) -> anyhow::Result<ExitCode> {
     // JSON is one value, and watching is for people.
-    let view = if context.format == Format::Json && matches!(view, View::Stdout { .. }) { View::Silent } else { view };
-    quit_on_interrupt(view)?;
-    let bag = follow(context, id, view)?;
+    let view = if context.format == Format::Json && view == View::Stdout { View::Silent } else { view };
+    let followed = Arc::new(OnceLock::new());
+    quit_on_interrupt(view, context.format, followed.clone())?;
+    let bag = follow(context, id, view, &followed)?;
     match context.format {
         Format::Json => output::json(&bag)?,
         Format::Text => {
             let mut out = io::stdout().lock();
-            writeln!(out, "{}", outcome(&bag))?;
+            writeln!(out, "{}", progress::outcome(&bag, context.is_verbose))?;
             out.flush()?;
         }
     }
     Ok(ExitCode::from(code(bag.state)))
 }
 
-fn follow(context: &Context, id: &str, view: View) -> anyhow::Result<Bag> {
+fn follow(context: &Context, id: &str, view: View, followed: &OnceLock<String>) -> anyhow::Result<Bag> {
     let mut client = context.client()?;
     let mut bag = client.bag(id)?.bag;
-    let mut shown = None;
+    followed.get_or_init(|| bag.id.clone());
+    let mut reason = Reason::default();
     let mut wait = LOOK_MIN;
     loop {
-        // Not the printed line itself: its times change with every look.
-        let seen = Some((bag.state, bag.done, bag.failed, bag.placed, bag.machines));
-        if view.redraws() {
-            // No wrapping: a line that is too long is cut, not scrolled.
-            view.write(&format!("{CLEAR}\x1b[?7l{} {}\x1b[?7h", bar(&bag), line(&bag)))?;
-        } else if seen != shown {
-            view.write(&format!("{}\n", line(&bag)))?;
-        }
-        shown = seen;
         if bag.state.is_closed() {
             break;
+        }
+        if view != View::Silent {
+            view.draw(&progress::fitted(&bag, view.columns()))?;
+        } else if context.format == Format::Text
+            && let Some(sentence) = reason.next(&bag, Instant::now())
+        {
+            output::notice(&sentence)?;
         }
         thread::sleep(wait);
         wait = (wait * 3 / 2).min(LOOK_MAX);
         bag = look(context, &mut client, &bag.id)?;
     }
-    if view.redraws() {
-        view.write(CLEAR)?;
-    }
+    view.draw("")?;
     Ok(bag)
+}
+
+/// Why nothing runs, as it was told last.
+#[derive(Debug, Default)]
+struct Reason {
+    told: Option<String>,
+    /// What holds now, and since when.
+    holds: Option<(String, Instant)>,
+}
+
+impl Reason {
+    /// What is to be told now: a reason that is another than the last one told, and has held for a while.
+    fn next(&mut self, bag: &Bag, now: Instant) -> Option<String> {
+        let code = bag.bounds.first().map(|bound| bound.code.clone()).unwrap_or_default();
+        match &self.holds {
+            Some((holds, since)) if *holds == code => {
+                if now.duration_since(*since) < REASON_HOLDS || self.told.as_ref() == Some(&code) {
+                    return None;
+                }
+            }
+            _ => {
+                self.holds = Some((code, now));
+                return None;
+            }
+        }
+        let told = self.told.replace(code);
+        match bag.bounds.first() {
+            // That tasks run is worth a sentence only after one which said that none does.
+            Some(bound) if bound.code == "runs" => {
+                told.filter(|told| told != "runs").map(|_| format!("it goes on: {}", bound.sentence))
+            }
+            Some(bound) => Some(format!("waiting: {}", progress::bound(bound))),
+            None => None,
+        }
+    }
 }
 
 /// Asks for the bag, repeatedly while the agent is being restarted.
@@ -138,12 +177,21 @@ fn look(context: &Context, client: &mut Client, id: &str) -> Result<Bag, ClientE
     }
 }
 
-/// From now on Ctrl-C and SIGTERM end the program at once and quietly.
-fn quit_on_interrupt(view: View) -> anyhow::Result<()> {
+/// From now on Ctrl-C and SIGTERM end the program at once, and people read that the bag goes on.
+fn quit_on_interrupt(view: View, format: Format, followed: Arc<OnceLock<String>>) -> anyhow::Result<()> {
     on_interrupt(move |why| {
-        let cleared = if view.redraws() { view.write(CLEAR) } else { Ok(()) };
-        // Even if the line could not be cleared.
-        match cleared {
+        let tell = || {
+            view.draw("")?;
+            match followed.get() {
+                Some(id) if format == Format::Text => {
+                    let id = output::short_id(id);
+                    output::notice(&format!("bag {id} goes on; follow it with: idlewood bag watch {id}"))
+                }
+                _ => Ok(()),
+            }
+        };
+        // Even if nobody could be told.
+        match tell() {
             Ok(()) | Err(_) => std::process::exit(why.code().into()),
         }
     })
@@ -159,86 +207,26 @@ fn code(state: BagState) -> u8 {
     }
 }
 
-fn bar(bag: &Bag) -> String {
-    // A bag has at least one task.
-    let cells = |tasks: u64| (u128::from(tasks) * u128::from(BAR_CELLS) / u128::from(bag.tasks.max(1))) as u64;
-    let over = cells(bag.done.saturating_add(bag.failed)).min(BAR_CELLS);
-    let placed = cells(bag.placed).min(BAR_CELLS - over);
-    let part = |mark: &str, count: u64| mark.repeat(count as usize);
-    format!("[{}{}{}]", part("#", over), part("-", placed), part(" ", BAR_CELLS - over - placed))
-}
-
-fn line(bag: &Bag) -> String {
-    let mut parts = vec![format!("{}/{} done", bag.done, bag.tasks)];
-    if bag.failed > 0 {
-        parts.push(format!("{} failed", bag.failed));
-    }
-    match bag.state {
-        BagState::Measuring => parts.push("measuring the first task".to_owned()),
-        BagState::Running => {
-            parts.push(format!("{} placed on {}", bag.placed, output::count(bag.machines, "machine")));
-            if let Some(stretch) = bag.stretch {
-                parts.push(format!("stretch {} s/Mop", output::number(stretch)));
-            }
-            if let Some(eta_s) = eta_s(bag) {
-                parts.push(format!("about {} to go", output::duration(eta_s)));
-            }
-        }
-        BagState::Succeeded | BagState::Failed | BagState::Cancelled => parts.push(output::state(bag.state).to_owned()),
-    }
-    parts.join(", ")
-}
-
-/// Seconds to go at the pace so far.
-fn eta_s(bag: &Bag) -> Option<f64> {
-    let over = bag.done + bag.failed;
-    let left = bag.tasks.saturating_sub(over);
-    (over > 0 && left > 0).then(|| bag.elapsed_s / over as f64 * left as f64)
-}
-
-fn outcome(bag: &Bag) -> String {
-    let id = output::short_id(&bag.id);
-    let took = output::duration(bag.elapsed_s);
-    match bag.state {
-        BagState::Failed => {
-            format!("bag {id} failed: {} done, {} failed in {took}; see `idlewood bag show {id}`", bag.done, bag.failed)
-        }
-        BagState::Cancelled => {
-            format!("bag {id} was cancelled: {} of {} done", bag.done, output::count(bag.tasks, "task"))
-        }
-        BagState::Succeeded | BagState::Measuring | BagState::Running => {
-            let stretch =
-                bag.stretch.map_or_else(String::new, |stretch| format!(", stretch {} s/Mop", output::number(stretch)));
-            format!("bag {id} {}: {} in {took}{stretch}", output::state(bag.state), output::count(bag.done, "task"))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn bag(state: BagState, tasks: u64, done: u64, failed: u64, placed: u64) -> Bag {
-        let any = serde_json::from_str(include_str!("../../tests/fixtures/bag.json")).expect("it is a bag");
-        Bag { state, tasks, done, failed, placed, ..any }
-    }
-
     #[test]
-    fn lines_say_what_matters() {
-        assert_eq!(line(&bag(BagState::Measuring, 8, 0, 0, 0)), "0/8 done, measuring the first task");
-        assert_eq!(
-            line(&bag(BagState::Running, 8, 1, 1, 4)),
-            "1/8 done, 1 failed, 4 placed on 3 machines, stretch 0.125 s/Mop, about 30s to go"
-        );
-        assert_eq!(line(&bag(BagState::Cancelled, 8, 1, 0, 0)), "1/8 done, cancelled");
-        assert!(outcome(&bag(BagState::Failed, 8, 7, 1, 0)).contains("bag show 0123456789ab"));
-    }
-
-    #[test]
-    fn the_bar_never_overflows() {
-        assert_eq!(bar(&bag(BagState::Running, 4, 1, 1, 1)), "[##########-----     ]");
-        assert_eq!(bar(&bag(BagState::Running, 4, 4, 4, 4)), "[####################]");
-        assert_eq!(bar(&bag(BagState::Running, u64::MAX, u64::MAX, u64::MAX, u64::MAX)).len(), 22);
+    fn a_reason_is_told_once_it_has_held_and_when_it_changes() {
+        let fixture = include_str!("../../tests/fixtures/bag.json");
+        let any: Bag = serde_json::from_str(fixture).expect("it is a bag");
+        let with = |code: &str| {
+            let text = format!("{{\"code\":\"{code}\",\"sentence\":\"{code} it is\"}}");
+            Bag { bounds: vec![serde_json::from_str(&text).expect("a bound")], ..any.clone() }
+        };
+        let (mut reason, begin) = (Reason::default(), Instant::now());
+        let mut at = |seconds, code| reason.next(&with(code), begin + Duration::from_secs(seconds));
+        assert_eq!([at(0, "runs"), at(9, "runs")], [None, None], "it runs as it should");
+        assert_eq!([at(10, "paused"), at(11, "paused")], [None, None], "not for a moment");
+        assert_eq!(at(12, "paused").as_deref(), Some("waiting: paused it is"));
+        assert_eq!([at(20, "paused"), at(30, "runs")], [None, None], "once");
+        assert_eq!(at(32, "runs").as_deref(), Some("it goes on: runs it is"));
+        assert_eq!(at(40, "runs"), None);
     }
 
     #[test]

@@ -7,16 +7,21 @@ use std::time::Duration;
 use idlewood_api::{Disk, PeerView, Peers, Status};
 
 use super::context::Context;
+use super::progress;
 use crate::output::{self, Column, Format, Table};
 
 pub(super) fn status(context: &Context) -> anyhow::Result<ExitCode> {
     let status = context.client()?.status()?;
-    print(context, &status, print_status)
+    print(context, &status, |status, out| print_status(status, context.is_verbose, out))
 }
 
 pub(super) fn peers(context: &Context) -> anyhow::Result<ExitCode> {
     let peers = context.client()?.peers()?;
-    print(context, &peers, print_peers)
+    print(
+        context,
+        &peers,
+        |peers, out| if context.is_verbose { print_tree(peers, out) } else { print_peers(peers, out) },
+    )
 }
 
 pub(super) fn pause(context: &Context, span: Option<Duration>) -> anyhow::Result<ExitCode> {
@@ -69,7 +74,7 @@ fn membership(status: &Status) -> String {
     output::printable(&format!("{}{}", status.membership, refused.unwrap_or_default()))
 }
 
-fn print_status(status: &Status, mut out: &mut dyn Write) -> io::Result<()> {
+fn print_status(status: &Status, is_verbose: bool, mut out: &mut dyn Write) -> io::Result<()> {
     let mut doing = format!("{}, since {}", activity(status), output::when(&status.since));
     if let Some(until) = &status.until {
         doing = format!("{doing}, until {}", output::when(until));
@@ -81,23 +86,22 @@ fn print_status(status: &Status, mut out: &mut dyn Write) -> io::Result<()> {
         ("membership", membership(status)),
         ("belongs to", belongs_to(status)),
         ("listens on", output::printable(&status.listen.join(", "))),
-        ("slots", format!("{} of {} Mop/s", status.slots, output::number(status.speed_mops))),
-        (
-            "grid",
-            format!(
-                "{}, {} high, {} Mop/s together, largest stretch {} s/Mop",
-                output::count(status.grid_machines, "machine"),
-                output::count(u64::from(status.grid_height), "level"),
-                output::number(status.grid_speed_mops),
-                output::number(status.grid_maximum_stretch),
-            ),
-        ),
+        ("slots", output::count(u64::from(status.slots), "task") + " at the same time"),
+        ("grid", grid(status)),
         (
             "traffic",
             format!("{} sent, {} received", output::bytes(status.bytes_sent), output::bytes(status.bytes_received)),
         ),
     ];
     pairs.push(("disk", disk(&status.disk)));
+    if is_verbose {
+        let (speed, together) = (output::number(status.speed_mops), output::number(status.grid_speed_mops));
+        pairs.push(("speed", format!("{speed} Mop/s each slot, {together} all slots of the grid ({})", progress::MOP)));
+        let stretch = output::number(status.grid_maximum_stretch);
+        pairs.push(("stretch", format!("{stretch} s/Mop at most ({})", progress::STRETCH)));
+        let levels = output::count(u64::from(status.grid_height), "level");
+        pairs.push(("tree", format!("{levels} high (work is shared out along a tree of all machines)")));
+    }
     if status.finishing {
         pairs.push(("finishing", "no new tasks; the agent ends when those that run have".to_owned()));
     }
@@ -155,6 +159,17 @@ fn print_status(status: &Status, mut out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
+/// `24 machines, work for 20 of this speed`.
+fn grid(status: &Status) -> String {
+    let machines = output::count(status.grid_machines, "machine");
+    let slots = status.grid_speed_mops / status.speed_mops;
+    if slots.is_finite() && slots >= 0.05 {
+        format!("{machines}, which take work for {} slots as fast as this machine's", output::times(slots))
+    } else {
+        format!("{machines}, none of which takes work now")
+    }
+}
+
 fn belongs_to(status: &Status) -> String {
     let Some(grid) = &status.grid else {
         return "no grid: `idlewood grid create` makes one, `idlewood grid join` joins one".to_owned();
@@ -175,6 +190,18 @@ fn disk(disk: &Disk) -> String {
 }
 
 fn print_peers(peers: &Peers, mut out: &mut dyn Write) -> io::Result<()> {
+    if peers.neighbours.is_empty() {
+        return writeln!(out, "alone: no other machine is known");
+    }
+    let mut table = Table::new(&[Column::left("machine"), Column::left("address")]);
+    for peer in std::iter::once(&peers.me).chain(&peers.neighbours) {
+        let me = if peer.peer == peers.me.peer { " (this machine)" } else { "" };
+        table.row([format!("{}{me}", output::short_peer(&peer.peer)), peer.address.clone()]);
+    }
+    table.write(&mut out)
+}
+
+fn print_tree(peers: &Peers, mut out: &mut dyn Write) -> io::Result<()> {
     let place = match (peers.is_root, peers.depth) {
         (true, _) if peers.neighbours.is_empty() => "alone: a grid of one machine".to_owned(),
         (true, _) => "this machine's router is the root of the tree".to_owned(),
@@ -241,7 +268,7 @@ fn print_peers(peers: &Peers, mut out: &mut dyn Write) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use idlewood_api::{ChildView, Reclaims};
     use idlewood_trust::Admissions;
@@ -252,7 +279,7 @@ mod tests {
 
     fn text(peers: &Peers) -> String {
         let mut out = Vec::new();
-        print_peers(peers, &mut out).expect("memory takes it");
+        print_tree(peers, &mut out).expect("memory takes it");
         let text = String::from_utf8(out).expect("it is text");
         text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
     }
@@ -319,6 +346,21 @@ successor    --------next                 /ip4/127.0.0.1/tcp/4
     }
 
     #[test]
+    fn machines_that_are_known_are_listed() {
+        let mut out = Vec::new();
+        print_peers(&Peers { neighbours: vec![machine("before")], ..alone() }, &mut out).expect("memory takes it");
+        let expected = "\
+MACHINE                      ADDRESS
+----------me (this machine)  /ip4/127.0.0.1/tcp/2
+------before                 /ip4/127.0.0.1/tcp/6
+";
+        assert_eq!(String::from_utf8(out).expect("it is text"), expected);
+        let mut out = Vec::new();
+        print_peers(&alone(), &mut out).expect("memory takes it");
+        assert_eq!(out, b"alone: no other machine is known\n");
+    }
+
+    #[test]
     fn a_machine_alone_says_so() {
         let expected = "\
 alone: a grid of one machine
@@ -328,9 +370,8 @@ ON THE LINE  MACHINE                      ADDRESS
         assert_eq!(text(&alone()), expected);
     }
 
-    #[test]
-    fn the_grid_and_the_owners_figures_are_printed() {
-        let status = Status {
+    pub(in super::super) fn status() -> Status {
+        Status {
             peer: machine("me").peer,
             version: "1.2.3".to_owned(),
             membership: "alone".to_owned(),
@@ -379,10 +420,17 @@ ON THE LINE  MACHINE                      ADDRESS
             protocol_errors: 0,
             disbelieved: idlewood_api::Disbelieved::default(),
             uptime_s: 61.0,
+        }
+    }
+
+    #[test]
+    fn the_grid_and_the_owners_figures_are_printed() {
+        let text = |is_verbose| {
+            let mut out = Vec::new();
+            print_status(&status(), is_verbose, &mut out).expect("memory takes it");
+            String::from_utf8(out).expect("it is text")
         };
-        let mut out = Vec::new();
-        print_status(&status, &mut out).expect("memory takes it");
-        let text = String::from_utf8(out).expect("it is text");
+        let (verbose, text) = (text(true), text(false));
         let grid = text.lines().find(|line| line.starts_with("grid")).expect("a line about the grid");
         for wanted in [
             "30 % of a processor for each task",
@@ -393,6 +441,16 @@ ON THE LINE  MACHINE                      ADDRESS
         ] {
             assert!(text.contains(wanted), "{text}");
         }
-        assert!(grid.contains("24 machines, 7 levels high, 48000 Mop/s together"), "{grid}");
+        assert!(grid.ends_with("24 machines, which take work for 48 slots as fast as this machine's"), "{grid}");
+        assert!(!text.contains("Mop") && !text.contains("stretch"), "{text}");
+        for wanted in [
+            "1000 Mop/s each slot, 48000 all slots of the grid (a Mop is",
+            "stretch     0.500 s/Mop at most (",
+            "7 levels high (",
+        ] {
+            assert!(verbose.contains(wanted), "{verbose}");
+        }
+        let asleep = Status { grid_speed_mops: 0.0, ..status() };
+        assert_eq!(super::grid(&asleep), "24 machines, none of which takes work now");
     }
 }

@@ -16,7 +16,7 @@
 //!
 //! Left out: fetching in parallel (loopback is fast enough) and links, which outputs cannot contain.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::ops::RangeInclusive;
@@ -64,6 +64,9 @@ pub(super) struct GetArgs {
     /// Only these tasks: 5, 0-9, 1,3,7-9
     #[arg(long, value_name = "RANGE")]
     index: Option<Numbers>,
+    /// Into a directory that has results of another bag, too: tasks of the same index are replaced
+    #[arg(long)]
+    mix: bool,
     /// Also what the machines signed that ran them; `bag receipts` checks it
     #[arg(long)]
     receipts: bool,
@@ -130,8 +133,15 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     let chosen = output::count(results.len() as u64, "task");
     let before = saved_before(&out)?;
+    if !args.mix
+        && let Some(other) = before.iter().find_map(|record| other_bag(record, &bag.id))
+    {
+        let (out, other, id) = (out.display(), output::short_id(other), output::short_id(&bag.id));
+        let otherwise = "name another directory with --out, or mix them with --mix";
+        bail!("{out} has results of bag {other}, and these are of bag {id}: {otherwise}");
+    }
     let unsaved = unsaved(&client, &bag.id, &before)?;
-    let mut saved = Saved { unsaved, before, ..Saved::default() };
+    let mut saved = Saved { bag: bag.id.clone(), unsaved, before, ..Saved::default() };
     // Before this there was nothing to save.
     let interrupt = Interrupt::hear()?;
     let mut ended = saved.fetch(&client, &bag.id, &out, results, &interrupt);
@@ -163,6 +173,7 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
 /// The state of a `get`.
 #[derive(Debug, Default)]
 struct Saved {
+    bag: String,
     records: Vec<Record>,
     /// Records of an earlier `get`.
     before: Vec<serde_json::Value>,
@@ -238,18 +249,31 @@ impl Saved {
 
     /// Writes `results.json`: the saved tasks, and of the others the earlier records whose outputs are still the same.
     fn list(&self, out: &Path) -> anyhow::Result<()> {
+        let saved: BTreeSet<u64> = self.records.iter().map(|record| record.result.index).collect();
+        let is_replaced =
+            |record: &serde_json::Value| record["index"].as_u64().is_none_or(|index| saved.contains(&index));
         let stays = |record: &&serde_json::Value| {
+            if other_bag(record, &self.bag).is_some() {
+                return !is_replaced(record);
+            }
             let output = record["index"].as_u64().and_then(|index| self.unsaved.get(&index)).map(String::as_str);
             output.is_some() && record["output"].as_str() == output
         };
         let mut all: Vec<_> = self.before.iter().filter(stays).cloned().collect();
         for record in &self.records {
-            all.push(serde_json::to_value(record)?);
+            let mut value = serde_json::to_value(record)?;
+            value["bag"] = serde_json::Value::from(self.bag.as_str());
+            all.push(value);
         }
         all.sort_by_key(|record| record["index"].as_u64());
         let list = output::escaped_json(&serde_json::to_string_pretty(&all)?);
         write(&out.join(LIST), list.as_bytes(), &Interrupt::default())
     }
+}
+
+/// The bag that an earlier record is of, if that is another one.
+fn other_bag<'a>(record: &'a serde_json::Value, bag: &str) -> Option<&'a str> {
+    record["bag"].as_str().filter(|other| *other != bag)
 }
 
 /// The records of an earlier `get`.

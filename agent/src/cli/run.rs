@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use libp2p::Multiaddr;
 use tracing_subscriber::EnvFilter;
 
 use super::context::{BadUsage, Context};
 use crate::node::{self, RunOptions};
 use crate::output;
+use crate::settings::Address;
 
 /// The environment variable that selects log messages, in the syntax of `tracing_subscriber`.
 const LOG_VARIABLE: &str = "IDLEWOOD_LOG";
@@ -26,13 +26,14 @@ const THREADS: usize = 1;
 /// Arguments of `run`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RunArgs {
-    /// Listen here for other agents, on the network for example at /ip4/0.0.0.0/tcp/4001; loopback only without a grid;
-    /// repeatable [default: network.listen of the settings, or a free port of loopback]
-    #[arg(long, value_name = "MULTIADDR", env = "IDLEWOOD_LISTEN", value_delimiter = ',')]
-    pub listen: Vec<Multiaddr>,
-    /// Join the grid through this agent too, beside those it knows; repeatable [default: network.bootstrap of the settings]
-    #[arg(long, value_name = "MULTIADDR", env = "IDLEWOOD_BOOTSTRAP", value_delimiter = ',')]
-    pub bootstrap: Vec<Multiaddr>,
+    /// Listen here for other agents, on the network for example at 0.0.0.0:4001; loopback only without a grid; repeatable
+    /// [default: network.listen of the settings, or a free port of loopback]
+    #[arg(long, value_name = "ADDRESS", env = "IDLEWOOD_LISTEN", value_delimiter = ',')]
+    pub listen: Vec<Address>,
+    /// Join the grid through this agent too, beside those it knows, for example lab-pc:4001; repeatable [default:
+    /// network.bootstrap of the settings]
+    #[arg(long, value_name = "ADDRESS", env = "IDLEWOOD_BOOTSTRAP", value_delimiter = ',')]
+    pub bootstrap: Vec<Address>,
     /// Tasks that may run at the same time [default: limits.slots of the settings, or 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub slots: Option<u32>,
@@ -63,8 +64,8 @@ pub(super) fn run(context: &Context, args: RunArgs) -> anyhow::Result<ExitCode> 
     let options = RunOptions {
         state_dir: context.state_dir.clone(),
         config: context.config.clone(),
-        listen: args.listen,
-        bootstrap: args.bootstrap,
+        listen: args.listen.into_iter().map(|address| address.0).collect(),
+        bootstrap: args.bootstrap.into_iter().map(|address| address.0).collect(),
         slots: args.slots,
         speed_mops: args.speed_mops,
         owner_probe: args.owner_probe,

@@ -15,7 +15,7 @@ use super::context::{BadUsage, Context};
 use super::follow::{self, View};
 use crate::output::{self, Format};
 use crate::submit::options::Options;
-use crate::submit::{self, Plan};
+use crate::submit::{self, Lists, Plan};
 
 /// Tasks that a dry run prints.
 const PREVIEW_TASKS: u64 = 3;
@@ -27,10 +27,14 @@ Examples:
   idlewood submit --program render.wasm --array 0-99 -- --frame {}
   idlewood submit --program count.wasm --glob 'inputs/*.txt' --stdin {}
   idlewood submit --program greet.wasm -- hello {} ::: Ada Grace Edsger
+  idlewood submit --program fit.wasm -- --model {1} --seed {2} ::: small large ::: 1 2 3
+  idlewood submit --program fit.wasm --csv runs.csv -- --rate {rate} --seed {seed}
   idlewood submit bag.toml --max-retries 0 --wait
 
-Everything after `:::` is an entry, so options come before it. Without --array, --each-line,
---glob or `:::` the bag has one task. A spec file has the flags' names as its keys; flags win.")]
+Everything after `:::` is an entry, so options come before it. Several lists make a task of each
+combination; `:::: FILE` is the list of a file's lines. Without --array, --each-line, --csv,
+--from-json, --glob or `:::` the bag has one task. {{x}} stands for {x} itself. A spec file has the
+flags' names as its keys; flags win.")]
 pub(super) struct SubmitArgs {
     /// A spec file
     #[arg(value_name = "bag.toml")]
@@ -48,7 +52,7 @@ pub(super) struct SubmitArgs {
     dry_run: bool,
 }
 
-pub(super) fn run(context: &Context, args: SubmitArgs, entries: Option<Vec<String>>) -> anyhow::Result<ExitCode> {
+pub(super) fn run(context: &Context, args: SubmitArgs, entries: Option<Lists>) -> anyhow::Result<ExitCode> {
     let spec = match &args.spec {
         Some(path) if path.extension().is_some_and(|extension| extension == "wasm") => {
             let path = path.display();
@@ -172,7 +176,7 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
         format!("{} in {}", output::bytes(plan.bytes()), output::count(plan.files.len() as u64, "file")),
     ));
     for index in 0..request.tasks.min(PREVIEW_TASKS) {
-        let args: Vec<String> = request.args.iter().map(|arg| submit::fill(arg, index, &request.entries)).collect();
+        let args: Vec<String> = request.args.iter().map(|arg| submit::fill(arg, index, request)).collect();
         let text = usize::try_from(index).ok().and_then(|index| request.entries.get(index)).map(|entry| &entry.text);
         let entry = text.map_or_else(String::new, |text| format!("entry {text:?}, "));
         pairs.push(("task", format!("{index}: {entry}arguments {args:?}")));

@@ -6,7 +6,7 @@ fn arguments(line: &str) -> Vec<OsString> {
     line.split_whitespace().map(OsString::from).collect()
 }
 
-fn parse(line: &str) -> Result<(Cli, Option<Vec<String>>), clap::Error> {
+fn parse(line: &str) -> Result<(Cli, Option<Lists>), clap::Error> {
     let (arguments, entries) = split_entries(arguments(line));
     Ok((Cli::try_parse_from(arguments)?, entries.unwrap()))
 }
@@ -42,6 +42,11 @@ fn every_verb_is_understood() {
         "idlewood config show --config f",
         "idlewood config set owner.idle 10m",
         "idlewood config path",
+        "idlewood config describe",
+        "idlewood config describe limits",
+        "idlewood config get owner.idle",
+        "idlewood config unset owner.idle",
+        "idlewood run --listen localhost:4001 --bootstrap lab-pc:4001",
         "idlewood grid join",
         "idlewood grid join -",
         "idlewood grid join FILE",
@@ -83,11 +88,17 @@ fn bad_usage_is_told() {
 #[test]
 fn entries_follow_three_colons() {
     let (cli, entries) = parse("idlewood submit --program p.wasm -- x {} ::: a --wait -- b").unwrap();
-    assert_eq!(entries.unwrap(), ["a", "--wait", "--", "b"]);
+    assert_eq!(entries.unwrap(), Lists::of(["a", "--wait", "--", "b"]));
     assert!(matches!(cli.command, Command::Submit(_)));
-    assert_eq!(split_entries(arguments("idlewood submit :::")).1.unwrap(), Some(vec![]));
+    assert_eq!(split_entries(arguments("idlewood submit :::")).1.unwrap(), Some(Lists::of(Vec::<String>::new())));
     assert_eq!(split_entries(arguments("idlewood submit")).1.unwrap(), None);
-    assert!(split_entries(arguments("idlewood submit ::: a ::: b")).1.is_err());
+    let lists = |line| split_entries(arguments(line)).1.map(|lists| lists.unwrap().0);
+    let (words, file) = (|word: &str| List::Values(vec![word.to_owned()]), |path: &str| List::File(path.into()));
+    assert_eq!(lists("submit -- x ::: a ::: b").unwrap(), [words("a"), words("b")]);
+    assert_eq!(lists("submit :::: f g ::: b").unwrap(), [file("f"), file("g"), words("b")]);
+    for line in ["submit ::: a :::+ b", "submit ::::", "submit :::: ::: a", "submit ::: a ::::"] {
+        assert!(lists(line).is_err(), "{line}");
+    }
     let (cli, entries) = parse("idlewood resume ::: a").unwrap();
     assert!(dispatch(cli, entries).unwrap_err().is::<BadUsage>());
 }

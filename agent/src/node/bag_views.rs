@@ -6,6 +6,7 @@ use idlewood_trust::identity;
 use idlewood_units::clock::{Clock, iso, wall_now};
 
 use super::pins::Pins;
+use super::shared::Shared;
 use crate::handle::Refusal;
 use crate::output;
 
@@ -41,8 +42,9 @@ pub(super) fn bag(
     first_start: Option<Time>,
     pins: &Pins,
     peer: &Peer,
-    clock: &Clock,
+    shared: &Shared,
 ) -> idlewood_api::Bag {
+    let clock = &shared.clock;
     let now = clock.now();
     let end = view.closed.map_or(now, |(_, at)| at);
     let elapsed_s = end.since(view.released).as_secs_f64();
@@ -101,7 +103,21 @@ pub(super) fn bag(
         elapsed_s,
         first_start_s: first_start.map(|at| at.since(view.released).as_secs_f64()),
         stretch: measured.then(|| elapsed_s / view.bag.application_size_mops),
+        times_alone: times_alone(view, elapsed_s, peer.platform().speed_mops, machines),
+        // Only a view of the whole machine knows these two.
+        runs: false,
+        bounds: Vec::new(),
+        computed_s: view.work_done_mops / shared.config.speed_mops,
+        machines_used: view.machines_used,
     }
+}
+
+/// How many times as long a bag took as it would have alone on a grid of so many machines, which work so fast together. A bag of
+/// fewer tasks than machines takes the time of one task all the same (`design/scheduler`: the effective size).
+fn times_alone(view: &BagView, elapsed_s: f64, grid_mops: f64, machines: u64) -> Option<f64> {
+    let alone_s = view.bag.task_mops * view.bag.tasks.max(machines) as f64 / grid_mops;
+    // Alone it would not have been slower.
+    (view.closed.is_some() && alone_s.is_finite() && alone_s > 0.0).then(|| (elapsed_s / alone_s).max(1.0))
 }
 
 /// Why nothing, or not all, of an open bag can be decided before more machines join a grid of so many.
@@ -148,8 +164,14 @@ mod tests {
             placed: 9,
             executors: 2,
             unplaced: 0,
+            pausing: 0,
+            pausing_until: None,
+            unheard: 0,
+            unheard_since: None,
             reissued: 0,
             duplicates: 0,
+            machines_used: 0,
+            work_done_mops: 0.0,
             measured_mops: 0.0,
             overstated: 0,
             replication: Replication { replicas: 3, quorum: 2, recheck: 0 },

@@ -130,6 +130,7 @@ pub(super) struct Description {
     pub(super) name: String,
     pub(super) program: String,
     pub(super) args: Vec<String>,
+    pub(super) memory_bytes: u64,
 }
 
 /// A bag of this machine.
@@ -215,6 +216,7 @@ impl Pins {
             name: manifest.name.clone(),
             program: manifest.program.name.clone(),
             args: manifest.args.clone(),
+            memory_bytes: manifest.memory_bytes,
         });
         let name = match manifest {
             Some(manifest) => manifest.blob,

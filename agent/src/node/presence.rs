@@ -10,6 +10,7 @@ use libp2p::Multiaddr;
 use tokio::time::Instant;
 
 use super::absence::Absence;
+use super::addresses;
 use super::done::Done;
 use super::neighbours::Neighbours;
 use super::shared::Shared;
@@ -134,15 +135,19 @@ impl Presence {
     }
 }
 
-/// Dials an agent until it answers.
-async fn dial(net: &NetHandle, address: Multiaddr) -> Option<Contact> {
+/// Dials an agent until it answers, on each address that its name has at that time.
+async fn dial(net: &NetHandle, named: Multiaddr) -> Option<Contact> {
     loop {
-        match net.dial(address.clone()).await {
-            Ok(peer) => {
-                return Some(Contact { peer, incarnation: 0, address: address.to_string().into(), nonce: None });
+        let found = addresses::resolve(&named).await;
+        let found = found.inspect_err(|error| tracing::warn!(%named, %error, "this machine is not known by name yet"));
+        for address in found.unwrap_or_default() {
+            match net.dial(address.clone()).await {
+                Ok(peer) => {
+                    return Some(Contact { peer, incarnation: 0, address: address.to_string().into(), nonce: None });
+                }
+                Err(idlewood_net::DialError::Oneself(_) | idlewood_net::DialError::Closed) => return None,
+                Err(error) => tracing::warn!(%error, "cannot join through this agent yet"),
             }
-            Err(idlewood_net::DialError::Oneself(_) | idlewood_net::DialError::Closed) => return None,
-            Err(error) => tracing::warn!(%error, "cannot join through this agent yet"),
         }
         tokio::time::sleep(BOOTSTRAP_INTERVAL).await;
     }

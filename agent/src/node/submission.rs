@@ -7,7 +7,7 @@ use idlewood_blobs::{BlobError, Blobs};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::Submission;
 use idlewood_trust::envelope::{self, Envelope};
-use idlewood_trust::manifest::{MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest};
+use idlewood_trust::manifest::{MANIFEST_BYTES_MAX, Manifest};
 use idlewood_trust::{Gate, now_s};
 
 use super::pin::Pin;
@@ -33,7 +33,7 @@ pub(super) fn accept(
     request: idlewood_api::SubmitRequest,
 ) -> Result<Accepted, Refusal> {
     let mut manifest = Manifest {
-        version: MANIFEST_VERSION,
+        version: Manifest::version_of(request.fields.as_ref()),
         name: request.name,
         submitter,
         nonce: rand::random(),
@@ -42,6 +42,7 @@ pub(super) fn accept(
         program: request.program,
         args: request.args,
         entries: request.entries,
+        fields: request.fields,
         inputs: request.inputs,
         stdin: request.stdin,
         env: request.env,

@@ -151,7 +151,7 @@ impl Submissions {
             return answer(reply, Err(Refusal::Conflict(why)));
         }
         let first_start = self.first_starts.remove(&bag);
-        let was = Some(Box::new(bag_views::bag(&view, first_start, pins, peer, &shared.clock)));
+        let was = Some(Box::new(bag_views::bag(&view, first_start, pins, peer, shared)));
         self.ending.entry(bag).or_default().push(Ending { was, reply });
         shared.events.tell(Event::Removed(bag));
     }

@@ -17,6 +17,7 @@ use super::presence::Presence;
 use super::shared::{Due, Shared};
 use super::submissions::Submissions;
 use super::traffic::Traffic;
+use crate::bounds::{self, Around};
 use crate::handle::{Question, Refusal, answer};
 use crate::reasons;
 
@@ -91,8 +92,7 @@ impl View<'_> {
             .collect();
         let judgement = owner.judgement();
         let now = self.shared.clock.now();
-        let (settings, facts) = (self.shared.settings.get(), self.owner.facts());
-        let change = reasons::what_would_change(judgement, now, &Zoned::now(), settings, &facts, owner.orders());
+        let change = self.owner_change();
         let changed = self.owner.active_since().max(judgement.since);
         let (activity, since) = match (judgement.cpu_percent, running.is_empty()) {
             (0, _) => ("suspended", judgement.since),
@@ -103,6 +103,7 @@ impl View<'_> {
         let until = change.or_else(|| running.is_empty().then(|| "work arrives".to_owned()));
         let held = self.peer().held().into_iter().map(|held| idlewood_api::Held {
             bag: hex::encode(held.bag.0),
+            submitter: identity::to_libp2p(held.submitter).to_string(),
             waiting: held.waiting,
             running: held.running,
             unacknowledged: held.unacknowledged,
@@ -112,11 +113,7 @@ impl View<'_> {
             peer: identity::to_libp2p(self.peer().me().peer).to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             membership: membership(overlay.state()).to_owned(),
-            // One machine of a grid may refuse whom the others let in.
-            refused: (overlay.state() != State::Member)
-                .then(|| self.shared.gate().refused_as())
-                .flatten()
-                .map(|refused| refused.to_string()),
+            refused: self.refused(),
             listen: vec![self.presence.listen().to_string()],
             activity: activity.to_owned(),
             reason: judgement.reason.as_ref().map(reasons::text),
@@ -238,7 +235,36 @@ impl View<'_> {
 
     fn bag(&self, view: &BagView) -> idlewood_api::Bag {
         let first_start = self.submissions.first_start(view.bag.id);
-        bag_views::bag(view, first_start, self.pins, self.peer(), &self.shared.clock)
+        let mut bag = bag_views::bag(view, first_start, self.pins, self.peer(), self.shared);
+        if view.closed.is_none() {
+            let memory_bytes = self.pins.description(view.bag.id).map(|description| description.memory_bytes);
+            let explanation = self.machine.explain(view, memory_bytes, self.shared.clock.now());
+            let name = |bag| self.pins.description(bag).map(|description| description.name.clone());
+            let around = Around {
+                me: self.peer().me().peer,
+                machines: self.peer().overlay_view().root().map_or(1, |root| root.count),
+                owner_change: self.owner_change(),
+                refused: self.refused(),
+                name: &name,
+                at: &|time| iso(wall_now() + time.since(self.shared.clock.now())),
+            };
+            bag.runs = explanation.runs;
+            bag.bounds = explanation.bounds.iter().map(|bound| bounds::told(bound, &around)).collect();
+        }
+        bag
+    }
+
+    /// What would change the judgement on the owner.
+    fn owner_change(&self) -> Option<String> {
+        let owner = self.machine.owner();
+        let (settings, facts, now) = (self.shared.settings.get(), self.owner.facts(), self.shared.clock.now());
+        reasons::what_would_change(owner.judgement(), now, &Zoned::now(), settings, &facts, owner.orders())
+    }
+
+    /// Why others refuse this machine. One machine of a grid may refuse whom the others let in.
+    fn refused(&self) -> Option<String> {
+        let refused = || self.shared.gate().refused_as().map(|refused| refused.to_string());
+        (self.peer().overlay_view().state() != State::Member).then(refused).flatten()
     }
 
     fn bag_detail(&self, view: BagView) -> Result<idlewood_api::BagDetail, Refusal> {

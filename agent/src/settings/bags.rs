@@ -9,20 +9,27 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use idlewood_trust::identity;
 
+use super::values;
+
 /// Which bags may run here. Denial wins; an empty list of allowed ones allows all. The machine's own bags are always
 /// allowed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bags {
     /// Machines whose bags may run here; none: those of all submitters of the grid.
+    #[serde(deserialize_with = "values::list")]
     pub allow_submitters: Vec<Machine>,
     /// Machines whose bags may not.
+    #[serde(deserialize_with = "values::list")]
     pub deny_submitters: Vec<Machine>,
     /// Programs that may run here, by hash; none: all.
+    #[serde(deserialize_with = "values::list")]
     pub allow_programs: Vec<Program>,
     /// Programs that may not.
+    #[serde(deserialize_with = "values::list")]
     pub deny_programs: Vec<Program>,
     /// Whether native programs may run, in a sandbox with one wall fewer than WebAssembly has.
+    #[serde(deserialize_with = "values::yes_or_no")]
     pub native: bool,
     /// Most work of one submitter that waits and runs here, by the time that this machine takes for it.
     #[serde(deserialize_with = "work")]

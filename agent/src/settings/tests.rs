@@ -51,9 +51,12 @@ fn a_mistake_is_reported_with_its_line_and_the_allowed_values() {
         (
             "[network]\nlisten = [\"localhost\"]",
             2,
-            "\"localhost\" is not an address of an agent: write for example \"/ip4/",
+            "\"localhost\" is not an address of an agent: write for example \"0.0.0.0:4001\"",
         ),
-        ("[owner]\non_battery = \"yes\"", 2, "expected a boolean"),
+        ("[owner]\non_battery = \"maybe\"", 2, "\"maybe\" is not allowed: write true or false"),
+        ("[owner]\nhours = 22", 2, "invalid type: integer `22`, expected a text, or a list of texts"),
+        ("[limits]\nslots = \"50%\"", 2, "50% is not allowed: write a whole number from 1 to 1024"),
+        ("[limits]\nslots = [1]", 2, "expected one value, not a list or a table"),
         ("[owner]\nforeign_cpu_percent = 250", 2, "250 is not allowed: write a whole number from 1 to 100"),
         ("[owner]\nhours = [\"22-7\", \"late\"]", 2, "\"late\" are no hours: write for example \"22:00-07:00\""),
         ("[owner]\ndays = [\"weekend\"]", 2, "write mon, tue, wed, thu, fri, sat or sun"),
@@ -90,16 +93,46 @@ fn one_setting_is_set_and_the_rest_of_the_file_stays() {
     assert_eq!(settings.limits.in_use.cpu_percent.get(), 30);
     assert_eq!(settings.owner.programs, ["steam", "obs"]);
     for (key, value, wanted) in [
-        ("owner.idle", "never", "write for example 90s"),
-        ("owner.idle.x", "1", "idle is no table"),
-        ("owner.speed", "1", "expected one of `idle`"),
-        ("owner", "1", "expected"),
-        ("", "1", "unknown field"),
+        (
+            "owner.idle",
+            "never",
+            "write for example 90s, 15m, 1h30m or 2d; for example: idlewood config set owner.idle 10min",
+        ),
+        ("owner.idle", "07:00", "owner.idle cannot be set to 07:00: \"07:00\" is not a duration"),
+        ("owner.idle.x", "1", "no setting \"owner.idle.x\"; did you mean owner.idle?"),
+        ("owner.speed", "1", "no setting \"owner.speed\"; `idlewood config describe` lists all"),
+        ("owner", "1", "no setting"),
+        ("", "1", "no setting"),
     ] {
         let sentence = set(&path, key, value).expect_err(key).to_string();
-        assert!(sentence.contains(wanted) && sentence.contains("cannot be set"), "{key}: {sentence}");
+        assert!(sentence.contains(wanted), "{key}: {sentence}");
         assert_eq!(fs::read_to_string(&path).expect("our file"), text, "{key}");
     }
+    let is_set = |key: &str| is_in_file(&path).expect("it is good")(described::one(key).expect("a setting"));
+    assert!(is_set("limits.in_use.cpu_percent") && !is_set("owner.vacate"));
+    let settings = unset(&path, "limits.in_use.cpu_percent").expect("it can go");
+    assert_eq!(settings.limits.in_use.cpu_percent.get(), 0);
+    unset(&path, "owner.vacate").expect("it is not there");
+    assert!(!is_set("limits.in_use.cpu_percent") && is_set("owner.idle"));
+    assert!(unset(&path, "owner.vacat").expect_err("no such").to_string().contains("did you mean owner.vacate?"));
+}
+
+#[test]
+fn values_are_taken_as_people_write_them() {
+    let text = "[owner]\nidle = \"10 minutes\"\non_battery = \"Yes\"\nforeign_cpu_percent = \"50 %\"\nhours = \"22:00-07:00, \
+                12-13\"\nprograms = \"steam\"\n[limits]\nslots = \"2\"\ndisk = \"2GB\"\nupload = \"1MB/s\"\nidle.cpu_percent = \"80%\"\n\
+                [network]\nlisten = \"localhost:4001\"";
+    let settings = parsed(text).expect("it is good");
+    let Owner { idle, on_battery, foreign_cpu_percent, hours, programs, .. } = &settings.owner;
+    assert_eq!((idle.0.as_secs(), *on_battery, foreign_cpu_percent.get(), hours.len()), (600, true, 50, 2));
+    assert_eq!(programs, &["steam"]);
+    let Limits { slots, disk, upload, idle, .. } = &settings.limits;
+    assert_eq!(
+        (slots.get(), disk.0, upload.map(|rate| rate.0), idle.cpu_percent.get()),
+        (2, 2 << 30, Some(1 << 20), 80)
+    );
+    assert_eq!(settings.network.listen[0].to_string(), "/ip4/127.0.0.1/tcp/4001");
+    assert_eq!(parsed(&settings.to_string()), Ok(settings));
 }
 
 #[test]

@@ -5,13 +5,16 @@
 //! ```toml
 //! program = "render.wasm"        # paths are relative to the spec file
 //! args = ["--frame", "{}"]       # what follows `--` on the command line
-//! array = "0-99"                 # or each-line, glob, or entries = ["a", "b"]
+//! array = "0-99"                 # or each-line, csv, from-json, glob, or entries = ["a", "b"]
 //! memory = "256M"
 //! env = { MODE = "fast" }
 //! ```
 //!
+//! `entries` may be lists whose combinations are tasks: `[["a", "b"], [1, 2], { file = "c.txt" }]`. Entries, arguments and variables may be
+//! numbers and truth values.
+//!
 //! A flag overrides the key of the same name. Environment variables are merged one by one. A source of tasks given by
-//! flag (`--array`, `--each-line`, `--glob`, `:::`) replaces the source in the file.
+//! flag (`--array`, `--each-line`, `--csv`, `--from-json`, `--glob`, `:::`) replaces the source in the file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,6 +23,7 @@ use idlewood_units::{ByteSize, Numbers, Span, Variable};
 use serde::{Deserialize, Deserializer};
 
 use super::error::SubmitError;
+use super::lists::{self, List, Lists};
 
 /// The fields of a submission, as given.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
@@ -37,12 +41,21 @@ pub struct Options {
     /// One task per line of FILE that is not empty (- reads standard input)
     #[arg(long, value_name = "FILE", group = "source", help_heading = "Tasks")]
     pub each_line: Option<PathBuf>,
+    /// Cut the lines of --each-line into columns at this text ('\t' is a tab), for {1}, {2}
+    #[arg(long, value_name = "TEXT", requires = "each_line", help_heading = "Tasks")]
+    pub colsep: Option<String>,
+    /// One task per line of a table (CSV) below its first line, whose names are for {name}
+    #[arg(long, value_name = "FILE", group = "source", help_heading = "Tasks")]
+    pub csv: Option<PathBuf>,
+    /// One task per value of a JSON list, or per value of several; keys of objects are for {name}
+    #[arg(long, value_name = "FILE", group = "source", help_heading = "Tasks")]
+    pub from_json: Option<PathBuf>,
     /// One task per file that matches, which becomes its input; quote the pattern
     #[arg(long, value_name = "PATTERN", group = "source", help_heading = "Tasks")]
     pub glob: Option<String>,
-    /// Entries after `:::`.
+    /// Lists after `:::` and `::::`.
     #[arg(skip)]
-    pub entries: Option<Vec<String>>,
+    pub entries: Option<Lists>,
     /// A file that every task can read as inputs/NAME; repeatable
     #[arg(long, value_name = "FILE", help_heading = "What a task gets")]
     pub input: Vec<PathBuf>,
@@ -85,9 +98,12 @@ pub struct Options {
     pub work: Option<f64>,
     /// A name for the bag [default: the program's]
     #[arg(long)]
+    #[serde(deserialize_with = "lists::one_text")]
     pub name: Option<String>,
-    /// The program's arguments, after `--`; {} stands for the task's entry, {index} for its index
+    /// The program's arguments, after `--`; {} stands for the task's entry, {index} for its index, {1} and {name} for a field of
+    /// the entry
     #[arg(last = true, value_name = "ARGS")]
+    #[serde(deserialize_with = "lists::texts")]
     pub args: Vec<String>,
 }
 
@@ -122,7 +138,12 @@ impl Options {
         if directory.as_os_str().is_empty() {
             return;
         }
-        let paths = self.program.iter_mut().chain(&mut self.each_line).chain(&mut self.input);
+        let files = self.entries.iter_mut().flat_map(|lists| &mut lists.0).filter_map(|list| match list {
+            List::File(path) => Some(path),
+            List::Values(_) => None,
+        });
+        let sources = self.each_line.iter_mut().chain(&mut self.csv).chain(&mut self.from_json).chain(files);
+        let paths = self.program.iter_mut().chain(sources).chain(&mut self.input);
         for path in paths.filter(|path| path.as_os_str() != "-") {
             *path = directory.join(&*path);
         }
@@ -149,6 +170,9 @@ impl Options {
             native: self.native || spec.native,
             array: self.array.or(source.array),
             each_line: self.each_line.or(source.each_line),
+            colsep: self.colsep.or(source.colsep),
+            csv: self.csv.or(source.csv),
+            from_json: self.from_json.or(source.from_json),
             glob: self.glob.or(source.glob),
             entries: self.entries.or(source.entries),
             input: pick(self.input, spec.input),
@@ -171,13 +195,15 @@ impl Options {
 
     /// How many sources of tasks are named; more than one contradict each other.
     pub fn sources(&self) -> usize {
-        let named = [self.array.is_some(), self.each_line.is_some(), self.glob.is_some(), self.entries.is_some()];
-        named.into_iter().filter(|&named| named).count()
+        let files = [self.each_line.is_some(), self.csv.is_some(), self.from_json.is_some()];
+        let named = files.into_iter().chain([self.array.is_some(), self.glob.is_some(), self.entries.is_some()]);
+        named.filter(|&named| named).count()
     }
 }
 
 fn variables<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Variable>, D::Error> {
-    let table = BTreeMap::<String, String>::deserialize(deserializer)?;
+    let table = BTreeMap::<String, toml::Value>::deserialize(deserializer)?;
+    let table: BTreeMap<String, String> = lists::all_texts(table).map_err(serde::de::Error::custom)?;
     table.iter().map(|(key, value)| Variable::new(key, value).map_err(serde::de::Error::custom)).collect()
 }
 

@@ -1,5 +1,7 @@
 use std::fs;
 
+use idlewood_units::Variable;
+
 use super::*;
 
 const PROGRAM: &[u8] = include_bytes!("../../tasks/noop/noop.wasm");
@@ -59,7 +61,7 @@ fn sources_become_entries() {
     let options = Options { each_line: Some("-".into()), ..desk.options() };
     assert_eq!(texts(&Plan::new(options, "a\nb".as_bytes()).unwrap()), ["a", "b"]);
 
-    let colons = plan(Options { entries: Some(vec!["x".into(), String::new()]), ..desk.options() }).unwrap();
+    let colons = plan(Options { entries: Some(Lists::of(["x", ""])), ..desk.options() }).unwrap();
     assert_eq!((colons.request.tasks, texts(&colons)), (2, vec!["x", ""]));
 }
 
@@ -75,7 +77,7 @@ fn matches_become_inputs() {
     assert_eq!(inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>(), ["a.dat", "b.dat"]);
     assert_eq!(inputs[0].blob.0, *blake3::hash(b"in/a.dat").as_bytes());
     assert_eq!(plan.request.stdin.as_deref(), Some("{}"));
-    assert_eq!(fill("-o{index} {} {}", 1, &plan.request.entries), "-o1 inputs/b.dat inputs/b.dat");
+    assert_eq!(fill("-o{index} {} {}", 1, &plan.request), "-o1 inputs/b.dat inputs/b.dat");
     assert_eq!(plan.files.len(), 3);
     assert!(plan.left_out.is_empty());
 }
@@ -141,7 +143,7 @@ fn a_bag_without_tasks_is_refused() {
     for options in [
         Options { each_line: Some(empty), ..desk.options() },
         Options { glob: desk.pattern("*.none"), ..desk.options() },
-        Options { entries: Some(vec![]), ..desk.options() },
+        Options { entries: Some(Lists::of(Vec::<String>::new())), ..desk.options() },
     ] {
         let error = plan(options).unwrap_err().to_string();
         assert!(error.starts_with("no task: "), "{error}");
@@ -154,6 +156,7 @@ fn options_that_cannot_work_are_refused() {
     let text = desk.file("text.wasm", b"int main(void) { return 0; }");
     let base = || desk.options();
     let zero: Vec<String> = vec!["a\0b".to_owned()];
+    let entries = || Some(Lists::of(["a"]));
     for (options, expected) in [
         (Options::default(), "no program"),
         (Options { program: Some(text), ..base() }, "cannot be run"),
@@ -169,11 +172,39 @@ fn options_that_cannot_work_are_refused() {
         (Options { memory: Some("1K".parse().unwrap()), ..base() }, "64K"),
         (Options { glob: Some("a**b[".into()), ..base() }, "pattern"),
         (Options { args: zero.clone(), ..base() }, "zero byte"),
-        (Options { entries: Some(zero), ..base() }, "zero byte"),
-        (Options { array: Some("1".parse().unwrap()), entries: Some(vec![]), ..base() }, "more than one source"),
+        (Options { entries: Some(Lists::of(zero)), ..base() }, "zero byte"),
+        (Options { args: vec!["{}".into()], ..base() }, "no entries to fill it with"),
+        (Options { args: vec!["{seed}".into()], ..base() }, "write {{seed}} for braces that are to stay"),
+        (Options { args: vec!["{seed}".into()], entries: entries(), ..base() }, "they have {} and {index}"),
+        (Options { args: vec!["{2}".into()], entries: entries(), ..base() }, "{2}, which is no field"),
+        (Options { env: vec![Variable::new("A", "{x}").unwrap()], ..base() }, "the variable A has {x}"),
+        (
+            Options { array: Some("1".parse().unwrap()), entries: Some(Lists::of(Vec::<String>::new())), ..base() },
+            "more than one source",
+        ),
     ] {
         let error = plan(options).unwrap_err().to_string();
         assert!(error.contains(expected), "{expected:?} is not in {error:?}");
         assert!(!error.contains('\n'), "{error:?}");
     }
+}
+
+#[test]
+fn combinations_fill_their_places() {
+    let desk = Desk::new();
+    let lists = Lists(vec![List::Values(vec!["a".into(), "b".into()]), List::Values(vec!["1".into(), "2".into()])]);
+    let args = ["{2}-{1}", "{}", "{{1}}", "{index}"].map(str::to_owned).to_vec();
+    let request = plan(Options { entries: Some(lists), args, ..desk.options() }).unwrap().request;
+    let filled: Vec<String> = request.args.iter().map(|arg| fill(arg, 2, &request)).collect();
+    assert_eq!((request.tasks, filled.join(" | ").as_str()), (4, "1-b | b 1 | {1} | 2"));
+
+    let table = desk.file("t.csv", b"seed,rate\n1,0.5\n2,0.25\n");
+    let options = || Options { csv: Some(table.clone()), ..desk.options() };
+    let request = plan(Options { args: vec!["{rate}/{seed}".into()], ..options() }).unwrap().request;
+    assert_eq!(fill(&request.args[0], 1, &request), "0.25/2");
+    let error = plan(Options { args: vec!["{sed}".into()], ..options() }).unwrap_err().to_string();
+    assert!(error.contains("they have {}, {index}, {seed}, {rate}, {1}, {2}; write {{sed}}"), "{error}");
+    let named = desk.file("bad.csv", b"learning rate\n1\n");
+    let error = plan(Options { csv: Some(named), ..desk.options() }).unwrap_err().to_string();
+    assert!(error.contains("\"learning rate\" cannot be the name of a field"), "{error}");
 }

@@ -5,6 +5,7 @@
 //! blob, too: [`TaskOutput`].
 
 mod bounded;
+mod template;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,10 +15,13 @@ use idlewood_units::FILES_MAX;
 use serde::{Deserialize, Serialize};
 
 use self::bounded::{at_most, at_most_pairs};
+pub use self::template::{FIELD_NAME_BYTES_MAX, FIELDS_MAX, Fields, Piece, is_number, pieces};
 use crate::label::Label;
 
 /// Version of the forms below.
 pub const MANIFEST_VERSION: u32 = 1;
+/// Version of manifests whose entries have fields: agents that do not fill these in must not run their tasks.
+pub const MANIFEST_VERSION_FIELDS: u32 = 2;
 /// Largest manifest, in bytes: about a million entries.
 pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 /// Largest output of one task, in bytes: the encoded [`TaskOutput`], stdout, stderr and files together.
@@ -73,7 +77,7 @@ pub struct Entry {
 /// Everything an executor needs to run the tasks of a bag.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// [`MANIFEST_VERSION`].
+    /// [`MANIFEST_VERSION`], or [`MANIFEST_VERSION_FIELDS`] with [`Manifest::fields`].
     pub version: u32,
     /// The user's name for the bag.
     pub name: String,
@@ -88,12 +92,16 @@ pub struct Manifest {
     pub tasks: u64,
     /// The WebAssembly module, or, with [`Manifest::native`], an executable.
     pub program: Input,
-    /// Arguments after the program's name; `{}` stands for the entry, `{index}` for the task's index.
+    /// Arguments after the program's name; `{}` stands for the entry, `{index}` for the task's index, `{1}` and `{name}` for fields of the
+    /// entry.
     #[serde(deserialize_with = "at_most::<_, _, ARGUMENTS_MAX>")]
     pub args: Vec<String>,
     /// One per task, or none at all.
     #[serde(deserialize_with = "at_most::<_, _, ENTRIES_MAX>")]
     pub entries: Vec<Entry>,
+    /// How the entries are cut into fields; none: each is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fields: Option<Fields>,
     /// Files shared by all tasks.
     #[serde(deserialize_with = "at_most::<_, _, INPUTS_MAX>")]
     pub inputs: Vec<Input>,
@@ -165,7 +173,9 @@ pub enum ManifestError {
     #[error("not a manifest: {0}")]
     Malformed(String),
     /// The manifest has another version.
-    #[error("manifest of version {0}; this idlewood reads version {MANIFEST_VERSION}: update it")]
+    #[error(
+        "manifest of version {0}; this idlewood reads version {MANIFEST_VERSION} and {MANIFEST_VERSION_FIELDS}: update it"
+    )]
     Version(u32),
     /// Its parts do not fit together.
     #[error("{0}")]
@@ -177,6 +187,11 @@ impl Manifest {
     pub fn label(&self) -> Label {
         let &Self { submitter, tasks, made_s, memory_bytes, native, .. } = self;
         Label { submitter, tasks, made_s, program: self.program.blob, memory_bytes, native }
+    }
+
+    /// The version of a manifest with such fields.
+    pub fn version_of(fields: Option<&Fields>) -> u32 {
+        if fields.is_some() { MANIFEST_VERSION_FIELDS } else { MANIFEST_VERSION }
     }
 
     /// Its encoding.
@@ -201,8 +216,11 @@ impl Manifest {
     /// [`ManifestError`] with a sentence that names the flaw and the remedy.
     pub fn validate(&self) -> Result<(), ManifestError> {
         let invalid = |sentence: String| Err(ManifestError::Invalid(sentence));
-        if self.version != MANIFEST_VERSION {
+        if self.version != Self::version_of(self.fields.as_ref()) {
             return Err(ManifestError::Version(self.version));
+        }
+        if let Some(flaw) = self.fields.as_ref().and_then(Fields::flaw) {
+            return invalid(flaw);
         }
         if self.tasks == 0 {
             return invalid("a bag needs at least one task".to_owned());
@@ -287,9 +305,13 @@ impl Manifest {
         let value_bytes = self.entries.iter().map(value).max().unwrap_or(0) as u64;
         let index_bytes = self.tasks.to_string().len() as u64;
         let bytes = |template: &String| {
-            let (values, indices) = (template.matches("{}").count() as u64, template.matches("{index}").count() as u64);
-            let filled = values.saturating_mul(value_bytes).saturating_add(indices.saturating_mul(index_bytes));
-            filled.saturating_add(template.len() as u64 + ARGUMENT_OVERHEAD_BYTES)
+            let filled = pieces(template).into_iter().map(|piece| match piece {
+                // A field is a part of the entry.
+                Piece::Entry | Piece::Field(_) => value_bytes,
+                Piece::Index => index_bytes,
+                Piece::Text(_) => 0,
+            });
+            filled.fold(template.len() as u64 + ARGUMENT_OVERHEAD_BYTES, u64::saturating_add)
         };
         let keys = self.env.keys().map(|key| key.len() as u64);
         let entry_bytes = self.entries.iter().map(|entry| entry.text.len()).max().unwrap_or(0) as u64;
@@ -329,11 +351,9 @@ impl Manifest {
         self.entries.get(position).cloned().unwrap_or_default()
     }
 
-    /// `template` with `{index}` and `{}` filled in for a task. If the entry has a file, `{}` is its path.
+    /// `template` filled in for a task: [`filled`].
     pub fn fill(&self, template: &str, index: u64) -> String {
-        let entry = self.entry(index);
-        let value = entry.input.map_or(entry.text, |input| format!("inputs/{}", input.name));
-        template.replace("{index}", &index.to_string()).replace("{}", &value)
+        filled(template, index, &self.entry(index), self.fields.as_ref())
     }
 
     /// Hash of a task's input: arguments and environment filled in, its entry, its standard input's name, and names and
@@ -386,6 +406,30 @@ impl TaskOutput {
         }
         Ok(output)
     }
+}
+
+/// `template` with `{index}`, `{}` and fields filled in for a task. If the entry has a file, `{}` is its path. What stands for no field of this
+/// entry stays as it is.
+pub fn filled(template: &str, index: u64, entry: &Entry, fields: Option<&Fields>) -> String {
+    let path = entry.input.as_ref().map(|input| format!("inputs/{}", input.name));
+    let value = path.as_ref().unwrap_or(&entry.text);
+    let mut filled = String::with_capacity(template.len());
+    for piece in pieces(template) {
+        match piece {
+            Piece::Text(text) => filled += text,
+            Piece::Entry => filled += value,
+            Piece::Index => filled += &index.to_string(),
+            Piece::Field(name) => match fields {
+                Some(fields) => match fields.of(&entry.text, name) {
+                    Some(field) => filled += field,
+                    None => filled += &format!("{{{name}}}"),
+                },
+                None if name == "1" => filled += value,
+                None => filled += &format!("{{{name}}}"),
+            },
+        }
+    }
+    filled
 }
 
 fn to_cbor<T: Serialize>(value: &T) -> Vec<u8> {
@@ -442,6 +486,7 @@ pub(crate) mod tests {
             program: input("program.wasm"),
             args: vec!["{index}".to_owned(), "{}".to_owned()],
             entries: vec![entry("a", Some("own")), entry("b", Some("own"))],
+            fields: None,
             inputs: vec![input("shared")],
             stdin: None,
             env: BTreeMap::from([("KEY".to_owned(), "{}".to_owned())]),
@@ -476,6 +521,22 @@ pub(crate) mod tests {
         assert!(same(|it| it.entries[1].text = "other".to_owned()));
         // Moving text from one part to the next changes the hash.
         assert!(!same(|it| it.args = vec!["{index}{}".to_owned(), String::new()]));
+    }
+
+    #[test]
+    fn fields_are_filled_in_and_read_by_this_version_alone() {
+        let fields = Some(Fields { separator: " ".to_owned(), names: vec!["who".to_owned()] });
+        let entries = vec![entry("ada 1", None), entry("grace 2", None)];
+        let swept = Manifest { version: MANIFEST_VERSION_FIELDS, fields, entries, stdin: None, ..manifest() };
+        let filled = |template| swept.fill(template, 1);
+        assert_eq!(filled("{index}: {} {2} {who} {{who}} {x} {3}"), "1: grace 2 2 grace {who} {x} {3}");
+        assert_eq!(Manifest::decode(&swept.encode()).expect("it is sound"), swept);
+        let older = Manifest { version: MANIFEST_VERSION, ..swept.clone() };
+        assert!(matches!(older.validate(), Err(ManifestError::Version(1))), "others would not fill them in");
+        assert!(Manifest { version: MANIFEST_VERSION_FIELDS, ..manifest() }.validate().is_err());
+        let flawed = Fields { separator: String::new(), names: Vec::new() };
+        assert!(Manifest { fields: Some(flawed), ..swept.clone() }.validate().is_err());
+        assert_eq!(Manifest { fields: None, ..swept }.fill("{1}", 0), "ada 1", "the whole entry is the first field");
     }
 
     #[test]

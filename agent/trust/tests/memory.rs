@@ -20,6 +20,7 @@ fn manifest() -> Manifest {
         tasks: 1,
         program: Input { name: "program.wasm".to_owned(), blob: BlobId([1; 32]), bytes: 1 },
         args: Vec::new(),
+        fields: None,
         entries: Vec::new(),
         inputs: Vec::new(),
         stdin: None,

@@ -34,7 +34,8 @@ impl fmt::Display for Scalar {
     }
 }
 
-/// A number of bytes: `256M`, `1.5GiB`, `65536`. K, M, G and T are powers of 1024, as in Slurm and systemd.
+/// A number of bytes: `256M`, `2GB`, `1.5GiB`, `65536`. K, M, G and T are powers of 1024, as in Slurm and systemd, with and
+/// without a B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "Scalar")]
 pub struct ByteSize(pub u64);
@@ -43,14 +44,14 @@ impl FromStr for ByteSize {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        let wrong = || ValueError(format!("{text:?} is not a size: write for example 256M, 1.5G or 65536"));
+        let wrong = || ValueError(format!("{text:?} is not a size: write for example 256M, 2GB, 1.5G or 65536"));
         let (number, unit) = number_and_unit(text.trim()).ok_or_else(wrong)?;
         let shift = match unit.trim_start().to_ascii_uppercase().as_str() {
             "" | "B" => 0,
-            "K" | "KIB" => 10,
-            "M" | "MIB" => 20,
-            "G" | "GIB" => 30,
-            "T" | "TIB" => 40,
+            "K" | "KB" | "KIB" => 10,
+            "M" | "MB" | "MIB" => 20,
+            "G" | "GB" | "GIB" => 30,
+            "T" | "TB" | "TIB" => 40,
             _ => return Err(wrong()),
         };
         let bytes = number * (1_u64 << shift) as f64;
@@ -78,10 +79,10 @@ impl FromStr for Span {
             let end = after.find(|character: char| !character.is_ascii_alphabetic()).unwrap_or(after.len());
             let scale = match &after[..end] {
                 "" if smallest.is_infinite() && after.is_empty() => 1.0,
-                "s" | "sec" => 1.0,
-                "m" | "min" => 60.0,
-                "h" => 3_600.0,
-                "d" => 86_400.0,
+                "s" | "sec" | "second" | "seconds" => 1.0,
+                "m" | "min" | "minute" | "minutes" => 60.0,
+                "h" | "hour" | "hours" => 3_600.0,
+                "d" | "day" | "days" => 86_400.0,
                 _ => return Err(wrong()),
             };
             // "30m1h" and "1h2h" are more likely typing errors than sums.
@@ -327,11 +328,12 @@ mod tests {
             ("1.5g", 3 << 29),
             ("1T", 1 << 40),
             ("12B", 12),
+            ("2GB", 2 << 30),
             ("64k", 1 << 16),
         ] {
             assert_eq!(text.parse::<ByteSize>().unwrap().0, bytes, "{text:?}");
         }
-        for text in ["", "M", "0", "-1M", "1X", "256MB", "9999999T", "1..5G", "NaN", "inf"] {
+        for text in ["", "M", "0", "-1M", "1X", "256Mb/s", "9999999T", "1..5G", "NaN", "inf"] {
             assert!(text.parse::<ByteSize>().is_err(), "{text:?} was taken");
         }
     }
@@ -348,10 +350,11 @@ mod tests {
             ("2d", 172_800),
             ("0.5s", 1),
             ("1.5h", 5_400),
+            ("1 hour 30 minutes", 5_400),
         ] {
             assert_eq!(text.parse::<Span>().unwrap().seconds(), seconds, "{text:?}");
         }
-        for text in ["", "h", "0", "0s", "-5m", "1h1h", "30m1h", "1h30", "5x", "99999999999d", "1 hour", "1e3"] {
+        for text in ["", "h", "0", "0s", "-5m", "1h1h", "30m1h", "1h30", "5x", "99999999999d", "1 hr", "1e3"] {
             assert!(text.parse::<Span>().is_err(), "{text:?} was taken");
         }
     }

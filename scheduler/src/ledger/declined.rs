@@ -32,6 +32,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 pub struct Declines {
     /// How many tasks were declined, each as often as it was.
     pub tasks: u64,
+    /// How many machines have declined for it last, and have taken no task since.
+    pub machines: u64,
     /// The machine that declined last.
     pub last: PeerId,
 }
@@ -46,21 +48,29 @@ pub(super) struct Declined {
     twice: IntervalSet,
     /// How often tasks were declined since a machine took any.
     in_row: u32,
-    /// How often each machine declined since it took a task, and until when it is not asked.
-    declining: BTreeMap<PeerId, (u32, Time)>,
+    /// How often each machine declined since it took a task, until when it is not asked, and why it declined last.
+    declining: BTreeMap<PeerId, (u32, Time, DeclineReason)>,
 }
 
 impl Declined {
     /// The `Decline`s by reason.
-    pub(super) fn reasons(&self) -> &BTreeMap<DeclineReason, Declines> {
-        &self.reasons
+    pub(super) fn reasons(&self) -> BTreeMap<DeclineReason, Declines> {
+        let mut reasons = self.reasons.clone();
+        for (_, _, reason) in self.declining.values() {
+            if let Some(declines) = reasons.get_mut(reason) {
+                declines.machines += 1;
+            }
+        }
+        reasons
     }
 
     /// A machine has declined so many tasks: it is not asked for a while.
     fn note(&mut self, executor: PeerId, tasks: u64, reason: DeclineReason, now: Time) {
-        let declines = self.reasons.entry(reason).or_insert(Declines { tasks: 0, last: executor });
-        *declines = Declines { tasks: declines.tasks + tasks, last: executor };
-        let (in_row, until) = self.declining.entry(executor).or_insert((0, now));
+        // Machines are counted when somebody asks.
+        let declines = self.reasons.entry(reason).or_insert(Declines { tasks: 0, machines: 0, last: executor });
+        *declines = Declines { tasks: declines.tasks + tasks, machines: 0, last: executor };
+        let (in_row, until, why) = self.declining.entry(executor).or_insert((0, now, reason));
+        *why = reason;
         *until = now + doubled(PAUSE_FIRST, *in_row, PAUSE_MAX);
         *in_row = in_row.saturating_add(1);
     }
@@ -98,7 +108,7 @@ impl Declined {
 
     /// Whether this machine has declined so lately that it is not asked.
     pub(super) fn is_declining(&self, executor: PeerId, now: Time) -> bool {
-        self.declining.get(&executor).is_some_and(|&(_, until)| until > now)
+        self.declining.get(&executor).is_some_and(|&(_, until, _)| until > now)
     }
 
     /// This task has ended.

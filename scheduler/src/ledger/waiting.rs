@@ -32,7 +32,12 @@ impl Waiting {
     }
 
     pub(super) fn len(&self) -> u64 {
-        self.unissued.len() + self.pausing.values().map(IntervalSet::len).sum::<u64>()
+        self.unissued.len() + self.pauses()
+    }
+
+    /// How many tasks pause.
+    pub(super) fn pauses(&self) -> u64 {
+        self.pausing.values().map(IntervalSet::len).sum()
     }
 
     /// These tasks are unissued from now on.

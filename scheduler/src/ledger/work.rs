@@ -48,6 +48,11 @@ impl Work {
         self.overstated
     }
 
+    /// Machines with a voice, and the work of all their tasks in Mop.
+    pub(super) fn done(&self) -> (u64, f64) {
+        (self.voices.len() as u64, self.voices.values().map(|(_, sum)| sum).sum())
+    }
+
     /// Counts the work in a result from a machine that was sent the task at most `within` ago; `speed_mops` is the speed of
     /// a slot of this machine.
     pub(super) fn note(&mut self, executor: PeerId, result: &TaskResult, within: Duration, speed_mops: f64) {

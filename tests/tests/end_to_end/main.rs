@@ -9,6 +9,7 @@ mod durability;
 mod grids;
 mod guide;
 mod harness;
+mod home;
 mod mistakes;
 mod native;
 mod owner;

@@ -73,6 +73,11 @@ impl Execution {
         self.end(place, TaskOutcome::NotStarted { retry_after: RETRY_AFTER });
     }
 
+    /// What the owner gives to all tasks now.
+    pub(crate) fn memory_max_bytes(&self) -> u64 {
+        self.memory_max_bytes
+    }
+
     /// The owner sets another limit: tasks end until the others are within it, those at the last workers first.
     pub(super) fn set_memory_max(&mut self, max_bytes: u64) {
         self.memory_max_bytes = max_bytes;

@@ -25,6 +25,7 @@ pub(in crate::node) fn manifest() -> Manifest {
         program: Named { name: "program.wasm".to_owned(), blob: BlobId([3; 32]), bytes: 1 },
         args: Vec::new(),
         entries: Vec::new(),
+        fields: None,
         inputs: Vec::new(),
         stdin: None,
         env: BTreeMap::new(),

@@ -13,7 +13,11 @@ fn declined_tasks_pause_and_go_to_a_willing_machine() {
     ledger.declined(contact(3).peer, &IntervalSet::from(0..40), DeclineReason::Role, &mut io);
     assert_accounted(&ledger);
     assert_eq!(ledger.view().placed, 25);
-    assert_eq!(ledger.view().declined[&DeclineReason::Role], Declines { tasks: 15, last: contact(3).peer });
+    assert_eq!(
+        ledger.view().declined[&DeclineReason::Role],
+        Declines { tasks: 15, machines: 1, last: contact(3).peer }
+    );
+    assert_eq!((ledger.view().pausing, ledger.view().pausing_until), (15, ledger.deadline()));
     assert!(ledger.issue(Vec::new, &io, &config).is_empty(), "not at once");
     let next = |ledger: &mut Ledger, io: &mut Io| {
         let waited = ledger.deadline().expect("it is issued again").since(io.now);
@@ -29,6 +33,14 @@ fn declined_tasks_pause_and_go_to_a_willing_machine() {
     let (second, requests) = next(&mut ledger, &mut io);
     assert_eq!(first, second);
     let [(Some(to), request)] = &requests[..] else { panic!("{requests:?}") };
+    let (view, last) = (ledger.view(), contact(3).peer);
+    assert_eq!(
+        view.declined[&DeclineReason::Role],
+        Declines { tasks: 15, machines: 0, last },
+        "it says something else now"
+    );
+    assert_eq!(view.declined[&DeclineReason::Quota], Declines { tasks: 14, machines: 1, last });
+    assert_eq!((view.pausing, view.unheard, view.unheard_since), (0, 14, Some(io.now)));
     assert_eq!((to.peer, &request.ranges), (contact(2).peer, &IntervalSet::from(26..40)));
     assert_accounted(&ledger);
     // Only the machine that it was sent to can decline it.
@@ -37,6 +49,7 @@ fn declined_tasks_pause_and_go_to_a_willing_machine() {
     ledger.holding(said(2, 3, IntervalSet::from(20..40)), &mut io, &config);
     assert_accounted(&ledger);
     assert_eq!((ledger.view().placed, ledger.view().reissued), (TASKS, 0));
+    assert_eq!((ledger.view().unheard, ledger.view().unheard_since), (0, None));
 }
 
 #[test]
