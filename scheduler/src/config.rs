@@ -94,9 +94,11 @@ pub struct Config {
     pub submitter_work_max: Duration,
     /// Most bags of one submitter here, 1 to 4096. Default 1024: a quarter of the most bags on a machine.
     pub submitter_bags_max: u32,
-    /// Stewards of a bag that is submitted here, 0 to 4. Default 0, none: a driver that signs appointments sets it
-    /// (docs/adr/0041).
+    /// Stewards of a bag that is submitted here and does not say how many it has ([`crate::Submission::stewards`]), 0 to 4.
+    /// Default 0, none: a driver that signs appointments sets it (docs/adr/0041).
     pub stewards: u32,
+    /// A bag has stewards once it has lasted for so long; shorter ones have none. Up to 1 h, default 30 s: our choice.
+    pub appoint_after: Duration,
     /// Most bags that this machine keeps for others, 0 to 4096. Default 0, none: a driver that keeps their files sets it.
     pub kept_bags_max: u32,
     /// How long an unanswered message waits before it is first sent again; doubles up to a third of the lease. Longer, up to
@@ -130,6 +132,7 @@ impl Default for Config {
             submitter_work_max: Duration::from_secs(90 * 24 * 3600),
             submitter_bags_max: 1024,
             stewards: 0,
+            appoint_after: Duration::from_secs(30),
             kept_bags_max: 0,
             repeat_after: Duration::from_secs(2),
         }
@@ -183,6 +186,7 @@ impl Config {
         )?;
         check((1..=4096).contains(&self.submitter_bags_max), "submitter_bags_max must be between 1 and 4096")?;
         check(self.stewards <= STEWARDS_MAX, "stewards must be between 0 and 4")?;
+        check(within(self.appoint_after, 0, 3600), "appoint_after must be at most 1 h")?;
         check(self.kept_bags_max <= 4096, "kept_bags_max must be between 0 and 4096")?;
         check(!self.repeat_after.is_zero(), "repeat_after must be above 0")
     }

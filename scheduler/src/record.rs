@@ -80,6 +80,9 @@ pub enum Record {
         /// How many machines run each task; one in older records.
         #[serde(default, skip_serializing_if = "Replication::is_none")]
         replication: Replication,
+        /// How many stewards it is to have; `None`: as many as its machine's settings say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stewards: Option<u32>,
     },
     /// Submitter: the reputation of a machine, from bags with a quorum.
     Reputation {

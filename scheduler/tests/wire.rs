@@ -242,6 +242,7 @@ fn records() -> Vec<Record> {
             attempt: 3,
             closed: Some((Closing::Completed, released)),
             replication: Replication::default(),
+            stewards: None,
         },
         Record::Placed { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2) },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: result() },
@@ -270,6 +271,7 @@ fn records() -> Vec<Record> {
             attempt: 3,
             closed: None,
             replication: Replication { replicas: 3, quorum: 2, recheck: 20 },
+            stewards: None,
         },
         Record::Reputation {
             executor: PeerId([2; 32]),

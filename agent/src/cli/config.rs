@@ -26,8 +26,14 @@ pub(super) enum ConfigCommand {
 }
 
 /// Settings that an agent reads only when it starts.
-const AT_START: [&str; 5] =
-    ["limits.slots", "limits.strict_sandbox", "bags.work_per_submitter", "network.listen", "network.bootstrap"];
+const AT_START: [&str; 6] = [
+    "limits.slots",
+    "limits.keep",
+    "limits.strict_sandbox",
+    "bags.work_per_submitter",
+    "network.listen",
+    "network.bootstrap",
+];
 
 pub(super) fn run(context: &Context, command: ConfigCommand) -> anyhow::Result<ExitCode> {
     let path = &context.config;

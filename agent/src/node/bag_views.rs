@@ -1,7 +1,7 @@
 //! Bags of this machine in the API's words.
 
 use idlewood_overlay::Time;
-use idlewood_scheduler::{BagView, Closing, Peer};
+use idlewood_scheduler::{BagView, Closing, KeeperView, Peer};
 use idlewood_trust::identity;
 use idlewood_units::clock::{Clock, iso, wall_now};
 
@@ -101,7 +101,22 @@ pub(super) fn bag(
         elapsed_s,
         first_start_s: first_start.map(|at| at.since(view.released).as_secs_f64()),
         stretch: measured.then(|| elapsed_s / view.bag.application_size_mops),
+        stewards: peer.stewards_wanted(view.bag.id),
+        keepers: keepers(peer.keepers(view.bag.id)),
+        acting_since: peer.acting_since(view.bag.id).map(|since| wall(clock, since)),
+        safe_to_switch_off: peer.goes_on_without_me(view.bag.id),
     }
+}
+
+fn keepers(views: Vec<KeeperView>) -> Vec<idlewood_api::Keeper> {
+    let keeper = |view: KeeperView| idlewood_api::Keeper {
+        machine: identity::to_libp2p(view.peer).to_string(),
+        rank: view.rank,
+        acting: view.acting,
+        up_to_date: view.is_up_to_date,
+        heard: view.is_heard,
+    };
+    views.into_iter().map(keeper).collect()
 }
 
 /// Why nothing, or not all, of an open bag can be decided before more machines join a grid of so many.

@@ -137,6 +137,8 @@ impl View<'_> {
             grid_maximum_stretch: platform.maximum_stretch,
             running,
             held: held.collect(),
+            kept: self.peer().kept().count() as u64,
+            acts_for: self.peer().kept().filter(|(_, acts)| *acts).count() as u64,
             grid: self.shared.gate().name().map(|name| idlewood_api::GridView {
                 name,
                 id: hex::encode(self.shared.gate().grid().0),
@@ -151,6 +153,7 @@ impl View<'_> {
             tasks_run: self.execution.tasks_run(),
             requests_refused: counters.messages_refused,
             results_unsigned: self.traffic.results_unsigned(),
+            appointments_forged: self.traffic.appointments_forged(),
             checkpoints_unsigned: self.execution.checkpoints_unsigned(),
             tasks_unspoken: self.peer().unspoken_tasks(),
             distrusted: self

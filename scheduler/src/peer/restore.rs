@@ -158,7 +158,7 @@ impl Peer {
     fn restore_bags(&mut self, records: &[Record]) -> BTreeSet<BagId> {
         let mut given_up = BTreeSet::new();
         for record in records {
-            if let Record::Bag { bag, released, retries_max, attempt, closed, replication } = record
+            if let Record::Bag { bag, released, retries_max, attempt, closed, replication, stewards } = record
                 && !matches!(closed, Some((Closing::Removed, _)))
             {
                 let released = self.io.moment(*released);
@@ -171,6 +171,7 @@ impl Peer {
                 }
                 let mut ledger = Ledger::new(bag, released, *retries_max, *replication, &self.io);
                 ledger.restore_attempt(*attempt);
+                ledger.set_stewards(*stewards);
                 if let Some((closing, at)) = closed {
                     ledger.restore_closed(*closing, self.io.moment(*at));
                 }

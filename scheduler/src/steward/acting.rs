@@ -33,7 +33,7 @@ impl Copy {
 
     /// The ledger that this copy describes.
     fn ledger(&self, io: &mut Io, config: &Config) -> Option<Ledger> {
-        let Record::Bag { bag, released, retries_max, attempt, replication, .. } =
+        let Record::Bag { bag, released, retries_max, attempt, replication, stewards, .. } =
             self.told.records.get(&RecordKey::Bag(self.bag()))?
         else {
             return None;
@@ -44,6 +44,7 @@ impl Copy {
         let mut ledger = Ledger::new(bag.clone(), io.moment(*released), *retries_max, *replication, io);
         ledger.keep_with(self.key);
         ledger.restore_attempt(*attempt);
+        ledger.set_stewards(*stewards);
         ledger.open();
         let of = |success: bool| {
             let results = self.results.iter().filter(move |(_, (_, result))| result.success == success);
@@ -73,6 +74,7 @@ impl Copy {
         let mut ledger = self.ledger(io, config)?;
         self.acting.acting = self.acting.acting.checked_add(1)?;
         self.acting.rank = rank;
+        self.acting_since = io.now;
         io.persist(vec![Change::Put(self.record())], Vec::new());
         let bag = self.bag();
         io.acts_by(bag, Some(self.acting.clone()));
@@ -163,6 +165,7 @@ impl Copy {
     pub(super) fn hear(&mut self, acting: Option<Acting>, now: Time) {
         self.heard = now;
         if let Some(acting) = acting {
+            self.acting_since = now;
             self.acting = acting;
             self.is_dismissed = false;
         }

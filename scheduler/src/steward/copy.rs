@@ -97,6 +97,8 @@ pub(crate) struct Copy {
     /// Whether the driver has the files that executors need, and whether it was asked to get them.
     pub(crate) has_files: bool,
     pub(crate) files_asked: bool,
+    /// Since when that keeper acts, as far as this machine knows.
+    pub(crate) acting_since: Time,
     /// When a keeper before this one was last heard of.
     pub(crate) heard: Time,
     /// When the keepers before this one were last asked whether they are there.
@@ -121,6 +123,7 @@ impl Copy {
             results: BTreeMap::new(),
             has_files: false,
             files_asked: false,
+            acting_since: now,
             heard: now,
             probed: None,
             submitter_heard: None,

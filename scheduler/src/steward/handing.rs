@@ -15,8 +15,8 @@ use crate::record::{Change, RecordKey};
 
 /// A submitter that was not heard of lately is offered results this often.
 const OFFER_EVERY: Duration = Duration::from_secs(60);
-/// Most results of one message: each has a receipt.
-const RESULTS_MAX: usize = 256;
+/// Most results of one message: each has a receipt, of up to 1 KiB, beside its output.
+const RESULTS_MAX: usize = 96;
 
 impl Copy {
     /// Hands results over, if that is due. `is_acting`: the submitter is not tried where it was not heard of.

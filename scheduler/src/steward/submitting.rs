@@ -8,7 +8,7 @@ use idlewood_overlay::{Contact, PeerId, Time};
 use super::choice::choose;
 use super::feed::{Changes, Delta, Feed, Tap};
 use super::returning::Returning;
-use super::{APPOINT_AFTER, APPOINTED_FOR, Acting, Appointment, REPLACE_AFTER, Term};
+use super::{APPOINTED_FOR, Acting, Appointment, REPLACE_AFTER, Term};
 use crate::bag::BagId;
 use crate::config::Config;
 use crate::io::{Io, Then};
@@ -39,6 +39,8 @@ pub(crate) struct Own {
     pub(super) feeds: BTreeMap<PeerId, Feed>,
     /// This machine was away, or another keeper acts.
     pub(super) returning: Option<Returning>,
+    /// Since when this machine acts, by its last appointment that followed its return; `None`: it does not.
+    acting_since: Option<Time>,
     over_since: Option<Time>,
 }
 
@@ -60,6 +62,12 @@ impl Own {
         }
     }
 
+    /// Who acts, and since when, as far as this machine knows: it asks where it was away.
+    pub(super) fn acts(&self, me: PeerId) -> (PeerId, Option<Time>) {
+        let other = self.returning.as_ref().and_then(|returning| returning.acts(self.acts_in()));
+        other.map_or((me, self.acting_since), |(steward, since)| (steward, Some(since)))
+    }
+
     /// The term in which this machine acts.
     pub(super) fn acts_in(&self) -> Term {
         Term { appointed: self.appointment.as_ref().map_or(0, |appointment| appointment.term), acting: 0 }
@@ -69,6 +77,7 @@ impl Own {
     pub(super) fn begin_returning(&mut self, ledger: &mut Ledger, now: Time) {
         if self.returning.is_none() && self.appointment.is_some() && !ledger.is_closed() {
             self.returning = Some(Returning::new(now));
+            self.acting_since = None;
             ledger.hold(true);
         }
     }
@@ -125,7 +134,7 @@ impl Own {
     fn find(&mut self, ledger: &Ledger, known: &dyn Fn() -> Vec<Contact>, io: &mut Io, config: &Config) {
         let bag = ledger.header().id;
         let now = io.now;
-        if self.coming.is_some() || !ledger.may_have_stewards() || now.since(ledger.released()) < APPOINT_AFTER {
+        if self.coming.is_some() || !ledger.may_have_stewards() || now.since(ledger.released()) < config.appoint_after {
             return;
         }
         for peer in self.feeds.extract_if(.., |_, feed| now.since(feed.heard) >= REPLACE_AFTER).map(|(peer, _)| peer) {
@@ -136,7 +145,7 @@ impl Own {
         }
         self.refused.retain(|_, at| now.since(*at) < REFUSED_FOR);
         let have = self.feeds.len() + self.accepted.len() + self.offered.len();
-        let lacks = (config.stewards as usize).saturating_sub(have);
+        let lacks = (ledger.stewards(config) as usize).saturating_sub(have);
         if lacks > 0 {
             let feeds = self.feeds.values().map(|feed| &feed.to);
             let taken = feeds.chain(self.accepted.values()).chain(self.offered.values().map(|(to, _)| to));
@@ -200,6 +209,10 @@ impl Own {
         }
         io.acts_by(bag, Some(Acting { appointment: appointment.clone(), acting: 0, rank: 0 }));
         self.appointment = Some(appointment);
+        if self.returning.is_some() {
+            self.acting_since = None;
+        }
+        self.acting_since.get_or_insert(io.now);
         if self.returning.take().is_some() {
             ledger.hold(false);
             ledger.greet(io, config);
@@ -249,7 +262,7 @@ impl Own {
             return 0;
         }
         self.begin_returning(ledger, now);
-        self.returning.as_mut().map_or(0, |returning| returning.told(from, delta))
+        self.returning.as_mut().map_or(0, |returning| returning.told(from, delta, now))
     }
 
     /// A steward has acknowledged what it was told, and says which term it has heard of.

@@ -50,6 +50,7 @@ impl Grid {
                 task_mops: Some(30_000.0),
                 retries_max: 2,
                 replication: Replication::default(),
+                stewards: None,
             }),
         );
         grid

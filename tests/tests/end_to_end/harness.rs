@@ -48,6 +48,8 @@ pub(crate) struct Grid {
     /// Where agents started from now on look for the owner's input. None by default: a file says whether the owner is
     /// there.
     pub(crate) senses: Option<Senses>,
+    /// Bags of agents started from now on are kept by others once they have lasted for so many seconds. None by default: as shipped.
+    pub(crate) appoint_after: Option<u32>,
     /// Whether agents become machines of one grid before their first start.
     enrols: bool,
     /// The invitation with which all but the first join.
@@ -282,6 +284,7 @@ impl Grid {
             root,
             bus: None,
             senses: None,
+            appoint_after: None,
             enrols: count > 1,
             invitation: None,
             _turn: turn,
@@ -318,6 +321,9 @@ impl Grid {
                 command.envs(display.iter().map(|display| ("DISPLAY", display)));
                 command.envs(session_bus.iter().map(|bus| ("DBUS_SESSION_BUS_ADDRESS", bus)));
             }
+        }
+        if let Some(seconds) = self.appoint_after {
+            command.arg("--appoint-after").arg(seconds.to_string());
         }
         for address in bootstrap {
             command.arg("--bootstrap").arg(address);

@@ -9,6 +9,7 @@ mod durability;
 mod grids;
 mod guide;
 mod harness;
+mod keepers;
 mod mistakes;
 mod native;
 mod owner;
