@@ -129,8 +129,6 @@ pub(crate) struct Io {
     pub(crate) leaves: u64,
     /// The largest maximum stretch of a machine, as the root last reported, in s/Mop.
     pub(crate) maximum_stretch: f64,
-    /// Whether, as the root last reported, some machine has nothing to do.
-    pub(crate) is_some_idle: bool,
     /// The longest wait of a machine, as the root last reported, in seconds.
     pub(crate) longest_wait_s: u64,
     /// Mean speed of a machine of the grid, as the root last reported, in Mop/s; 0 where it is unknown.
@@ -189,7 +187,6 @@ impl Io {
             speed_mops: Config::default().speed_mops,
             leaves: 1,
             maximum_stretch: 0.0,
-            is_some_idle: false,
             longest_wait_s: 0,
             mean_speed_mops: 0.0,
             link_kb_s: LINK_KB_S,

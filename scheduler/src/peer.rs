@@ -257,6 +257,7 @@ impl Peer {
             return;
         }
         self.io.handed.was_asleep();
+        self.executor.slept(late, self.io.now);
         for ledger in self.ledgers.values_mut() {
             ledger.renew_all(&self.io, &self.config);
         }

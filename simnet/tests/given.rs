@@ -74,6 +74,7 @@ fn tasks_stand_still_while_owners_are_said_to_be_there() {
     advance(&mut simulation, 14.0);
     (0..3).for_each(|host| simulation.owner(host, false));
     let took_s = to_the_end(&mut simulation);
-    // Ten seconds, and the one after which an owner counts as away.
-    assert!((15.0..15.6).contains(&took_s), "{took_s}");
+    // Ten seconds, and the one after which an owner counts as away. Unstarted tasks have gone from machine to machine meanwhile, so that
+    // some machine has more of them than its share: of five tasks each, so many as take five seconds at most.
+    assert!((15.0..20.0).contains(&took_s), "{took_s}");
 }

@@ -37,6 +37,11 @@ impl Running {
         self.since = None;
     }
 
+    /// The machine was asleep for so long until now: the task did not run.
+    fn slept(&mut self, slept: Duration, now: Time) {
+        self.since = self.since.map(|since| (since + slept).min(now));
+    }
+
     /// Whether it takes a slot and will run to its end.
     pub(super) fn runs(&self) -> bool {
         !self.preempted && !self.stopping
@@ -78,6 +83,11 @@ impl Places {
     /// All tasks that have begun, also those whose workers were told to stop.
     pub(super) fn begun(&self) -> impl Iterator<Item = &Running> {
         self.places.iter().flatten()
+    }
+
+    /// The machine was asleep for so long until now.
+    pub(super) fn slept(&mut self, slept: Duration, now: Time) {
+        self.places.iter_mut().flatten().for_each(|running| running.slept(slept, now));
     }
 
     /// The begun tasks of a bag, without those whose workers were told to stop.

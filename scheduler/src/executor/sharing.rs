@@ -4,9 +4,10 @@
 //! machine is slower than it believes, or the task larger; and in the tail, when no other task of the bag waits here and nothing waits on
 //! the grid, tasks that a usual machine would end sooner from the beginning than this one will.
 //!
-//! An owner stays once they have been back for the vacate time, and from the beginning where their past visits took longer than the
-//! begun tasks would take elsewhere. Unstarted tasks go back to their submitters then, and at once where some machine has nothing
-//! to do. Tasks that wait here for five times as long as all in the queue should have taken when they came go back, too.
+//! An owner is taken to stay, for a task, from the beginning where they are expected to stay for longer than the task takes anew on a machine
+//! like this one, else from when they have stayed for as long, at the latest from the end of the vacate time. Unstarted tasks go
+//! back to their submitters at once where there is another machine. Tasks that wait here for five times as long as all in the
+//! queue should have taken when they came go back, too.
 //!
 //! `Share` is repeated while there is anything to share, since it may be lost.
 
@@ -113,14 +114,15 @@ impl Executor {
     /// Whether a begun task may be copied: in how many seconds it is predicted to end here, 0 being unknown; and when to look again.
     fn is_shared(&self, running: &Running, held: &HeldBag, was_slow: bool, io: &Io) -> (Option<u32>, Option<Time>) {
         let now = io.now;
+        let whole_s = held.task_mops() / self.speed_mops;
         if running.is_frozen() {
             if !self.is_suspended() {
                 return (None, None);
             }
-            let shares_at = self.suspension.shares_at();
+            let anew = Duration::try_from_secs_f64(whole_s).unwrap_or(Duration::MAX);
+            let shares_at = self.suspension.shares_at(anew);
             return if shares_at.is_some_and(|at| at <= now) { (Some(0), None) } else { (None, shares_at) };
         }
-        let whole_s = held.task_mops() / self.speed_mops;
         let left_s = whole_s * OVERRUN - running.active(now).as_secs_f64();
         if left_s <= 0.0 {
             return (Some(0), None);
@@ -160,14 +162,6 @@ impl Executor {
         Some(request)
     }
 
-    /// How long past visits of the owner would have to be for begun tasks to be shared out at once: as long as the longest of them takes
-    /// on a machine like this one from its beginning.
-    pub(super) fn begun_anew(&self) -> Duration {
-        let of = |running: &Running| self.bags.get(&running.task.bag).map_or(0.0, |held| held.task_mops());
-        let longest = self.places.begun().filter(|running| !running.stopping).map(of).fold(0.0, f64::max);
-        Duration::try_from_secs_f64(longest / self.speed_mops).unwrap_or(Duration::MAX)
-    }
-
     /// All unstarted tasks that can go to another machine go back now, and those that come later soon.
     pub(super) fn hand_back_unstarted(&mut self, io: &mut Io, config: &Config) {
         for held in self.bags.values_mut() {
@@ -180,6 +174,14 @@ impl Executor {
         self.suspension.returned();
         self.order_stale = true;
         self.changed = true;
+    }
+
+    /// The machine was asleep for so long until now: no task ran or waited meanwhile.
+    pub(crate) fn slept(&mut self, slept: Duration, now: Time) {
+        self.places.slept(slept, now);
+        for held in self.bags.values_mut() {
+            held.overdue_at = held.overdue_at.map(|at| at + slept);
+        }
     }
 
     /// Hands back tasks that have waited here for far longer than was predicted when they came.

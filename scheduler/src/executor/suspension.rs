@@ -9,8 +9,10 @@ use idlewood_overlay::Time;
 /// again and again where no other machine takes any.
 const VACATE_AGAIN: Duration = Duration::from_secs(10);
 
-/// So many past visits of the owner say how long the next will be, and so many are remembered. Our choice.
-const VISITS_MIN: usize = 3;
+/// How long an owner's first visit is expected to take: an agent waits for so long without input before it takes the owner to be
+/// away (`owner_idle` of the agent's settings), so that few visits are shorter.
+const FIRST_VISIT: Duration = Duration::from_secs(300);
+/// So many past visits of the owner are remembered. Our choice.
 const VISITS_MAX: usize = 16;
 
 /// The stop of tasks on the owner's return, or for another reason.
@@ -31,8 +33,6 @@ pub(super) struct Suspension {
     vacates_soon: bool,
     /// Since when the owner is here and tasks are frozen.
     visited_since: Option<Time>,
-    /// When frozen tasks are shared out: the owner stays.
-    shares_at: Option<Time>,
     /// When unstarted tasks go back that came after others did.
     return_at: Option<Time>,
     /// How long the owner's last visits took, the newest last.
@@ -42,20 +42,9 @@ pub(super) struct Suspension {
 impl Suspension {
     pub(super) fn new(vacate_after: Duration) -> Self {
         let (is_suspended, is_frozen, vacates_soon) = (false, false, false);
-        let (visited_since, shares_at, visits) = (None, None, VecDeque::new());
+        let (visited_since, visits) = (None, VecDeque::new());
         let (stop, vacate_at, return_at) = (0, None, None);
-        Self {
-            is_suspended,
-            is_frozen,
-            stop,
-            vacate_at,
-            vacate_after,
-            vacates_soon,
-            visited_since,
-            shares_at,
-            return_at,
-            visits,
-        }
+        Self { is_suspended, is_frozen, stop, vacate_at, vacate_after, vacates_soon, visited_since, return_at, visits }
     }
 
     pub(super) fn is_suspended(&self) -> bool {
@@ -76,23 +65,17 @@ impl Suspension {
     pub(super) fn vacates_after(&mut self, after: Duration) {
         let before = std::mem::replace(&mut self.vacate_after, after);
         self.vacate_at = self.vacate_at.map(|at| at - before + after);
-        // What is shared out at once stays so.
-        let is_later = |at: Time| self.visited_since != Some(at);
-        self.shares_at = self.shares_at.map(|at| if is_later(at) { at - before + after } else { at });
     }
 
-    /// No task begins from now on; `is_frozen` says whether begun tasks will be frozen, which would take so long from their beginning
-    /// elsewhere. False where nothing changes.
-    pub(super) fn suspend(&mut self, is_frozen: bool, begun_anew: Duration, now: Time) -> bool {
+    /// No task begins from now on; `is_frozen` says whether begun tasks will be frozen. False where nothing changes.
+    pub(super) fn suspend(&mut self, is_frozen: bool, now: Time) -> bool {
         let was_suspended = std::mem::replace(&mut self.is_suspended, true);
         if was_suspended && self.is_frozen == is_frozen {
             return false;
         }
         (self.vacates_soon, self.return_at) = (false, None);
         if is_frozen {
-            let share_after =
-                if self.expected_visit() >= Some(begun_anew) { Duration::ZERO } else { self.vacate_after };
-            (self.visited_since, self.shares_at) = (Some(now), Some(now + share_after));
+            self.visited_since = Some(now);
         } else {
             self.visit_ended(now);
         }
@@ -105,7 +88,6 @@ impl Suspension {
 
     /// The owner is gone, or lets begun tasks run.
     fn visit_ended(&mut self, now: Time) {
-        self.shares_at = None;
         let Some(since) = self.visited_since.take() else { return };
         if self.visits.len() == VISITS_MAX {
             self.visits.pop_front();
@@ -113,15 +95,18 @@ impl Suspension {
         self.visits.push_back(now.since(since));
     }
 
-    /// How long the owner stays on average; `None` before there were enough visits.
-    fn expected_visit(&self) -> Option<Duration> {
+    /// How long the owner stays, in the mean of their visits and of the one that is expected first.
+    fn expected_visit(&self) -> Duration {
         let all: Duration = self.visits.iter().sum();
-        (self.visits.len() >= VISITS_MIN).then(|| all / self.visits.len() as u32)
+        (FIRST_VISIT + all) / (self.visits.len() as u32 + 1)
     }
 
-    /// When frozen tasks are shared out; `None` while none are.
-    pub(super) fn shares_at(&self) -> Option<Time> {
-        self.shares_at
+    /// When a frozen task that takes so long from its beginning is shared out; `None` while no owner is here. At once where they are
+    /// expected to stay for longer than that. Otherwise when they have stayed for as long, so that waiting costs no more than
+    /// beginning anew would have, and at the latest at the end of the vacate time.
+    pub(super) fn shares_at(&self, anew: Duration) -> Option<Time> {
+        let waits = if anew <= self.expected_visit() { Duration::ZERO } else { anew.min(self.vacate_after) };
+        self.visited_since.map(|since| since + waits)
     }
 
     /// Unstarted tasks have gone back: those that come later in this suspension do so soon.

@@ -23,11 +23,10 @@ impl Executor {
 
     /// The owner is back, or there is another reason to begin no task. With `freezes`, begun tasks are frozen, too.
     pub(crate) fn suspend(&mut self, freezes: bool, io: &mut Io, config: &Config) {
-        let begun_anew = self.begun_anew();
-        if !self.suspension.suspend(freezes, begun_anew, io.now) {
+        if !self.suspension.suspend(freezes, io.now) {
             return;
         }
-        if freezes && (io.is_some_idle || self.suspension.shares_at() == Some(io.now)) {
+        if freezes && io.leaves > 1 {
             self.hand_back_unstarted(io, config);
         }
         self.changed = true;

@@ -6,8 +6,9 @@
 //! while nothing waits on the whole grid, for one of the second: the one predicted to end last, where the copy would end by a fifth
 //! sooner ([`SOONER`]). The machine that the request reaches says whether it would; if not it declines.
 //!
-//! The original stays where it is. The first result counts, and once that is durable, the other run is stopped. A task has one copy at
-//! most. A lost copy leaves the original, and a lost original leaves the copy: the task is issued again only without either.
+//! The original stays where it is. The first result counts, and once that is durable, the other runs are stopped. A task has one copy,
+//! and a further one only where all its runs stand still, up to [`RUNS_MAX`]. A lost run leaves the others: the task is issued
+//! again only without any.
 //!
 //! In a bag with a quorum each run is a vote, and machines are chosen for it (`quorum`): none of its tasks is copied here.
 //!
@@ -34,20 +35,15 @@ const REST_MIN: Duration = Duration::from_secs(30);
 const PAUSE_FIRST: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(120);
 
-/// A task that may be copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shared {
-    /// The machine on which it has begun.
-    executor: PeerId,
-    /// When it is predicted to end there; `None`: nobody knows.
-    ends_at: Option<Time>,
-}
+/// Most runs of a task at once. Our choice: of machines whose owners are there for a third of the time, all four stand still for one
+/// hundredth of it.
+pub(super) const RUNS_MAX: usize = 4;
 
 /// The copies of one bag's tasks.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    /// Tasks that may be copied.
-    shared: BTreeMap<u64, Shared>,
+    /// Tasks that may be copied, by the machines on which they have begun: when each is predicted to end there; `None`: nobody knows.
+    shared: BTreeMap<(u64, PeerId), Option<Time>>,
     /// Tasks that have had a copy.
     given: IntervalSet,
     /// Copies in a row that no machine took.
@@ -66,13 +62,23 @@ impl Copies {
     /// Tasks that may be copied, or have been.
     #[cfg(debug_assertions)]
     pub(super) fn tasks(&self) -> impl Iterator<Item = u64> + '_ {
-        self.shared.keys().copied().chain(self.given.indices())
+        self.shared.keys().map(|(index, _)| *index).chain(self.given.indices())
     }
 
     /// A task has ended.
     pub(super) fn forget(&mut self, index: u64) {
-        self.shared.remove(&index);
-        self.given.remove_index(index);
+        self.shared.retain(|(shared, _), _| *shared != index);
+        if self.given.contains(index) {
+            self.given.remove_index(index);
+            self.in_vain = 0;
+        }
+    }
+
+    /// Tasks of which nobody knows when they end on some machines, and on how many.
+    fn stuck(&self) -> Vec<(u64, usize)> {
+        let stuck: Vec<u64> =
+            self.shared.iter().filter(|(_, ends_at)| ends_at.is_none()).map(|((index, _), _)| *index).collect();
+        stuck.chunk_by(|one, other| one == other).map(|runs| (runs[0], runs.len())).collect()
     }
 
     /// The bag is closed.
@@ -104,12 +110,11 @@ impl Ledger {
         if self.is_closed() || self.votes.is_quorum() {
             return;
         }
-        self.copies.shared.retain(|_, shared| shared.executor != executor);
+        self.copies.shared.retain(|(_, sharer), _| *sharer != executor);
         for (index, rest_s) in tasks {
-            // One that another machine shares out, too, has both its runs already.
-            if self.placed.holds(executor, index) && !self.copies.shared.contains_key(&index) {
+            if self.placed.holds(executor, index) {
                 let ends_at = (rest_s > 0).then(|| io.now + Duration::from_secs(rest_s.into()));
-                self.copies.shared.insert(index, Shared { executor, ends_at });
+                self.copies.shared.insert((index, executor), ends_at);
             }
         }
     }
@@ -127,20 +132,23 @@ impl Ledger {
         if self.waiting.len() > 0 || self.issues.iter().any(|issue| !self.are_copies(&issue.ranges)) {
             return None;
         }
-        self.copies.shared.retain(|&index, shared| self.placed.holds(shared.executor, index));
-        let mut single: IntervalSet = self.copies.shared.keys().map(|&index| index..index + 1).collect();
-        single.subtract(&self.placed.held_by_more_than(1, &single));
-        self.issues.subtract_from(&mut single);
-        let of = |index: u64| self.copies.shared[&index].ends_at;
-        let stuck = single.indices().filter(|&index| of(index).is_none()).map(|index| index..index + 1);
-        let stuck = stuck.take(REQUEST_INTERVALS_MAX).collect::<IntervalSet>();
+        self.copies.shared.retain(|&(index, executor), _| self.placed.holds(executor, index));
+        let stand_still = |&(index, runs): &(u64, usize)| runs == self.placed.copies_of(index) && runs < RUNS_MAX;
+        let mut stuck: IntervalSet =
+            self.copies.stuck().into_iter().filter(stand_still).map(|(index, _)| index..index + 1).collect();
+        self.issues.subtract_from(&mut stuck);
+        let stuck: IntervalSet = stuck.ranges().take(REQUEST_INTERVALS_MAX).collect();
         if !stuck.is_empty() {
             return Some(self.copy(stuck, 0, io, config));
         }
         if io.longest_wait_s > 0 {
             return None;
         }
-        let (ends_at, last) = single.indices().filter_map(|index| Some((of(index)?, index))).max()?;
+        let single = |index: u64| {
+            self.placed.copies_of(index) == 1 && !self.issues.iter().any(|issue| issue.ranges.contains(index))
+        };
+        let predicted = self.copies.shared.iter().filter_map(|(&(index, _), ends_at)| Some(((*ends_at)?, index)));
+        let (ends_at, last) = predicted.filter(|&(_, index)| single(index)).max()?;
         let rest = ends_at.since(io.now);
         if rest < REST_MIN {
             return None;

@@ -1,6 +1,7 @@
 //! Invariants of a ledger, asserted after events in debug builds only, so in tests and simulations.
 
 use super::Ledger;
+use super::copies::RUNS_MAX;
 use crate::ranges::IntervalSet;
 
 impl Ledger {
@@ -63,9 +64,9 @@ impl Ledger {
             too_many.remove_index(index);
         }
         if !self.votes.is_quorum() {
-            let mut copied = self.placed.all_held_by_more_than(2);
-            copied.extend_with(&self.placed.held_by_more_than(1, &issued));
-            debug_assert!(copied.is_empty(), "{bag:?}: {copied:?} has more than one copy");
+            let mut copied = self.placed.all_held_by_more_than(RUNS_MAX);
+            copied.extend_with(&self.placed.held_by_more_than(RUNS_MAX - 1, &issued));
+            debug_assert!(copied.is_empty(), "{bag:?}: {copied:?} has more than {RUNS_MAX} runs");
             too_many.subtract(self.copies.given());
         }
         debug_assert!(too_many.is_empty(), "{bag:?}: more than {replicas} copies of {too_many:?}");

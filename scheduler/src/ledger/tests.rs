@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use idlewood_overlay::{Node, WallTime};
 use proptest::prelude::*;
 
+use super::copies::RUNS_MAX;
 use super::issues::Issue;
 use super::placed::Placement;
 use super::*;
@@ -129,7 +130,8 @@ pub(super) fn assert_accounted(ledger: &Ledger) {
         let waits = usize::from(unissued.contains(&index)) + pauses;
         assert_eq!(count(&over, index) + waits + usize::from(copies > 0), 1, "index {index}");
         let votes = ledger.votes.count(index);
-        let given = usize::from(!ledger.votes.is_quorum() && ledger.copies.given().contains(index));
+        let is_copied = !ledger.votes.is_quorum() && ledger.copies.given().contains(index);
+        let given = if is_copied { RUNS_MAX - 1 } else { 0 };
         assert!(copies <= ledger.votes.replicas() + votes + given, "{copies} copies of index {index}");
         assert_eq!(ledger.placed.copies_of(index), held, "index {index}");
     }

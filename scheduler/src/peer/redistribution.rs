@@ -78,8 +78,6 @@ impl Peer {
         self.asking.longest_wait_s = platform.longest_wait_s;
         self.io.maximum_stretch = platform.maximum_stretch;
         self.io.longest_wait_s = platform.longest_wait_s;
-        // Alone, it would be this machine, as it was before its tasks came.
-        self.io.is_some_idle = self.io.leaves > 1 && platform.minimum_stretch == 0.0 && platform.speed_mops > 0.0;
         self.io.mean_speed_mops = platform.speed_mops / self.io.leaves.max(1) as f64;
     }
 

@@ -36,8 +36,8 @@ pub(super) struct Case {
     pub(super) to_the_end: bool,
     /// Whether changes are traced up the tree.
     pub(super) follows_updates: bool,
-    /// Run only if its variant is selected.
-    pub(super) on_demand: bool,
+    /// Run only if a word of this label is selected; `None`: always.
+    pub(super) on_demand: Option<&'static str>,
 }
 
 impl Case {
@@ -99,7 +99,7 @@ fn paper(nodes: u32, bags: u32) -> Case {
         by_user: false,
         to_the_end: true,
         follows_updates: false,
-        on_demand: false,
+        on_demand: None,
     }
 }
 
@@ -123,13 +123,13 @@ fn fairness(paper: &Case) -> Vec<Case> {
             // Handing work on helps most if queues are lost.
             let ablations = REDISTRIBUTIONS.iter().filter(|_| case.scenario.queue_lost);
             for (variant, change) in [&OURS, &BAGS_ALONE].into_iter().chain(ablations) {
-                let mut case = Case { on_demand: *variant != OURS.0, ..case.clone() };
+                let mut case = Case { on_demand: (*variant != OURS.0).then_some("variant"), ..case.clone() };
                 change(&mut case.scenario.peer);
                 case.labels.push(("variant", json!(variant)));
                 cases.push(case);
             }
             for (variant, flaw) in NEGATIVE_CONTROLS.into_iter().filter(|_| failures == "durable") {
-                let mut case = Case { on_demand: true, ..case.clone() };
+                let mut case = Case { on_demand: Some("variant"), ..case.clone() };
                 // Only a machine that fails misses its records.
                 case.scenario.churn = Some(FAILURE_INTERVAL / 16);
                 (case.scenario.flawed_percent, case.scenario.flaw) = (100.0, flaw);
@@ -196,7 +196,7 @@ fn scale(mut case: Case) -> Case {
 
 /// As it is, and with machines that are slower than they say.
 fn scales(paper: Case) -> Vec<Case> {
-    let mut slowed = Case { on_demand: true, ..paper.clone() };
+    let mut slowed = Case { on_demand: Some("variant"), ..paper.clone() };
     slowed.scenario.slowed_percent = SLOWED_PERCENT;
     let mut slowed = scale(slowed);
     slowed.labels.push(("variant", json!("slowed")));
@@ -261,7 +261,7 @@ fn desktops(paper: &Case) -> Vec<Case> {
                 let variants = RIVALS.iter().chain(ablations);
                 cases.extend(variants.map(|variant| desktop(paper, machines, sizes, load, variant)));
                 let alone = desktop(paper, machines, sizes, load, &BAGS_ALONE);
-                cases.push(Case { on_demand: true, ..alone });
+                cases.push(Case { on_demand: Some("variant"), ..alone });
             }
         }
     }
@@ -281,7 +281,7 @@ fn owned(paper: &Case, loads: Option<&Loads>) -> Vec<Case> {
         change(&mut case.scenario);
         case.labels.retain(|(name, _)| *name != "owners");
         case.labels.push(("owners", json!(owners)));
-        cases.push(Case { on_demand: true, ..case });
+        cases.push(Case { on_demand: Some("owners"), ..case });
     };
     for (owners, session, away) in drawn {
         add(owners, &|scenario| (scenario.owner_session, scenario.owner_away) = (Some(session), away));
@@ -348,7 +348,7 @@ fn loads(paper: &Case, log: Option<&Log>) -> Vec<Case> {
             for (variant, change) in [OURS, BAGS_ALONE] {
                 let mut case = load_of_days(paper, machines, sizes, load, log);
                 change(&mut case.scenario.peer);
-                case.on_demand = variant != OURS.0;
+                case.on_demand = (variant != OURS.0).then_some("variant");
                 case.labels.push(("variant", json!(variant)));
                 cases.push(case);
             }

@@ -128,7 +128,7 @@ impl Plan {
         let mut cases = self.all_cases();
         let words: BTreeSet<_> = cases.iter().flat_map(Case::words).filter(|(_, word)| self.is_only(word)).collect();
         let labels: BTreeSet<&str> = words.iter().map(|(label, _)| *label).collect();
-        cases.retain(|case| !case.on_demand || labels.contains("variant") || labels.contains("owners"));
+        cases.retain(|case| case.on_demand.is_none_or(|label| labels.contains(label)));
         cases.retain(|case| {
             labels.iter().all(|label| case.words().any(|word| word.0 == *label && words.contains(&word)))
         });

@@ -248,7 +248,9 @@ fn a_task_that_kills_workers_on_three_machines_has_failed_with_its_output() {
     let program = probe_program();
     let program = program.to_str().expect("a path of ours");
     // Many tries, so that only the number of machines ends it.
-    let submit = ["submit", "--program", program, "--work", "50", "--max-retries", "50", "--", "steps", "3000", "100"];
+    // And so much work that it is not taken to run for too long, and copied to a second machine.
+    let submit =
+        ["submit", "--program", program, "--work", "10000000", "--max-retries", "50", "--", "steps", "3000", "100"];
     let id = grid.agents[0].ask(&submit)["id"].as_str().expect("an id").to_owned();
     let mut machines = BTreeSet::new();
     wait_for("the task to fail", || {

@@ -181,3 +181,29 @@ fn a_machine_that_does_not_have_a_task_cannot_have_it_copied() {
     share(&mut ledger, &mut io, 1, &[]);
     assert_eq!(copies(&mut ledger, &mut io, &config), None, "its owner has left");
 }
+
+#[test]
+fn a_task_has_further_copies_only_while_all_its_runs_stand_still() {
+    let (mut ledger, mut io, config) = placed();
+    let one = IntervalSet::from(4..5);
+    for machine in [1, 3, 4, 5] {
+        if machine > 1 {
+            ledger.holding(said(machine, 1, one.clone()), &mut io, &config);
+            ledger.assert_consistent();
+            assert_eq!(copies(&mut ledger, &mut io, &config), None, "it runs on {machine}");
+        }
+        share(&mut ledger, &mut io, machine, &[(4, 0)]);
+        let copied = copies(&mut ledger, &mut io, &config);
+        assert_eq!(copied, (machine < 5).then(|| (one.clone(), 0)), "after {machine}");
+    }
+    // The owner of one has left, and comes again.
+    share(&mut ledger, &mut io, 3, &[]);
+    assert_eq!(copies(&mut ledger, &mut io, &config), None);
+    // All others stop once the result of one is durable.
+    ledger.results(&contact(4), vec![result(4, true)], &mut io, &config);
+    ledger.fetched(4, true, None, &mut io);
+    let mut stopped = dropped(&mut io);
+    stopped.sort_by_key(|(machine, _)| *machine);
+    assert_eq!(stopped, [1, 3, 5].map(|machine| (machine, one.clone())));
+    ledger.assert_consistent();
+}
