@@ -351,6 +351,8 @@ impl Peer {
             Message::Results { bag, executor, results, .. } => {
                 let executor = executor.contact(from);
                 match self.ledgers.get_mut(&bag) {
+                    // Whoever goes on as this machine is to have them.
+                    _ if self.stewards.is_elsewhere(bag) => {}
                     Some(ledger) => ledger.results(&executor, results, &mut self.io, &self.config),
                     None if self.stewards.keeps(bag) => {}
                     None => Message::acks(bag, &results).for_each(|ack| self.io.send(executor.clone(), ack)),

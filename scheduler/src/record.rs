@@ -139,6 +139,10 @@ pub enum Record {
     Stewards {
         /// The appointment.
         appointment: Appointment,
+        /// Whether this machine was made from a ticket, and goes on as the one that made it: it rises above all terms that
+        /// stewards know. Any other yields to whoever has its key and a higher term.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        adopts: bool,
     },
     /// Steward: a bag that is kept here for its submitter. The records of the bag, its placements, failed tries, and
     /// results that the submitter does not have, are the copy.
@@ -288,7 +292,7 @@ impl Record {
             Self::Former { bag, executor, .. } => RecordKey::Former(*bag, *executor),
             Self::Failures { bag, index, .. } => RecordKey::Failures(*bag, *index),
             Self::Checkpoint { bag, index, .. } => RecordKey::Checkpoint(*bag, *index),
-            Self::Stewards { appointment } => RecordKey::Stewards(appointment.bag),
+            Self::Stewards { appointment, .. } => RecordKey::Stewards(appointment.bag),
             Self::Kept { acting, .. } => RecordKey::Kept(acting.appointment.bag),
             Self::Obeyed { acting } => RecordKey::Obeyed(acting.appointment.bag),
         }

@@ -290,7 +290,7 @@ fn records() -> Vec<Record> {
         Record::Failures { bag: bag().id, index: 3, count: 0, crashed_on: Vec::new(), next_attempt: 0, void_before: 4 },
         Record::Outbox { bag: bag(), released, result: with_output() },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: with_output() },
-        Record::Stewards { appointment: acting().appointment },
+        Record::Stewards { appointment: acting().appointment, adopts: false },
         Record::Kept {
             acting: acting(),
             key: [3; 32].into(),

@@ -218,6 +218,9 @@ pub struct Bag {
     /// of it.
     #[serde(default)]
     pub safe_to_switch_off: bool,
+    /// Whether another machine goes on as this one, since it adopted a ticket of the bag: this one does nothing for it.
+    #[serde(default)]
+    pub adopted_elsewhere: bool,
 }
 
 /// A machine that keeps a bag.

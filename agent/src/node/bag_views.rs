@@ -105,6 +105,7 @@ pub(super) fn bag(
         keepers: keepers(peer.keepers(view.bag.id)),
         acting_since: peer.acting_since(view.bag.id).map(|since| wall(clock, since)),
         safe_to_switch_off: peer.goes_on_without_me(view.bag.id),
+        adopted_elsewhere: peer.is_elsewhere(view.bag.id),
     }
 }
 

@@ -106,7 +106,7 @@ impl Keeping {
         if let Some(directory) = shared.settings.get().submit.tickets.clone() {
             let mut records = peer.records_of(bag);
             records.retain(|record| record.key() != RecordKey::Stewards(bag));
-            records.push(Record::Stewards { appointment: appointment.clone() });
+            records.push(Record::Stewards { appointment: appointment.clone(), adopts: false });
             let (state_dir, path) = (self.state_dir.clone(), ticket_path(&directory, bag));
             let write = move || {
                 match write_ticket(&path, &state_dir, &records) {

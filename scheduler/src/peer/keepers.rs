@@ -26,6 +26,7 @@ impl Peer {
             }
             Message::WhatIsKept { bags } => self.stewards.asked(contact, bags, &self.ledgers, &mut self.io),
             Message::Kept { .. } if self.disk_is_full => {}
+            Message::Kept { ref acting, .. } if self.stewards.is_elsewhere(acting.appointment.bag) => {}
             Message::Kept { acting, tasks, results } => {
                 let (ledgers, io) = (&mut self.ledgers, &mut self.io);
                 self.stewards.handed(contact, &acting, (&tasks, results), ledgers, io, &self.config);
@@ -69,6 +70,12 @@ impl Peer {
         let Some(ledger) = self.ledgers.get(&bag).filter(|ledger| !ledger.is_kept()) else { return false };
         let is_ready = |keeper: &KeeperView| keeper.rank > 0 && keeper.is_up_to_date && keeper.is_heard;
         ledger.is_closed() || self.keepers(bag).iter().any(is_ready)
+    }
+
+    /// Whether another machine goes on as this one with a bag that was submitted here, since it was adopted from a ticket: it has a
+    /// higher term under this machine's key, and this machine does nothing for the bag any more.
+    pub fn is_elsewhere(&self, bag: BagId) -> bool {
+        self.stewards.is_elsewhere(bag)
     }
 
     /// The stewards of a bag that was submitted here, as it last appointed them.

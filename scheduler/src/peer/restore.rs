@@ -228,10 +228,12 @@ impl Peer {
                 ledger.restore_former(*executor, ranges.clone());
             }
         }
-        let appointments: BTreeMap<BagId, &Appointment> = records
+        let appointments: BTreeMap<BagId, (&Appointment, bool)> = records
             .iter()
-            .filter_map(|record| if let Record::Stewards { appointment } = record { Some(appointment) } else { None })
-            .map(|appointment| (appointment.bag, appointment))
+            .filter_map(|record| match record {
+                Record::Stewards { appointment, adopts } => Some((appointment.bag, (appointment, *adopts))),
+                _ => None,
+            })
             .collect();
         for (bag, ledger) in &mut self.ledgers {
             ledger.close_if_over(&mut self.io);
@@ -241,7 +243,9 @@ impl Peer {
             ledger.issue_anew(&mut self.io);
             match appointments.get(bag) {
                 // Its stewards are asked before anybody is told anything.
-                Some(&appointment) => self.stewards.restore_own(appointment.clone(), ledger, self.io.now),
+                Some(&(appointment, adopts)) => {
+                    self.stewards.restore_own(appointment.clone(), adopts, ledger, self.io.now);
+                }
                 None => ledger.greet(&mut self.io, &self.config),
             }
         }

@@ -91,8 +91,8 @@ impl Peer {
             Record::Placed { bag, executor, ranges }
         });
         let own = [Record::Incarnation(self.me().incarnation), ledger.record(&self.io)];
-        let stewards =
-            self.stewards.appointment(bag).map(|appointment| Record::Stewards { appointment: appointment.clone() });
+        let stewards = self.stewards.appointment(bag).cloned();
+        let stewards = stewards.map(|appointment| Record::Stewards { appointment, adopts: false });
         own.into_iter().chain(placed).chain(ledger.former()).chain(ledger.failures()).chain(stewards).collect()
     }
 

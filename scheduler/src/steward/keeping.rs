@@ -57,6 +57,11 @@ impl Stewards {
         self.appointment(bag).into_iter().flat_map(|appointment| appointment.keepers.iter().skip(1))
     }
 
+    /// Whether another machine goes on as this one with a bag that was submitted here.
+    pub(crate) fn is_elsewhere(&self, bag: BagId) -> bool {
+        self.own.get(&bag).is_some_and(|own| own.is_elsewhere)
+    }
+
     /// Whether this machine keeps this bag for another, acting or not.
     pub(crate) fn keeps(&self, bag: BagId) -> bool {
         self.copies.contains_key(&bag)
@@ -73,10 +78,10 @@ impl Stewards {
     }
 
     /// After a restart: whoever keeps a bag that was submitted here is asked before anything of it is issued.
-    pub(crate) fn restore_own(&mut self, appointment: Appointment, ledger: &mut Ledger, now: Time) {
+    pub(crate) fn restore_own(&mut self, appointment: Appointment, adopts: bool, ledger: &mut Ledger, now: Time) {
         let is_open = !ledger.is_closed();
         ledger.hold(is_open);
-        self.own.insert(appointment.bag, Own::restore(appointment, is_open, now));
+        self.own.insert(appointment.bag, Own::restore(appointment, adopts, is_open, now));
     }
 
     /// Restores the copy of a bag from its records.
@@ -235,7 +240,7 @@ impl Stewards {
             let bag = delta.bag;
             if let Some(own) = self.own.get_mut(&bag) {
                 if let Some(ledger) = ledgers.get_mut(&bag) {
-                    acks.push((bag, own.told_by_steward(from.peer, &delta, ledger, io.now), own.acts_in()));
+                    acks.push((bag, own.told_by_steward(from.peer, &delta, ledger, io), own.acts_in()));
                     self.due = io.now.min(self.due);
                 }
             } else if ledgers.get(&bag).is_some_and(|ledger| !ledger.is_kept() && ledger.is_closed()) {
@@ -282,8 +287,8 @@ impl Stewards {
             self.copies.insert(bag, Copy::new((**acting).clone(), key, io.now));
         }
         let copy = self.copies.get_mut(&bag)?;
-        if delta.is_over && copy.is_submitter(from) {
-            // Whoever acts: nobody but the submitter closes a bag.
+        if delta.is_over && copy.is_submitter(from) && delta.term.appointed >= copy.term().appointed {
+            // Whoever acts: nobody but the submitter closes a bag, and not the machine that another has replaced.
             let term = delta.term.max(copy.term());
             self.forget(bag, ledgers, io);
             return Some((bag, 0, term));
