@@ -23,6 +23,7 @@ mod doctor;
 mod follow;
 mod grid;
 mod interrupt;
+mod kept;
 mod machine;
 mod receipts;
 mod results;

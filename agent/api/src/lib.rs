@@ -448,6 +448,9 @@ pub struct Status {
     /// Results for this machine's bags refused for want of a valid signature of the machine that ran them.
     #[serde(default)]
     pub results_unsigned: u64,
+    /// Whether another machine seems to run under this one's identity, as after a ticket was adopted while this one is not lost.
+    #[serde(default)]
+    pub lives_twice: bool,
     /// Messages with an appointment of keepers that the bag's submitter did not sign.
     #[serde(default)]
     pub appointments_forged: u64,

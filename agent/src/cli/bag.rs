@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use idlewood_api::client::Client;
-use idlewood_api::{Bag, BagDetail, Keeper, RerunRequest, Swallowed, TaskResult};
+use idlewood_api::{Bag, BagDetail, RerunRequest, Swallowed, TaskResult};
 use idlewood_scheduler::Replication;
 use idlewood_trust::manifest::TaskOutput;
 use idlewood_units::Numbers;
@@ -12,7 +12,7 @@ use idlewood_units::Numbers;
 use super::context::Context;
 use super::follow::{self, View};
 use super::which::{BagName, WhichBag};
-use super::{receipts, results, ticket};
+use super::{kept, receipts, results, ticket};
 use crate::output::{self, Colour, Column, Format, Table};
 
 /// Failed tasks whose reasons are shown.
@@ -216,7 +216,7 @@ fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
         let why = "which this machine does not have any more: get what is here, and submit it again";
         pairs.push(("given up", format!("it was submitted under the identity {identity}, {why}")));
     }
-    pairs.extend(keeping(bag));
+    pairs.extend(kept::description(bag));
     if bag.reissued + bag.duplicates > 0 {
         pairs.push(("repeated", format!("{} issued again, {} results came twice", bag.reissued, bag.duplicates)));
     }
@@ -265,42 +265,6 @@ fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
     }
     pairs.push(("took", output::duration(bag.elapsed_s)));
     pairs
-}
-
-/// Which machines keep an open bag, who acts since when, and whether this machine may be switched off.
-fn keeping(bag: &Bag) -> Vec<(&'static str, String)> {
-    if bag.state.is_closed() {
-        return Vec::new();
-    }
-    let have = bag.keepers.iter().filter(|keeper| keeper.rank == 0 || keeper.up_to_date && keeper.heard).count().max(1);
-    let mut kept = match have {
-        1 => "this machine alone".to_owned(),
-        have => output::count(have as u64, "machine"),
-    };
-    if let Some(acting) = bag.keepers.iter().find(|keeper| keeper.acting) {
-        let who = if acting.rank == 0 { "this one" } else { output::short_peer(&acting.machine) };
-        let since = bag.acting_since.as_ref().map(|since| format!(" since {}", output::when(since)));
-        kept = format!("{kept}; {who} acts{}", since.unwrap_or_default());
-    }
-    let others: Vec<String> = bag.keepers.iter().filter(|keeper| keeper.rank > 0).map(steward).collect();
-    if !others.is_empty() {
-        kept = format!("{kept}; {}", others.join(", "));
-    }
-    let off = match (bag.safe_to_switch_off, bag.stewards) {
-        (true, _) => "it is safe: the bag goes on without this machine",
-        (false, 0) => "the bag stands still meanwhile: it has no stewards",
-        (false, _) => "not yet: no other machine has all that the bag needs",
-    };
-    vec![("kept by", kept), ("switch off", off.to_owned())]
-}
-
-fn steward(keeper: &Keeper) -> String {
-    let state = match (keeper.heard, keeper.up_to_date) {
-        (false, _) => "does not answer",
-        (true, false) => "is being told",
-        (true, true) => "has all",
-    };
-    format!("{} {state}", output::short_peer(&keeper.machine))
 }
 
 /// An argument as one would type it.

@@ -13,6 +13,7 @@ use idlewood_api::{Bag, BagState};
 
 use super::context::{Context, FAILURE};
 use super::interrupt::on_interrupt;
+use super::kept;
 use crate::output::{self, Format};
 
 /// First and last interval between two looks.
@@ -96,7 +97,7 @@ fn follow(context: &Context, id: &str, view: View) -> anyhow::Result<Bag> {
     let mut wait = LOOK_MIN;
     loop {
         // Not the printed line itself: its times change with every look.
-        let seen = Some((bag.state, bag.done, bag.failed, bag.placed, bag.machines));
+        let seen = Some((bag.state, bag.done, bag.failed, bag.placed, bag.machines, bag.safe_to_switch_off));
         if view.redraws() {
             // No wrapping: a line that is too long is cut, not scrolled.
             view.write(&format!("{CLEAR}\x1b[?7l{} {}\x1b[?7h", bar(&bag), line(&bag)))?;
@@ -183,6 +184,7 @@ fn line(bag: &Bag) -> String {
             if let Some(eta_s) = eta_s(bag) {
                 parts.push(format!("about {} to go", output::duration(eta_s)));
             }
+            parts.extend(kept::safe(bag));
         }
         BagState::Succeeded | BagState::Failed | BagState::Cancelled => parts.push(output::state(bag.state).to_owned()),
     }

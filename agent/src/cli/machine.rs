@@ -115,6 +115,10 @@ fn print_status(status: &Status, mut out: &mut dyn Write) -> io::Result<()> {
         };
         pairs.push(("keeps", format!("{} of other machines, {acts}", output::count(status.kept, "bag"))));
     }
+    if status.lives_twice {
+        let twin = "another machine seems to run under this one's identity; end one of the two";
+        pairs.push(("identity", twin.to_owned()));
+    }
     if let Some(until) = &status.resting_until {
         let until = output::when(until);
         pairs.push(("resting", format!("until {until}: all tasks fail here that succeed elsewhere; see the log")));
@@ -382,6 +386,7 @@ ON THE LINE  MACHINE                      ADDRESS
             results_unsigned: 0,
             kept: 0,
             acts_for: 0,
+            lives_twice: false,
             appointments_forged: 0,
             checkpoints_unsigned: 0,
             tasks_unspoken: 0,

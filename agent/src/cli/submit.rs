@@ -7,13 +7,13 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use blake3::Hash;
-use idlewood_api::Bag;
 use idlewood_api::client::Client;
 use idlewood_scheduler::Replication;
 use idlewood_trust::manifest::Input;
 
 use super::context::{BadUsage, Context};
 use super::follow::{self, View};
+use super::kept;
 use crate::output::{self, Format};
 use crate::submit::options::Options;
 use crate::submit::{self, Plan};
@@ -81,7 +81,7 @@ pub(super) fn run(context: &Context, args: SubmitArgs, entries: Option<Vec<Strin
         writeln!(out, "bag {id} submitted: {tasks} of {}", output::printable(&plan.request.program.name))?;
         if !waits {
             writeln!(out, "follow it with: idlewood bag watch {id}")?;
-            writeln!(out, "{}", while_away(&bag))?;
+            writeln!(out, "{}", kept::at_first(&bag))?;
         }
         out.flush()?;
     }
@@ -92,20 +92,6 @@ pub(super) fn run(context: &Context, args: SubmitArgs, entries: Option<Vec<Strin
         return Ok(ExitCode::SUCCESS);
     }
     follow::to_the_end(context, &bag.id, if args.progress { View::on_stderr() } else { View::Silent })
-}
-
-/// Whether the bag goes on when this machine is switched off, right after its submission.
-fn while_away(bag: &Bag) -> String {
-    let id = output::short_id(&bag.id);
-    match bag.stewards {
-        0 => "it goes on only while this machine is on: no other one keeps it".to_owned(),
-        stewards => {
-            let others = output::count(u64::from(stewards), "other machine");
-            format!(
-                "kept by this machine alone until {others} keep it, too: `idlewood bag show {id}` says when this one may be off"
-            )
-        }
-    }
 }
 
 fn upload(client: &Client, plan: &Plan) -> anyhow::Result<()> {

@@ -243,6 +243,11 @@ impl Driver {
                 Keeping::over(bag, &mut self.shared);
                 self.submissions.ended(bag, &mut self.shared);
             }
+            Notice::BagElsewhere(bag) => {
+                tracing::error!(
+                    %bag, "another machine has adopted a bag of this one, and goes on as this one: this one does nothing for the bag"
+                );
+            }
             Notice::BagRemoved(bag) => {
                 tracing::info!(%bag, "bag removed");
                 self.submissions.ended(bag, &mut self.shared);
@@ -272,6 +277,7 @@ impl Driver {
     }
 
     fn sweep(&mut self) {
+        self.presence.look_for_twin(self.machine.peer());
         self.packing.sweep(self.machine.peer(), &mut self.shared);
         self.storage.read_unread(&mut self.shared);
         self.keeping.look_for_own(self.storage.pins(), self.machine.peer(), &mut self.shared);

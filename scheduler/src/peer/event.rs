@@ -322,6 +322,9 @@ pub enum Notice {
     BagClosed(BagId),
     /// The removal of a bag is durable.
     BagRemoved(BagId),
+    /// Another machine goes on as this one with a bag that was submitted here, since it was adopted from a ticket: this one does
+    /// nothing for it any more.
+    BagElsewhere(BagId),
     /// This peer is a member of the grid.
     Joined,
     /// This peer has left the grid.

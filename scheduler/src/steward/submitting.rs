@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::ledger::Ledger;
 use crate::message::Message;
-use crate::peer::Effect;
+use crate::peer::{Effect, Notice};
 use crate::record::{Change, Record, RecordKey};
 
 /// How long the answer to an offer is waited for.
@@ -271,7 +271,7 @@ impl Own {
     }
 
     /// A steward tells something: it acts, or answers. Returns the number of the last delta that was taken in.
-    pub(super) fn told_by_steward(&mut self, from: PeerId, delta: &Delta, ledger: &mut Ledger, io: &Io) -> u64 {
+    pub(super) fn told_by_steward(&mut self, from: PeerId, delta: &Delta, ledger: &mut Ledger, io: &mut Io) -> u64 {
         let (mine, theirs) = (self.acts_in(), delta.term);
         if theirs <= mine || !self.is_steward(from) {
             return 0;
@@ -287,7 +287,10 @@ impl Own {
             }
             if !self.adopts {
                 self.begin_returning(ledger, io.now);
-                self.is_elsewhere |= self.returning.is_some();
+                if self.returning.is_some() && !self.is_elsewhere {
+                    self.is_elsewhere = true;
+                    io.effects.push(Effect::Notify(Notice::BagElsewhere(delta.bag)));
+                }
                 return 0;
             }
         }

@@ -343,6 +343,7 @@ fn the_machine_that_adopts_a_bag_goes_on_and_the_first_yields() {
     grid.start(SUBMITTER);
     grid.pass(20);
     assert!(grid.hosts[&SUBMITTER].peer.is_elsewhere(BAG));
+    assert!(grid.hosts[&SUBMITTER].notices.contains(&Notice::BagElsewhere(BAG)), "its user is told");
     let terms: Vec<u64> = grid.appointed_terms();
     grid.pass(120);
     assert_eq!(grid.appointed_terms(), terms, "it appoints nobody");
@@ -373,6 +374,49 @@ fn a_steward_that_claims_to_act_again_and_again_is_not_appointed_again() {
     grid.hosts.get_mut(&SUBMITTER).expect("it is up").receive(liar, claim);
     grid.pass(900);
     assert!(!grid.hosts[&SUBMITTER].peer.is_elsewhere(BAG));
+    assert_eq!(grid.done(), TASKS);
+}
+
+/// A steward takes the highest term there is, has executors drop what they hold, and does nothing: the bag stands still, the next steward
+/// does not act. All ends once the submitter is back, who appoints anew.
+#[test]
+fn a_steward_that_withholds_a_bag_holds_it_up_until_its_submitter_is_back() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    let (liar, next) = (stewards[0], stewards[1]);
+    let Some(Record::Kept { acting, .. }) = grid.hosts[&liar].store.get(&RecordKey::Kept(BAG)).cloned() else {
+        panic!("no copy")
+    };
+    let acting = Acting { acting: u32::MAX, rank: 1, ..acting };
+    grid.crash(SUBMITTER);
+    grid.crash(liar);
+    let others: Vec<u8> = grid.hosts.keys().copied().collect();
+    for _ in 0..40 {
+        for &other in &others {
+            let host = grid.hosts.get_mut(&other).expect("it is up");
+            host.receive(liar, Message::Acts { acting: Box::new(acting.clone()) });
+            host.receive(liar, lease(u64::MAX, IntervalSet::from(0..TASKS)));
+        }
+        let delta = Delta {
+            bag: BAG,
+            term: acting.term(),
+            number: 0,
+            acting: Some(Box::new(acting.clone())),
+            key: None,
+            records: Vec::new(),
+            gone: Vec::new(),
+            done: IntervalSet::new(),
+            failed: IntervalSet::new(),
+            is_whole: false,
+            is_over: false,
+        };
+        grid.hosts.get_mut(&next).expect("it is up").receive(liar, Message::Deltas { deltas: vec![delta] });
+        grid.pass(10);
+    }
+    assert!(grid.acting().is_empty(), "the next steward believes the first");
+    assert!(grid.hosts.values().all(|host| host.peer.unfinished().get(&BAG).is_none_or(IntervalSet::is_empty)));
+    grid.start(SUBMITTER);
+    grid.pass(900);
     assert_eq!(grid.done(), TASKS);
 }
 

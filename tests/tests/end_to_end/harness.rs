@@ -291,6 +291,12 @@ impl Grid {
         }
     }
 
+    /// One more agent, with a state directory that others make; returns its number.
+    pub(crate) fn add(&mut self, name: &str) -> usize {
+        self.agents.push(Agent { dir: self.root.path().join(name), process: None });
+        self.agents.len() - 1
+    }
+
     /// Starts an agent, again or for the first time, joining through the others.
     pub(crate) fn run(&mut self, number: usize) {
         let others =
