@@ -111,6 +111,8 @@ pub struct RunOptions {
     pub lease: Option<Duration>,
     /// How long a bag lasts before other machines are asked to keep it.
     pub appoint_after: Option<Duration>,
+    /// How long the keepers of a bag before this machine are silent until it acts, for each rank.
+    pub steward_silence: Option<Duration>,
     /// Port of the control API on 127.0.0.1; 0 picks a free one.
     pub control_port: u16,
 }
@@ -190,6 +192,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     };
     config.lease = options.lease.unwrap_or(config.lease);
     config.appoint_after = options.appoint_after.unwrap_or(config.appoint_after);
+    config.steward_silence = options.steward_silence.unwrap_or(config.steward_silence);
     let clock = Clock::start();
     let wall = wall_now();
     let me = Contact {

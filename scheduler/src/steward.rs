@@ -36,8 +36,8 @@ use crate::bag::BagId;
 
 /// Most stewards of one bag.
 pub const STEWARDS_MAX: u32 = 4;
-/// A steward acts after so long without a word of the keepers before it, for each rank. Our choice: three lost messages.
-pub(crate) const SILENCE: Duration = Duration::from_secs(30);
+/// A keeper that was heard of within so long is there. Our choice: three lost messages.
+pub(crate) const HEARD_WITHIN: Duration = Duration::from_secs(30);
 /// A steward that was silent for so long is replaced.
 pub(crate) const REPLACE_AFTER: Duration = Duration::from_secs(600);
 /// How often a keeper that acts tells the others what has changed, all bags of a pair of machines together.

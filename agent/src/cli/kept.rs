@@ -44,7 +44,9 @@ pub(super) fn at_first(bag: &Bag) -> String {
         0 => "kept by this machine alone: the bag stands still while it is off".to_owned(),
         stewards => {
             let others = output::count(u64::from(stewards), "other machine");
-            format!("kept by this machine alone until {others} keep it, too: `idlewood bag show {id}` says when this one can be switched off")
+            format!(
+                "kept by this machine alone until {others} keep it, too: `idlewood bag show {id}` says when this one can be switched off"
+            )
         }
     }
 }

@@ -45,7 +45,17 @@ impl Presence {
         now: Time,
     ) -> Self {
         let absence = Absence::new(now, heartbeat);
-        Self { listen, neighbours, bootstrap, absence, sleep: Sleep::default(), left: false, ends: false, risen: 0, lives_twice: false }
+        Self {
+            listen,
+            neighbours,
+            bootstrap,
+            absence,
+            sleep: Sleep::default(),
+            left: false,
+            ends: false,
+            risen: 0,
+            lives_twice: false,
+        }
     }
 
     /// Where this agent listens.

@@ -3,9 +3,9 @@
 
 use idlewood_overlay::{Contact, PeerId, Time};
 
+use super::Acting;
 use super::copy::Copy;
 use super::feed::{Changes, Delta, Feed, Tap};
-use super::{Acting, SILENCE};
 use crate::config::Config;
 use crate::io::Io;
 use crate::ledger::{Failures, Ledger};
@@ -16,9 +16,9 @@ use crate::record::{Change, Record, RecordKey};
 
 impl Copy {
     /// Whether the keepers before this one have been silent for long enough. They are asked once more before.
-    pub(super) fn is_to_act(&mut self, io: &mut Io) -> bool {
+    pub(super) fn is_to_act(&mut self, io: &mut Io, config: &Config) -> bool {
         let Some(rank) = self.acting.appointment.rank_of(io.me.peer).filter(|_| self.can_act()) else { return false };
-        if rank == 0 || io.now < self.acts_from(rank) || io.wall(io.now) >= self.acting.appointment.until {
+        if rank == 0 || io.now < self.acts_from(rank, config) || io.wall(io.now) >= self.acting.appointment.until {
             return false;
         }
         if self.probed.is_none_or(|probed| probed <= self.heard) {
@@ -28,7 +28,7 @@ impl Copy {
             }
             return false;
         }
-        self.probed.is_some_and(|probed| io.now.since(probed) >= SILENCE / 6)
+        self.probed.is_some_and(|probed| io.now.since(probed) >= config.steward_silence / 6)
     }
 
     /// The ledger that this copy describes.

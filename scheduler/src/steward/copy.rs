@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use super::feed::{Changes, Delta, Feed, is_copied};
-use super::{Acting, SILENCE, Standing, Term};
+use super::{Acting, Standing, Term};
 use crate::bag::{BagHeader, BagId, BagKey, TaskResult};
+use crate::config::Config;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 
@@ -176,8 +177,8 @@ impl Copy {
     }
 
     /// When this machine, of this rank, is to act, unless it hears of a keeper before it.
-    pub(crate) fn acts_from(&self, rank: u8) -> Time {
-        self.heard + SILENCE * u32::from(rank.max(1))
+    pub(crate) fn acts_from(&self, rank: u8, config: &Config) -> Time {
+        self.heard + config.steward_silence * u32::from(rank.max(1))
     }
 
     /// Whether a ledger can be made of it, and has something to do: the bag is not over.

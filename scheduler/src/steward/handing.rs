@@ -6,7 +6,7 @@ use std::time::Duration;
 use idlewood_overlay::PeerId;
 
 use super::copy::Copy;
-use super::{DELTA_EVERY, SILENCE};
+use super::{DELTA_EVERY, HEARD_WITHIN};
 use crate::bag::{HELD_INTERVALS_MAX, TaskResult};
 use crate::io::Io;
 use crate::message::{Message, results_within};
@@ -21,7 +21,7 @@ const RESULTS_MAX: usize = 96;
 impl Copy {
     /// Hands results over, if that is due. `is_acting`: the submitter is not tried where it was not heard of.
     pub(super) fn hand_results(&mut self, is_acting: bool, io: &mut Io) {
-        let is_there = self.submitter_heard.is_some_and(|heard| io.now.since(heard) < SILENCE);
+        let is_there = self.submitter_heard.is_some_and(|heard| io.now.since(heard) < HEARD_WITHIN);
         if self.results.is_empty() || io.now < self.handing_due || is_acting && !is_there {
             return;
         }

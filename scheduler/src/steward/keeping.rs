@@ -7,7 +7,7 @@ use idlewood_overlay::{Contact, PeerId, Time};
 use super::copy::Copy;
 use super::feed::{Delta, Feed};
 use super::submitting::Own;
-use super::{Acting, Appointment, DELTA_EVERY, KeeperView, REPLACE_AFTER, SILENCE, Term};
+use super::{Acting, Appointment, DELTA_EVERY, HEARD_WITHIN, KeeperView, REPLACE_AFTER, Term};
 use crate::bag::{BagHeader, BagId, BagKey, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
@@ -142,7 +142,7 @@ impl Stewards {
         ended.into_iter().for_each(|bag| self.forget(bag, ledgers, io));
         for (bag, copy) in &mut self.copies {
             let is_acting = ledgers.contains_key(bag);
-            if !is_acting && is_connected && copy.is_to_act(io) && !copy.has_heard_since_probe() {
+            if !is_acting && is_connected && copy.is_to_act(io, config) && !copy.has_heard_since_probe() {
                 ledgers.extend(copy.begin(io, config).map(|ledger| (*bag, ledger)));
             }
             copy.hand_results(is_acting, io);
@@ -500,7 +500,7 @@ impl Stewards {
                 rank: u8::try_from(place).unwrap_or(u8::MAX),
                 acting: acts == Some(keeper.peer),
                 is_up_to_date: is_me && acts == Some(me) || feed.is_some_and(Feed::is_up_to_date),
-                is_heard: is_me || feed.is_some_and(|feed| now.since(feed.heard) < SILENCE),
+                is_heard: is_me || feed.is_some_and(|feed| now.since(feed.heard) < HEARD_WITHIN),
             }
         });
         (views.collect(), since)

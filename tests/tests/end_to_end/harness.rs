@@ -48,8 +48,9 @@ pub(crate) struct Grid {
     /// Where agents started from now on look for the owner's input. None by default: a file says whether the owner is
     /// there.
     pub(crate) senses: Option<Senses>,
-    /// Bags of agents started from now on are kept by others once they have lasted for so many seconds. None by default: as shipped.
-    pub(crate) appoint_after: Option<u32>,
+    /// Bags of agents started from now on are kept by others once they have lasted for two seconds, and these act after 15 s for each
+    /// rank. False by default: as shipped.
+    pub(crate) keeps_soon: bool,
     /// Whether agents become machines of one grid before their first start.
     enrols: bool,
     /// The invitation with which all but the first join.
@@ -284,7 +285,7 @@ impl Grid {
             root,
             bus: None,
             senses: None,
-            appoint_after: None,
+            keeps_soon: false,
             enrols: count > 1,
             invitation: None,
             _turn: turn,
@@ -328,8 +329,8 @@ impl Grid {
                 command.envs(session_bus.iter().map(|bus| ("DBUS_SESSION_BUS_ADDRESS", bus)));
             }
         }
-        if let Some(seconds) = self.appoint_after {
-            command.arg("--appoint-after").arg(seconds.to_string());
+        if self.keeps_soon {
+            command.args(["--appoint-after", "2", "--steward-silence", "15"]);
         }
         for address in bootstrap {
             command.arg("--bootstrap").arg(address);
