@@ -56,8 +56,11 @@ pub(crate) fn adopt(ticket: &Ticket, dir: &Path, file: &Path) -> Result<PeerId, 
     let damaged = |reason: String| TicketError::Damaged { path: file.to_owned(), reason };
     let mut changes = Vec::with_capacity(ticket.records.len());
     for bytes in &ticket.records {
-        let record = Record::decode(bytes).map_err(|error| damaged(error.to_string()))?;
-        changes.push(Change { key: record.key().to_bytes(), value: Some(bytes.to_vec()) });
+        let mut record = Record::decode(bytes).map_err(|error| damaged(error.to_string()))?;
+        if let Record::Stewards { adopts, .. } = &mut record {
+            *adopts = true;
+        }
+        changes.push(Change { key: record.key().to_bytes(), value: Some(record.encode()) });
     }
     match DirBuilder::new().mode(0o700).create(dir) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

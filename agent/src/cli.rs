@@ -24,6 +24,7 @@ mod explain;
 mod follow;
 mod grid;
 mod interrupt;
+mod kept;
 mod machine;
 mod progress;
 mod receipts;

@@ -14,6 +14,7 @@ mod ended;
 mod execution;
 mod homes;
 mod jobs;
+mod keeping;
 mod manifests;
 mod measuring;
 mod neighbours;
@@ -65,6 +66,7 @@ use tokio::sync::mpsc;
 use self::driver::{Driver, Sources};
 use self::execution::Execution;
 use self::homes::Homes;
+use self::keeping::Keeping;
 use self::measuring::Measuring;
 use self::outputs::Outputs;
 use self::owner::Owner;
@@ -104,6 +106,10 @@ pub struct RunOptions {
     pub owner_probe: Option<PathBuf>,
     /// How long a submitter trusts an executor that it does not hear from.
     pub lease: Option<Duration>,
+    /// How long a bag lasts before other machines are asked to keep it.
+    pub appoint_after: Option<Duration>,
+    /// How long the keepers of a bag before this machine are silent until it acts, for each rank.
+    pub steward_silence: Option<Duration>,
     /// Port of the control API on 127.0.0.1; 0 picks a free one.
     pub control_port: u16,
 }
@@ -171,10 +177,20 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let slots = options.slots.unwrap_or(settings.get().limits.slots.get());
     let vacate_after = settings.get().owner.vacate.0;
     let submitter_work_max = settings.get().bags.work_per_submitter.0;
-    let mut config = Config { slots, speed_mops, expects_grid, vacate_after, submitter_work_max, ..Config::default() };
-    if let Some(lease) = options.lease {
-        config.lease = lease;
-    }
+    let (stewards, kept_bags_max) = (settings.get().submit.stewards.get(), settings.get().limits.keep.get());
+    let mut config = Config {
+        slots,
+        speed_mops,
+        expects_grid,
+        vacate_after,
+        submitter_work_max,
+        stewards,
+        kept_bags_max,
+        ..Config::default()
+    };
+    config.lease = options.lease.unwrap_or(config.lease);
+    config.appoint_after = options.appoint_after.unwrap_or(config.appoint_after);
+    config.steward_silence = options.steward_silence.unwrap_or(config.steward_silence);
     let clock = Clock::start();
     let wall = wall_now();
     let me = Contact {
@@ -244,6 +260,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         submissions: Submissions::default(),
         storage: Storage::new(opened.store, pins),
         packing: Packing::default(),
+        keeping: Keeping::new(directory.clone()),
         presence: Presence::new(address, neighbours, bootstrap, heartbeat, clock.now()),
         traffic: Traffic::default(),
         shared: Shared::new(clock, config, settings, net, supplies),
@@ -389,9 +406,13 @@ fn tell_losses(opened: &Opened, records: &[Record]) {
 
 /// Names the bags that end since they were submitted under an identity that this machine does not have any more.
 fn tell_given_up(id: PeerId, records: &[Record]) {
+    let is_kept = |of: BagId| {
+        records.iter().any(|record| matches!(record, Record::Kept { acting, .. } if acting.appointment.bag == of))
+    };
     for record in records {
         if let Record::Bag { bag, closed: None, .. } = record
             && bag.submitter.peer != id
+            && !is_kept(bag.id)
         {
             tracing::error!(
                 bag = %hex::encode(bag.id.0), identity = %identity::to_libp2p(bag.submitter.peer),

@@ -15,6 +15,8 @@
 //! # memory = "2G"              # all tasks together; none: three quarters of what the machine has
 //! task_time = "7d"             # longest that a task may run, whatever its bag says; frozen time left out, 1s to 3650d
 //! disk = "10G"                 # for programs, inputs and results; as much again for the files of each task
+//! keep = 64                    # bags of others whose files and state this machine keeps, so that they outlive their own, 0 to
+//!                              # 4096; at the next start
 //! checkpoint = "64M"           # largest checkpoint that goes with a task to another machine, up to 256M
 //! idle.cpu_percent = 100       # how much of a processor each task may use, 1 to 100
 //! # upload = "1M"              # bytes per second that others may get of blobs, at least 64K; none: any
@@ -33,6 +35,10 @@
 //! native = false               # whether native programs may run (submit --native); only where they can be confined
 //! work_per_submitter = "90d"   # most work of one submitter here, by the time it takes this machine; at the next start
 //!
+//! [submit]
+//! stewards = 2                 # other machines that keep a bag submitted here, so that it goes on while this one is away, 0 to 4
+//! # tickets = "/home/ada/sync" # directory for a ticket of each bag that others keep, to adopt it with if this machine is lost
+//!
 //! [network]
 //! listen = []                  # where other agents reach this one, e.g. ["0.0.0.0:4001"], once the machine is in a grid; none,
 //!                              # and without a grid: loopback only; at the next start
@@ -49,6 +55,7 @@
 mod bags;
 pub mod described;
 mod network;
+mod submit;
 mod values;
 
 use std::fmt;
@@ -66,6 +73,7 @@ use serde::{Deserialize, Serialize};
 pub use bags::{Bags, Machine, Objection, Program};
 pub use described::Description;
 pub use network::{Address, Network};
+pub use submit::Submit;
 pub use values::Within;
 
 /// Name of the file.
@@ -81,6 +89,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Whose they may be.
     pub bags: Bags,
+    /// Defaults of submissions.
+    pub submit: Submit,
     /// Addresses for and of other agents.
     pub network: Network,
 }
@@ -128,6 +138,10 @@ pub struct Limits {
     pub task_time: Span,
     /// Most disk space for programs, inputs and results, and for the files of each task that runs.
     pub disk: ByteSize,
+    /// Most bags of others that this machine keeps, so that they outlive their submitters' machines; their files count against
+    /// [`Self::disk`].
+    #[serde(deserialize_with = "values::whole")]
+    pub keep: Within<0, 4096>,
     /// Largest checkpoint that goes with a task to another machine; a task with a larger one stays here.
     #[serde(deserialize_with = "values::checkpoint")]
     pub checkpoint: ByteSize,
@@ -226,6 +240,7 @@ impl Default for Limits {
             upload: None,
             download: None,
             disk: ByteSize(10 << 30),
+            keep: Within(64),
             checkpoint: ByteSize(64 << 20),
             idle: IdleLimits::default(),
             in_use: InUseLimits::default(),

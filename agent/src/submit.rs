@@ -20,7 +20,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use blake3::Hash;
-use idlewood_scheduler::{BlobId, REPLICAS_MAX, Replication};
+use idlewood_scheduler::{BlobId, REPLICAS_MAX, Replication, STEWARDS_MAX};
 use idlewood_trust::manifest::{self, DISK_BYTES_DEFAULT, Entry, Fields, INPUT_BYTES_MAX, Input, is_file_name};
 use idlewood_units::{Span, TASKS_MAX};
 use idlewood_worker::check_program;
@@ -111,6 +111,7 @@ impl Plan {
             deterministic: options.deterministic || replication.quorum > 1,
             native: options.native,
             replication,
+            stewards: options.stewards,
         };
         Ok(Self { request, files: files.0, left_out })
     }
@@ -146,6 +147,9 @@ fn check_values(options: &Options) -> Result<(), SubmitError> {
     }
     if let Some(retries) = options.max_retries.filter(|&retries| retries > RETRIES_MAX) {
         return wrong(format!("{retries} retries are too many: {RETRIES_MAX} at most"));
+    }
+    if let Some(stewards) = options.stewards.filter(|&stewards| stewards > STEWARDS_MAX) {
+        return wrong(format!("{stewards} stewards are too many: {STEWARDS_MAX} at most"));
     }
     if let Some(size) = options.memory.filter(|size| size.0 < 1 << 16 || size.0 > 4 << 30) {
         return wrong(format!("a task can have from 64K to 4G of memory, not {} bytes", size.0));

@@ -94,9 +94,14 @@ pub struct Config {
     pub submitter_work_max: Duration,
     /// Most bags of one submitter here, 1 to 4096. Default 1024: a quarter of the most bags on a machine.
     pub submitter_bags_max: u32,
-    /// Stewards of a bag that is submitted here, 0 to 4. Default 0, none: a driver that signs appointments sets it
-    /// (docs/adr/0041).
+    /// Stewards of a bag that is submitted here and does not say how many it has ([`crate::Submission::stewards`]), 0 to 4.
+    /// Default 0, none: a driver that signs appointments sets it (docs/adr/0041).
     pub stewards: u32,
+    /// A bag has stewards once it has lasted for so long; shorter ones have none. Up to 1 h, default 30 s: our choice.
+    pub appoint_after: Duration,
+    /// A steward acts after so long without a word of the keepers before it, for each rank, 12 s to 1 h: keepers say every 10 s that they
+    /// are there. Default 30 s: three lost messages.
+    pub steward_silence: Duration,
     /// Most bags that this machine keeps for others, 0 to 4096. Default 0, none: a driver that keeps their files sets it.
     pub kept_bags_max: u32,
     /// How long an unanswered message waits before it is first sent again; doubles up to a third of the lease. Longer, up to
@@ -130,6 +135,8 @@ impl Default for Config {
             submitter_work_max: Duration::from_secs(90 * 24 * 3600),
             submitter_bags_max: 1024,
             stewards: 0,
+            appoint_after: Duration::from_secs(30),
+            steward_silence: Duration::from_secs(30),
             kept_bags_max: 0,
             repeat_after: Duration::from_secs(2),
         }
@@ -183,6 +190,8 @@ impl Config {
         )?;
         check((1..=4096).contains(&self.submitter_bags_max), "submitter_bags_max must be between 1 and 4096")?;
         check(self.stewards <= STEWARDS_MAX, "stewards must be between 0 and 4")?;
+        check(within(self.appoint_after, 0, 3600), "appoint_after must be at most 1 h")?;
+        check(within(self.steward_silence, 12, 3600), "steward_silence must be between 12 s and 1 h")?;
         check(self.kept_bags_max <= 4096, "kept_bags_max must be between 0 and 4096")?;
         check(!self.repeat_after.is_zero(), "repeat_after must be above 0")
     }
@@ -206,6 +215,9 @@ mod tests {
         refused(|config| config.submitter_bags_max = 0, "submitter_bags_max");
         refused(|config| config.submitter_work_max = Duration::ZERO, "submitter_work_max");
         refused(|config| config.frozen_max = 17, "frozen_max");
+        refused(|config| config.stewards = 5, "stewards");
+        refused(|config| config.steward_silence = Duration::from_secs(10), "steward_silence");
+        refused(|config| config.kept_bags_max = 4097, "kept_bags_max");
         for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             let config = Config { speed_mops: speed, ..Config::default() };
             assert!(config.validate().unwrap_err().starts_with("speed_mops"), "{speed}");

@@ -290,6 +290,7 @@ impl Ledger {
             attempt: self.attempt,
             closed: self.closed.map(|(closing, at)| (closing, io.wall(at))),
             replication: self.votes.replication(),
+            stewards: self.keeping.stewards,
         }
     }
 

@@ -34,6 +34,7 @@ use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record};
 use crate::router::{Platform, Router};
+use crate::steward::STEWARDS_MAX;
 use crate::steward::keeping::Stewards;
 use crate::summary::{self, SummaryForm};
 
@@ -279,6 +280,9 @@ impl Peer {
         if !submission.replication.is_valid() {
             return Err(SubmitError::Replication);
         }
+        if submission.stewards.is_some_and(|stewards| stewards > STEWARDS_MAX) {
+            return Err(SubmitError::Stewards);
+        }
         if self.ledgers.contains_key(&submission.id) || self.removals.contains_key(&submission.id) {
             return Err(SubmitError::Known);
         }
@@ -347,6 +351,8 @@ impl Peer {
             Message::Results { bag, executor, results, .. } => {
                 let executor = executor.contact(from);
                 match self.ledgers.get_mut(&bag) {
+                    // Whoever goes on as this machine is to have them.
+                    _ if self.stewards.is_elsewhere(bag) => {}
                     Some(ledger) => ledger.results(&executor, results, &mut self.io, &self.config),
                     None if self.stewards.keeps(bag) => {}
                     None => Message::acks(bag, &results).for_each(|ack| self.io.send(executor.clone(), ack)),
@@ -427,7 +433,8 @@ impl Peer {
             application_size_mops: self.application_size(task_mops, submission.tasks),
             declared: submission.task_mops.is_some(),
         };
-        let ledger = Ledger::new(bag, self.io.now, submission.retries_max, submission.replication, &self.io);
+        let mut ledger = Ledger::new(bag, self.io.now, submission.retries_max, submission.replication, &self.io);
+        ledger.set_stewards(submission.stewards);
         let record = ledger.record(&self.io);
         self.ledgers.insert(submission.id, Box::new(ledger));
         let then = vec![Then::Notify(Notice::BagAccepted(submission.id)), Then::Open(submission.id)];

@@ -80,6 +80,9 @@ pub enum Record {
         /// How many machines run each task; one in older records.
         #[serde(default, skip_serializing_if = "Replication::is_none")]
         replication: Replication,
+        /// How many stewards it is to have; `None`: as many as its machine's settings say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stewards: Option<u32>,
     },
     /// Submitter: the reputation of a machine, from bags with a quorum.
     Reputation {
@@ -136,6 +139,10 @@ pub enum Record {
     Stewards {
         /// The appointment.
         appointment: Appointment,
+        /// Whether this machine was made from a ticket, and goes on as the one that made it: it rises above all terms that
+        /// stewards know. Any other yields to whoever has its key and a higher term.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        adopts: bool,
     },
     /// Steward: a bag that is kept here for its submitter. The records of the bag, its placements, failed tries, and
     /// results that the submitter does not have, are the copy.
@@ -285,7 +292,7 @@ impl Record {
             Self::Former { bag, executor, .. } => RecordKey::Former(*bag, *executor),
             Self::Failures { bag, index, .. } => RecordKey::Failures(*bag, *index),
             Self::Checkpoint { bag, index, .. } => RecordKey::Checkpoint(*bag, *index),
-            Self::Stewards { appointment } => RecordKey::Stewards(appointment.bag),
+            Self::Stewards { appointment, .. } => RecordKey::Stewards(appointment.bag),
             Self::Kept { acting, .. } => RecordKey::Kept(acting.appointment.bag),
             Self::Obeyed { acting } => RecordKey::Obeyed(acting.appointment.bag),
         }

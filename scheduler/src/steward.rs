@@ -36,10 +36,8 @@ use crate::bag::BagId;
 
 /// Most stewards of one bag.
 pub const STEWARDS_MAX: u32 = 4;
-/// Bags that last less than this have no stewards.
-pub(crate) const APPOINT_AFTER: Duration = Duration::from_secs(30);
-/// A steward acts after so long without a word of the keepers before it, for each rank. Our choice: three lost messages.
-pub(crate) const SILENCE: Duration = Duration::from_secs(30);
+/// A keeper that was heard of within so long is there. Our choice: three lost messages.
+pub(crate) const HEARD_WITHIN: Duration = Duration::from_secs(30);
 /// A steward that was silent for so long is replaced.
 pub(crate) const REPLACE_AFTER: Duration = Duration::from_secs(600);
 /// How often a keeper that acts tells the others what has changed, all bags of a pair of machines together.
@@ -178,4 +176,6 @@ pub struct KeeperView {
     pub acting: bool,
     /// Whether it has, durably, all that this machine has told it, and that was whole once.
     pub is_up_to_date: bool,
+    /// Whether it has answered, or spoken, within the last half a minute; of this machine always.
+    pub is_heard: bool,
 }

@@ -44,7 +44,15 @@ impl Submitter {
         for &id in bags {
             let bag = header(id);
             let replication = Replication::default();
-            records.push(Record::Bag { bag, released: START, retries_max: 1, attempt: 0, closed: None, replication });
+            records.push(Record::Bag {
+                bag,
+                released: START,
+                retries_max: 1,
+                attempt: 0,
+                closed: None,
+                replication,
+                stewards: None,
+            });
             records.extend((1..=EXECUTORS).map(|number| Record::Placed {
                 bag: id,
                 executor: contact(number),

@@ -242,6 +242,7 @@ fn records() -> Vec<Record> {
             attempt: 3,
             closed: Some((Closing::Completed, released)),
             replication: Replication::default(),
+            stewards: None,
         },
         Record::Placed { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2) },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: result() },
@@ -270,6 +271,7 @@ fn records() -> Vec<Record> {
             attempt: 3,
             closed: None,
             replication: Replication { replicas: 3, quorum: 2, recheck: 20 },
+            stewards: None,
         },
         Record::Reputation {
             executor: PeerId([2; 32]),
@@ -288,7 +290,7 @@ fn records() -> Vec<Record> {
         Record::Failures { bag: bag().id, index: 3, count: 0, crashed_on: Vec::new(), next_attempt: 0, void_before: 4 },
         Record::Outbox { bag: bag(), released, result: with_output() },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: with_output() },
-        Record::Stewards { appointment: acting().appointment },
+        Record::Stewards { appointment: acting().appointment, adopts: false },
         Record::Kept {
             acting: acting(),
             key: [3; 32].into(),

@@ -324,6 +324,7 @@ impl Simulation {
             task_mops: self.around.scenario.declared.then_some(bag.bag.declared_mops),
             retries_max: RETRIES_MAX,
             replication: self.around.scenario.replication(),
+            stewards: None,
         };
         let seat = bag.bag.seat;
         // The bag is with a machine that may still accept it, unless that machine has crashed.

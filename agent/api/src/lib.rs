@@ -81,6 +81,9 @@ pub struct SubmitRequest {
     /// How many machines run each task, and how many of them must agree.
     #[serde(default)]
     pub replication: Replication,
+    /// How many other machines keep the bag; absent: as the settings say.
+    #[serde(default)]
+    pub stewards: Option<u32>,
 }
 
 fn disk_bytes_default() -> u64 {
@@ -109,6 +112,7 @@ impl SubmitRequest {
             deterministic: false,
             native: false,
             replication: Replication::default(),
+            stewards: None,
         }
     }
 }
@@ -220,6 +224,22 @@ pub struct Bag {
     /// Machines on which tasks succeeded, up to 256.
     #[serde(default)]
     pub machines_used: u64,
+    /// How many other machines are to keep the bag, so that it goes on while this one is away.
+    #[serde(default)]
+    pub stewards: u32,
+    /// The machines that keep it, this one first; empty before others do.
+    #[serde(default)]
+    pub keepers: Vec<Keeper>,
+    /// Since when the keeper that acts does; null where that is not known, as after the agent's start until the others have answered.
+    #[serde(default)]
+    pub acting_since: Option<String>,
+    /// Whether the bag goes on without this machine: it is over, or another machine that was heard of lately has all that is to be known
+    /// of it.
+    #[serde(default)]
+    pub safe_to_switch_off: bool,
+    /// Whether another machine goes on as this one, since it adopted a ticket of the bag: this one does nothing for it.
+    #[serde(default)]
+    pub adopted_elsewhere: bool,
 }
 
 /// Something that keeps tasks of a bag, or of this machine, from running, or `runs`: that some run.
@@ -237,6 +257,21 @@ pub struct Bound {
     pub ends: Option<String>,
     /// When it ends by itself; null where that is not known.
     pub ends_at: Option<String>,
+}
+
+/// A machine that keeps a bag.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keeper {
+    /// Peer id.
+    pub machine: String,
+    /// Its rank; 0 is the bag's own machine. Those of lower rank act first.
+    pub rank: u8,
+    /// Whether it acts: issues tasks and takes results.
+    pub acting: bool,
+    /// Whether it has, durably, all that there is to know of the bag, as far as this machine has heard.
+    pub up_to_date: bool,
+    /// Whether it was heard of in the last half a minute.
+    pub heard: bool,
 }
 
 /// Tasks that machines declined to queue for one reason; they are issued again.
@@ -421,6 +456,12 @@ pub struct Status {
     pub running: Vec<RunningTask>,
     /// Bags whose tasks this machine holds.
     pub held: Vec<Held>,
+    /// Bags of other machines that this one keeps.
+    #[serde(default)]
+    pub kept: u64,
+    /// Those among them for which it acts, since their own machines do not answer.
+    #[serde(default)]
+    pub acts_for: u64,
     /// The machine's grid; null if it has none.
     pub grid: Option<GridView>,
     /// Handshakes since the agent's start.
@@ -446,6 +487,12 @@ pub struct Status {
     /// Results for this machine's bags refused for want of a valid signature of the machine that ran them.
     #[serde(default)]
     pub results_unsigned: u64,
+    /// Whether another machine seems to run under this one's identity, as after a ticket was adopted while this one is not lost.
+    #[serde(default)]
+    pub lives_twice: bool,
+    /// Messages with an appointment of keepers that the bag's submitter did not sign.
+    #[serde(default)]
+    pub appointments_forged: u64,
     /// Tasks that began anew because their submitter had not signed their checkpoint for them.
     #[serde(default)]
     pub checkpoints_unsigned: u64,

@@ -352,6 +352,11 @@ impl Blobs {
         self.readers.take_back(hash, loan);
     }
 
+    /// Says who acts for a bag's submitter, and may read what is lent to that ([`To::Submitter`]); `None`: nobody.
+    pub fn set_keeper(&self, bag: BagId, keeper: Option<PeerId>) {
+        self.readers.set_keeper(bag, keeper);
+    }
+
     /// Whether `reader` may read this blob of this machine, `me`.
     pub fn may_read(&self, me: PeerId, reader: PeerId, hash: Hash, claim: Claim) -> bool {
         self.readers.may_read(me, reader, hash, claim)

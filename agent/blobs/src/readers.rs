@@ -2,7 +2,7 @@
 //!
 //! A blob is lent for a bag, to all machines (the bag's signed blob, by which they judge whether the bag may queue), to
 //! machines that prove with the bag's key that they hold tasks of it (manifest, program, inputs, checkpoints), or to
-//! the bag's submitter (results). Knowing a blob's hash gives no right.
+//! the bag's submitter and the keeper that acts for it (results). Knowing a blob's hash gives no right.
 //!
 //! Left out: withdrawing the key from former holders of the bag's tasks. They can read only what they could read
 //! before.
@@ -22,7 +22,7 @@ pub enum To {
     Everybody,
     /// Machines with the bag's key; none while this machine does not know it.
     Holders(Option<BagKey>),
-    /// The bag's submitter.
+    /// The bag's submitter, and whoever acts for it ([`Blobs::set_keeper`](crate::Blobs::set_keeper)).
     Submitter(PeerId),
 }
 
@@ -73,7 +73,15 @@ struct Times {
 struct OfBag {
     key: Option<BagKey>,
     submitter: Option<PeerId>,
+    /// The keeper that acts for the submitter.
+    keeper: Option<PeerId>,
     blobs: HashMap<Hash, Times>,
+}
+
+impl OfBag {
+    fn is_empty(&self) -> bool {
+        self.blobs.is_empty() && self.keeper.is_none()
+    }
 }
 
 /// All loans.
@@ -117,8 +125,20 @@ impl Readers {
                 times.remove();
             }
         }
-        if of_bag.get().blobs.is_empty() {
+        if of_bag.get().is_empty() {
             of_bag.remove();
+        }
+    }
+
+    pub(super) fn set_keeper(&self, bag: BagId, keeper: Option<PeerId>) {
+        let mut bags = self.bags();
+        if keeper.is_some() {
+            bags.entry(bag).or_default().keeper = keeper;
+        } else if let Entry::Occupied(mut of_bag) = bags.entry(bag) {
+            of_bag.get_mut().keeper = None;
+            if of_bag.get().is_empty() {
+                of_bag.remove();
+            }
         }
     }
 
@@ -126,7 +146,7 @@ impl Readers {
         let bags = self.bags();
         let Some(of_bag) = bags.get(&claim.bag) else { return false };
         let Some(times) = of_bag.blobs.get(&hash) else { return false };
-        let is_submitter = of_bag.submitter == Some(reader);
+        let is_submitter = [of_bag.submitter, of_bag.keeper].contains(&Some(reader));
         let is_holder = || {
             let (Some(key), Some(proof)) = (of_bag.key, claim.proof) else { return false };
             key.is_proven(proof, reader, me)
@@ -190,5 +210,26 @@ mod tests {
         blobs.lend(BAG, blake3::hash(b"program"), To::Holders(Some(key)));
         assert!(may(SUBMITTER, result) && !may(HOLDER, result));
         assert!(blobs.may_read(ME, HOLDER, envelope, Claim { bag: BAG, proof: None }));
+    }
+
+    #[test]
+    fn results_are_also_for_whoever_acts_for_the_submitter() {
+        let (_directory, blobs) = blobs();
+        let (result, key) = (blake3::hash(b"result"), BagKey::from([7; 32]));
+        let may = |reader| {
+            let proof = Some(key.proof(reader, ME));
+            blobs.may_read(ME, reader, result, Claim { bag: BAG, proof })
+        };
+        let (one, other) = (PeerId([5; 32]), PeerId([6; 32]));
+        blobs.set_keeper(BAG, Some(one));
+        assert!(!may(one), "nothing is lent to it");
+        let loan = blobs.lend(BAG, result, To::Submitter(SUBMITTER));
+        assert_eq!([SUBMITTER, one, other, HOLDER].map(may), [true, true, false, false]);
+        blobs.set_keeper(BAG, Some(other));
+        assert_eq!([SUBMITTER, one, other].map(may), [true, false, true], "one at a time");
+        blobs.take_back(result, &loan);
+        assert!(!may(other));
+        blobs.set_keeper(BAG, None);
+        assert!(blobs.readers.bags().is_empty(), "nothing is left of it");
     }
 }

@@ -82,6 +82,7 @@ impl World {
             task_mops: Some(1e5),
             retries_max: 0,
             replication: Replication::default(),
+            stewards: None,
         };
         self.give(PeerEvent::Submitted(submission));
     }

@@ -12,7 +12,7 @@ use idlewood_units::Numbers;
 use super::context::Context;
 use super::follow::{self, View};
 use super::which::{BagName, WhichBag};
-use super::{explain, progress, receipts, results, ticket};
+use super::{explain, kept, progress, receipts, results, ticket};
 use crate::output::{self, Colour, Column, Format, Table};
 
 /// Failed tasks whose reasons are shown.
@@ -226,6 +226,7 @@ fn description(detail: &BagDetail, is_verbose: bool) -> Vec<(&'static str, Strin
         let why = "which this machine does not have any more: get what is here, and submit it again";
         pairs.push(("given up", format!("it was submitted under the identity {identity}, {why}")));
     }
+    pairs.extend(kept::description(bag));
     if bag.reissued + bag.duplicates > 0 {
         pairs.push(("repeated", format!("{} issued again, {} results came twice", bag.reissued, bag.duplicates)));
     }

@@ -112,6 +112,17 @@ fn print_status(status: &Status, is_verbose: bool, mut out: &mut dyn Write) -> i
         let times = output::count(count, "time");
         pairs.push(("reclaimed", format!("{times} by the owner, within {p99_s:.3} s (99th percentile)")));
     }
+    if status.kept > 0 {
+        let acts = match status.acts_for {
+            0 => "all of whose machines answer".to_owned(),
+            acts => format!("acting for {acts} whose machine does not answer"),
+        };
+        pairs.push(("keeps", format!("{} of other machines, {acts}", output::count(status.kept, "bag"))));
+    }
+    if status.lives_twice {
+        let twin = "another machine seems to run under this one's identity; end one of the two";
+        pairs.push(("identity", twin.to_owned()));
+    }
     if let Some(until) = &status.resting_until {
         let until = output::when(until);
         pairs.push(("resting", format!("until {until}: all tasks fail here that succeed elsewhere; see the log")));
@@ -414,6 +425,10 @@ ON THE LINE  MACHINE                      ADDRESS
             distrusted: Vec::new(),
             routers_left_out: vec!["12D3".to_owned()],
             results_unsigned: 0,
+            kept: 0,
+            acts_for: 0,
+            lives_twice: false,
+            appointments_forged: 0,
             checkpoints_unsigned: 0,
             tasks_unspoken: 0,
             downloads: idlewood_api::Downloads::default(),

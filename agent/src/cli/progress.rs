@@ -6,6 +6,7 @@ use idlewood_api::{Bag, BagState, Bound};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
+use super::kept;
 use crate::output;
 
 /// Cells of the bar.
@@ -18,8 +19,11 @@ pub(super) fn fitted(bag: &Bag, columns: usize) -> String {
     // The last column stays free: some terminals wrap when it is filled.
     let room = columns.max(COLUMNS_LEAST) - 1;
     let words = line(bag, &Timestamp::now(), &TimeZone::system());
-    let both = format!("{} {words}", bar(bag));
-    [both, words.clone()].into_iter().find(|text| text.chars().count() <= room).unwrap_or_else(|| {
+    let bar = bar(bag);
+    let safe = kept::safe(bag).map(|safe| format!("{words}, {safe}"));
+    let longest = safe.into_iter().flat_map(|words| [format!("{bar} {words}"), words]);
+    let mut all = longest.chain([format!("{bar} {words}"), words.clone()]);
+    all.find(|text| text.chars().count() <= room).unwrap_or_else(|| {
         let cut: String = words.chars().take(room - 1).collect();
         format!("{cut}…")
     })

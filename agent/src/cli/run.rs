@@ -50,6 +50,12 @@ pub struct RunArgs {
     /// Seconds that a submitter trusts an executor it does not hear from: for tests
     #[arg(long, value_name = "SECONDS", hide = true, value_parser = positive)]
     pub lease: Option<f64>,
+    /// Seconds that a bag lasts before other machines are asked to keep it: for tests
+    #[arg(long, value_name = "SECONDS", hide = true, value_parser = positive)]
+    pub appoint_after: Option<f64>,
+    /// Seconds without a word of a bag's machine until one that keeps it acts, for each rank: for tests
+    #[arg(long, value_name = "SECONDS", hide = true, value_parser = positive)]
+    pub steward_silence: Option<f64>,
     /// End when the process that started this one ends: for the demo and tests
     #[arg(long, hide = true)]
     pub die_with_parent: bool,
@@ -70,6 +76,8 @@ pub(super) fn run(context: &Context, args: RunArgs) -> anyhow::Result<ExitCode> 
         speed_mops: args.speed_mops,
         owner_probe: args.owner_probe,
         lease: args.lease.map(Duration::from_secs_f64),
+        appoint_after: args.appoint_after.map(Duration::from_secs_f64),
+        steward_silence: args.steward_silence.map(Duration::from_secs_f64),
         control_port: args.control_port,
     };
     let mut runtime = tokio::runtime::Builder::new_multi_thread();

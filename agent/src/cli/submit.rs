@@ -13,6 +13,7 @@ use idlewood_trust::manifest::Input;
 
 use super::context::{BadUsage, Context};
 use super::follow::{self, View};
+use super::kept;
 use crate::output::{self, Format};
 use crate::submit::options::Options;
 use crate::submit::{self, Lists, Plan};
@@ -84,6 +85,7 @@ pub(super) fn run(context: &Context, args: SubmitArgs, entries: Option<Lists>) -
         writeln!(out, "bag {id} submitted: {tasks} of {}", output::printable(&plan.request.program.name))?;
         if !waits {
             writeln!(out, "follow it with: idlewood bag watch {id}")?;
+            writeln!(out, "{}", kept::at_first(&bag))?;
         }
         out.flush()?;
     }
@@ -160,6 +162,7 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
             if recheck > 0 { format!(", one task in {recheck} of machines that always agreed") } else { String::new() };
         pairs.push(("replicas", format!("{replicas}, of which {quorum} decide{recheck}")));
     }
+    pairs.extend(request.stewards.map(|stewards| ("stewards", stewards.to_string())));
     if request.deterministic {
         pairs.push(("deterministic", "yes".to_owned()));
     }

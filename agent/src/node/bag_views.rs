@@ -1,7 +1,7 @@
 //! Bags of this machine in the API's words.
 
 use idlewood_overlay::Time;
-use idlewood_scheduler::{BagView, Closing, Peer};
+use idlewood_scheduler::{BagView, Closing, KeeperView, Peer};
 use idlewood_trust::identity;
 use idlewood_units::clock::{Clock, iso, wall_now};
 
@@ -109,6 +109,11 @@ pub(super) fn bag(
         bounds: Vec::new(),
         computed_s: view.work_done_mops / shared.config.speed_mops,
         machines_used: view.machines_used,
+        stewards: peer.stewards_wanted(view.bag.id),
+        keepers: keepers(peer.keepers(view.bag.id)),
+        acting_since: peer.acting_since(view.bag.id).map(|since| wall(clock, since)),
+        safe_to_switch_off: peer.goes_on_without_me(view.bag.id),
+        adopted_elsewhere: peer.is_elsewhere(view.bag.id),
     }
 }
 
@@ -118,6 +123,17 @@ fn times_alone(view: &BagView, elapsed_s: f64, grid_mops: f64, machines: u64) ->
     let alone_s = view.bag.task_mops * view.bag.tasks.max(machines) as f64 / grid_mops;
     // Alone it would not have been slower.
     (view.closed.is_some() && alone_s.is_finite() && alone_s > 0.0).then(|| (elapsed_s / alone_s).max(1.0))
+}
+
+fn keepers(views: Vec<KeeperView>) -> Vec<idlewood_api::Keeper> {
+    let keeper = |view: KeeperView| idlewood_api::Keeper {
+        machine: identity::to_libp2p(view.peer).to_string(),
+        rank: view.rank,
+        acting: view.acting,
+        up_to_date: view.is_up_to_date,
+        heard: view.is_heard,
+    };
+    views.into_iter().map(keeper).collect()
 }
 
 /// Why nothing, or not all, of an open bag can be decided before more machines join a grid of so many.

@@ -12,6 +12,7 @@ use idlewood_trust::manifest::Manifest;
 
 use super::checkpoints::Kept;
 use super::ended::Collected;
+use super::keeping::Files;
 use super::pin::Pin;
 use super::rerun::Needs;
 use super::submission::Accepted;
@@ -71,6 +72,11 @@ pub(super) enum Done {
     ManifestRetried {
         bag: BagId,
         manifest: Result<Option<Arc<Manifest>>, Refusal>,
+    },
+    /// The files of a bag that is kept for another, or was adopted; `None`: they cannot be had, or not be kept.
+    FilesHere {
+        bag: BagId,
+        files: Option<Box<Files>>,
     },
     Bootstrapped(Option<Contact>),
     /// The owner is back, and no task has run since.

@@ -20,6 +20,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use super::authorise;
 use super::done::Done;
 use super::execution::Execution;
+use super::keeping::Keeping;
 use super::measuring::Measuring;
 use super::neighbours;
 use super::outputs::{self, Outputs};
@@ -89,6 +90,7 @@ pub(super) struct Driver {
     pub(super) submissions: Submissions,
     pub(super) storage: Storage,
     pub(super) packing: Packing,
+    pub(super) keeping: Keeping,
     pub(super) presence: Presence,
     pub(super) traffic: Traffic,
 }
@@ -103,6 +105,7 @@ impl Driver {
         self.look_at_owner();
         self.owner.tell_kept_pause(&mut self.shared);
         self.packing.find(&mut self.shared);
+        Keeping::restore(self.storage.pins_mut().take_lost(), &mut self.shared);
         self.presence.join(&mut self.shared);
         self.shared.events.tell(Event::DeadlineReached);
         self.settle();
@@ -201,14 +204,12 @@ impl Driver {
     fn carry_out(&mut self, effect: Effect) {
         let Self { machine, shared, execution, measuring, outputs, owner, storage, .. } = self;
         match effect {
-            Effect::Send { to, message } => traffic::send(to, message, shared),
+            Effect::Send { to, message } => traffic::send_of_peer(to, message, machine.peer(), shared),
             Effect::Authorise { bag } => authorise::authorise(bag, machine.peer(), shared),
             Effect::KeepCheckpoints { stop, bag, tasks } => self.packing.pack(stop, bag, tasks, shared),
-            // This agent neither appoints nor keeps (docs/adr/0041): by its settings it is asked neither.
-            Effect::SignAppointment(_) | Effect::ForgetFiles { .. } => {}
-            Effect::KeepFiles { bag, .. } => {
-                shared.events.follow_up(idlewood_scheduler::Event::FilesKept { bag: bag.id, kept: false });
-            }
+            Effect::SignAppointment(appointment) => self.keeping.sign(appointment, machine.peer(), shared),
+            Effect::KeepFiles { bag, key, from } => self.keeping.fetch(bag, key, from, shared),
+            Effect::ForgetFiles { bag } => self.keeping.forget(bag, storage.pins_mut()),
             Effect::Notify(notice) => self.notice(notice),
             Effect::Fetch { fetch, wanted } => outputs.fetch(fetch, wanted, shared),
             Effect::AbandonFetch { fetch } => outputs.abandon(fetch),
@@ -239,7 +240,13 @@ impl Driver {
             }
             Notice::BagClosed(bag) => {
                 tracing::info!(%bag, "bag closed");
+                Keeping::over(bag, &mut self.shared);
                 self.submissions.ended(bag, &mut self.shared);
+            }
+            Notice::BagElsewhere(bag) => {
+                tracing::error!(
+                    %bag, "another machine has adopted a bag of this one, and goes on as this one: this one does nothing for the bag"
+                );
             }
             Notice::BagRemoved(bag) => {
                 tracing::info!(%bag, "bag removed");
@@ -270,8 +277,10 @@ impl Driver {
     }
 
     fn sweep(&mut self) {
+        self.presence.look_for_twin(self.machine.peer());
         self.packing.sweep(self.machine.peer(), &mut self.shared);
         self.storage.read_unread(&mut self.shared);
+        self.keeping.look_for_own(self.storage.pins(), self.machine.peer(), &mut self.shared);
     }
 
     fn workers_ended(&mut self, event: WorkerEvent) {
@@ -323,7 +332,7 @@ impl Driver {
     }
 
     fn done(&mut self, id: Id, done: Done) {
-        let Self { machine, shared, execution, measuring, submissions, storage, .. } = self;
+        let Self { machine, shared, execution, measuring, submissions, storage, keeping, .. } = self;
         let peer = machine.peer();
         match done {
             Done::Prepared { job, task, preparation } => {
@@ -345,6 +354,7 @@ impl Driver {
             Done::ManifestRetried { bag, manifest } => storage.manifest_retried(bag, manifest, peer, shared),
             Done::CheckpointsKept { stop, bag, kept } => self.packing.packed(stop, bag, kept, peer, shared),
             Done::Reclaimed { stop, took } => self.owner.reclaimed(stop, took),
+            Done::FilesHere { bag, files } => keeping.files_here(bag, files, storage.pins_mut(), peer, shared),
             Done::Bootstrapped(Some(contact)) => shared.events.tell(Event::Bootstrap(contact)),
             Done::ManifestRead { manifest: None, .. } | Done::Bootstrapped(None) | Done::Discarded => {}
         }

@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use blake3::Hash;
 use idlewood_blobs::{BlobError, Blobs, To};
+use idlewood_overlay::PeerId;
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagHeader, BagId, Change, Record, RecordKey, Seed, TaskResult};
 use idlewood_trust::envelope::Opened;
 use idlewood_trust::manifest::Manifest;
 
+use super::keeping;
 use super::pin::Pin;
 use crate::handle::Refusal;
 
@@ -90,6 +92,9 @@ impl Lengths {
 #[derive(Debug)]
 struct Over {
     blobs: Arc<Blobs>,
+    bag: BagId,
+    /// Of a bag that is kept for another: its submitter, who fetches them.
+    kept_for: Option<PeerId>,
     /// Outputs that are blobs.
     pins: BTreeMap<u64, Pin>,
     /// Outputs in the records.
@@ -103,7 +108,11 @@ impl Over {
         self.blobs.count_in_records(before.into(), bytes.into());
         match result.content {
             None => {
-                let pin = Pin::new(&self.blobs, Hash::from_bytes(result.output.0));
+                let hash = Hash::from_bytes(result.output.0);
+                let pin = match self.kept_for {
+                    Some(submitter) => Pin::lent(&self.blobs, hash, self.bag, To::Submitter(submitter)),
+                    None => Pin::new(&self.blobs, hash),
+                };
                 self.pins.insert(result.index, pin);
             }
             Some(_) if self.pins.is_empty() => {}
@@ -158,6 +167,14 @@ struct Executed {
     is_read: bool,
 }
 
+/// A bag that is kept for another machine.
+#[derive(Debug)]
+struct Kept {
+    submitter: PeerId,
+    /// What executors need, once it is here.
+    files: Vec<Pin>,
+}
+
 /// The pins, kept in step with the records.
 #[derive(Debug)]
 pub(super) struct Pins {
@@ -173,6 +190,9 @@ pub(super) struct Pins {
     checkpoints: BTreeMap<(BagId, u64), Pin>,
     over: BTreeMap<BagId, Over>,
     bags: BTreeMap<BagId, Bag>,
+    kept: BTreeMap<BagId, Kept>,
+    /// Bags of others whose files this disk has lost.
+    lost: Vec<BagId>,
     /// Bags whose manifest is here and could not be read yet, and whether another attempt is under way.
     unread: BTreeMap<BagId, bool>,
 }
@@ -181,12 +201,36 @@ impl Pins {
     /// Pins what these records need. Reads the manifests of this machine's bags, which blocks.
     pub(super) fn restore(blobs: &Arc<Blobs>, seed: Seed, records: &[Record]) -> Self {
         let (outbox, checkpoints, executed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let (over, bags, unread) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let (blobs_here, outbox_bytes) = (blobs.clone(), 0);
-        let mut pins =
-            Self { blobs: blobs_here, seed, outbox, executed, outbox_bytes, checkpoints, over, bags, unread };
+        let (over, bags, unread, kept) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (blobs_here, outbox_bytes, lost) = (blobs.clone(), 0, Vec::new());
+        let mut pins = Self {
+            blobs: blobs_here,
+            seed,
+            outbox,
+            executed,
+            outbox_bytes,
+            checkpoints,
+            over,
+            bags,
+            kept,
+            lost,
+            unread,
+        };
+        // What is kept for others is told from what was submitted here before anything else.
         for record in records {
-            if let Record::Bag { bag, .. } = record {
+            let Record::Kept { acting, key, has_files, .. } = record else { continue };
+            let bag = acting.appointment.bag;
+            pins.put(record);
+            match keeping::files_on_disk(blobs, bag, *key).filter(|_| *has_files) {
+                Some(files) => drop(pins.keep(bag, files)),
+                None if *has_files => pins.lost.push(bag),
+                None => {}
+            }
+        }
+        for record in records {
+            if let Record::Bag { bag, .. } = record
+                && !pins.kept.contains_key(&bag.id)
+            {
                 let manifest = read_manifest(blobs, bag.id).unwrap_or_else(|error| {
                     tracing::error!(bag = %bag.id, %error, "the manifest of a bag submitted here is tried again each minute");
                     pins.unread.insert(bag.id, false);
@@ -232,6 +276,25 @@ impl Pins {
         self.bags.insert(bag, bag_kept);
     }
 
+    /// The files of a bag that is kept for another are here: they stay, and whoever has the bag's key may have them. `None`: it is not
+    /// kept any more.
+    pub(super) fn keep(&mut self, bag: BagId, files: Vec<Pin>) -> Option<()> {
+        self.kept.get_mut(&bag)?.files = files;
+        Some(())
+    }
+
+    /// The bags of others whose files this disk has lost; asked once.
+    pub(super) fn take_lost(&mut self) -> Vec<BagId> {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// The files of a bag that was kept for another are not needed any more.
+    pub(super) fn forget_files(&mut self, bag: BagId) {
+        if let Some(kept) = self.kept.get_mut(&bag) {
+            kept.files.clear();
+        }
+    }
+
     /// Follows a change of a record.
     pub(super) fn apply(&mut self, change: &Change) {
         match change {
@@ -256,6 +319,8 @@ impl Pins {
                 self.bags.remove(bag);
                 self.unread.remove(bag);
             }
+            Change::Delete(RecordKey::Kept(bag)) => drop(self.kept.remove(bag)),
+            Change::Delete(RecordKey::Obeyed(bag)) => self.blobs.set_keeper(*bag, None),
             Change::Delete(_) => {}
         }
     }
@@ -333,13 +398,24 @@ impl Pins {
             }
             Record::Held { bag, .. } => self.note_executed(bag.id, |executed| executed.is_held = true),
             Record::Done { bag, result, .. } => {
-                let new = || Over { blobs: self.blobs.clone(), pins: BTreeMap::new(), lengths: Lengths::default() };
+                let kept_for = self.kept.get(bag).map(|kept| kept.submitter);
+                let (pins, lengths) = (BTreeMap::new(), Lengths::default());
+                let new = || Over { blobs: self.blobs.clone(), bag: *bag, kept_for, pins, lengths };
                 self.over.entry(*bag).or_insert_with(new).put(result);
             }
             Record::Checkpoint { bag, index, checkpoint } => {
                 let holders = To::Holders(Some(self.seed.key(*bag)));
                 let pin = Pin::lent(&self.blobs, Hash::from_bytes(checkpoint.blob.0), *bag, holders);
                 self.checkpoints.insert((*bag, *index), pin);
+            }
+            Record::Kept { acting, .. } => {
+                if let Some(submitter) = acting.appointment.submitter() {
+                    let new = || Kept { submitter: submitter.peer, files: Vec::new() };
+                    self.kept.entry(acting.appointment.bag).or_insert_with(new);
+                }
+            }
+            Record::Obeyed { acting } => {
+                self.blobs.set_keeper(acting.appointment.bag, acting.keeper().map(|keeper| keeper.peer));
             }
             Record::Bag { bag, closed: Some(_), .. } => self.close(bag.id),
             Record::Bag { .. }
@@ -348,9 +424,7 @@ impl Pins {
             | Record::Former { .. }
             | Record::Reputation { .. }
             | Record::Failures { .. }
-            | Record::Stewards { .. }
-            | Record::Kept { .. }
-            | Record::Obeyed { .. } => {}
+            | Record::Stewards { .. } => {}
         }
     }
 }
@@ -436,6 +510,7 @@ mod tests {
             attempt: 0,
             closed,
             replication: Replication::default(),
+            stewards: None,
         }
     }
 

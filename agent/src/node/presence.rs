@@ -18,6 +18,9 @@ use super::shared::Shared;
 /// Between two tries to reach an agent to join through.
 const BOOTSTRAP_INTERVAL: Duration = Duration::from_secs(2);
 
+/// So many claims between two looks that this incarnation is over are not those of a crash of its own. Our choice.
+const RISEN_OFTEN: u64 = 3;
+
 /// What this machine knows of its place in the grid beside what its peer knows.
 pub(super) struct Presence {
     listen: Multiaddr,
@@ -28,6 +31,9 @@ pub(super) struct Presence {
     left: bool,
     /// The machine has finished, as it was told.
     ends: bool,
+    /// How often others had called this incarnation over when that was last looked at, and whether they did so often since.
+    risen: u64,
+    lives_twice: bool,
 }
 
 impl Presence {
@@ -40,7 +46,17 @@ impl Presence {
         now: Time,
     ) -> Self {
         let absence = Absence::new(now, heartbeat);
-        Self { listen, neighbours, bootstrap, absence, sleep: Sleep::default(), left: false, ends: false }
+        Self {
+            listen,
+            neighbours,
+            bootstrap,
+            absence,
+            sleep: Sleep::default(),
+            left: false,
+            ends: false,
+            risen: 0,
+            lives_twice: false,
+        }
     }
 
     /// Where this agent listens.
@@ -61,6 +77,25 @@ impl Presence {
     /// Whether it has.
     pub(super) fn ends(&self) -> bool {
         self.ends
+    }
+
+    /// Looks whether another machine runs under this one's identity: the two take each other for over again and again.
+    pub(super) fn look_for_twin(&mut self, peer: &Peer) {
+        let risen = peer.overlay_view().counters().risen;
+        let lives_twice = risen - self.risen >= RISEN_OFTEN;
+        self.risen = risen;
+        if lives_twice && !self.lives_twice {
+            tracing::error!(
+                "another machine seems to run under this one's identity, as after `idlewood bag adopt` while this one is not lost: \
+                 end one of the two"
+            );
+        }
+        self.lives_twice = lives_twice;
+    }
+
+    /// Whether another machine seems to run under this one's identity.
+    pub(super) fn lives_twice(&self) -> bool {
+        self.lives_twice
     }
 
     /// Tells the peer whom to join through: at once who is known by name, and the others when they have answered.

@@ -55,6 +55,27 @@ pub(super) fn prove(
     true
 }
 
+/// Whether the machine that is said to have run the task signed what the result says of it.
+pub(super) fn is_proven(grid: GridId, bag: BagId, manifest: &Manifest, executor: PeerId, result: &TaskResult) -> bool {
+    let proof = result.receipt.as_deref().and_then(|bytes| Proof::decode(bytes).ok());
+    proof.is_some_and(|proof| Receipt::new(statement(grid, bag, manifest, result), executor, proof).holds())
+}
+
+/// Puts what proves it to each result of a task that this machine ran itself, among results that it took for another.
+pub(super) fn sign_own(gate: &Gate, bag: BagId, manifest: &Manifest, results: &mut [(PeerId, TaskResult)]) {
+    let mut own: Vec<&mut TaskResult> =
+        results.iter_mut().filter(|(executor, _)| *executor == gate.me()).map(|(_, result)| result).collect();
+    if own.is_empty() {
+        return;
+    }
+    let said = own.iter().map(|result| statement(gate.grid(), bag, manifest, result)).collect::<Vec<_>>();
+    let batch = Batch::new(&said);
+    let signature = gate.sign_results(&batch);
+    for (position, result) in own.iter_mut().enumerate() {
+        result.receipt = Some(batch.proof(position, signature).encode());
+    }
+}
+
 /// Whether a result comes without its output, or with the one that it names.
 pub(super) fn is_its_output(result: &TaskResult) -> bool {
     result.content.as_ref().is_none_or(|content| blake3::hash(content.bytes()) == result.output.0)
@@ -116,6 +137,32 @@ mod tests {
         assert!(is_its_output(&named), "it may be fetched");
         assert!(is_its_output(&TaskResult { content: content.clone(), ..named }));
         assert!(!is_its_output(&TaskResult { content, ..result(1) }));
+    }
+
+    #[test]
+    fn a_steward_hands_over_what_machines_signed_and_nothing_else() {
+        let [executor, steward] = [(); 2].map(|()| Gate::open(&Keypair::generate_ed25519(), None).expect("alone"));
+        let (grid, bag, manifest) = (steward.grid(), BagId([8; 32]), manifest());
+        let is_proven = |(ran_on, result): &(PeerId, TaskResult)| is_proven(grid, bag, &manifest, *ran_on, result);
+        let mut results: Vec<TaskResult> = (0..3).map(result).collect();
+        let signature = executor.sign_results(&Batch::new(&statements(grid, bag, &manifest, &results)));
+        assert!(prove(grid, bag, &manifest, executor.me(), &mut results, Some(&signature)));
+        let mut kept: Vec<_> = results.into_iter().map(|result| (executor.me(), result)).collect();
+        kept.push((steward.me(), TaskResult { receipt: None, ..result(7) }));
+        assert_eq!(kept.iter().map(is_proven).collect::<Vec<_>>(), [true, true, true, false]);
+        sign_own(&steward, bag, &manifest, &mut kept);
+        assert!(kept.iter().all(is_proven), "and what it ran itself");
+        let said = |change: &dyn Fn(&mut (PeerId, TaskResult))| {
+            let mut kept = kept[1].clone();
+            change(&mut kept);
+            is_proven(&kept)
+        };
+        assert!(said(&|_| ()));
+        assert!(!said(&|kept| kept.0 = steward.me()), "in its own name");
+        assert!(!said(&|kept| kept.1.output = BlobId([9; 32])), "another output");
+        assert!(!said(&|kept| kept.1.index = 2), "of another task");
+        assert!(!said(&|kept| kept.1.success = false));
+        assert!(!said(&|kept| kept.1.receipt = None));
     }
 
     #[test]

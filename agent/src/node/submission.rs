@@ -85,6 +85,7 @@ pub(super) fn accept(
         task_mops: request.work_mops,
         retries_max: request.retries_max,
         replication: request.replication,
+        stewards: request.stewards,
     };
     Ok(Accepted { submission, manifest: Arc::new(manifest), pins })
 }

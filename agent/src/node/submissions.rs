@@ -65,7 +65,7 @@ impl Submissions {
     /// Makes the manifest and keeps everything durably, beside the loop.
     fn submit(
         &mut self,
-        request: idlewood_api::SubmitRequest,
+        mut request: idlewood_api::SubmitRequest,
         reply: Reply<idlewood_api::Bag>,
         peer: &Peer,
         shared: &mut Shared,
@@ -79,6 +79,7 @@ impl Submissions {
                        cannot show how long one takes: say it with --work";
             return answer(reply, Err(Refusal::Conflict(why.to_owned())));
         }
+        request.stewards.get_or_insert(shared.settings.get().submit.stewards.get());
         self.accepting += 1;
         let (blobs, gate, me) = (shared.supplies.blobs.clone(), shared.supplies.gate.clone(), peer.me().peer);
         let take = async move {

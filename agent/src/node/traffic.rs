@@ -13,6 +13,7 @@ use idlewood_scheduler::{BagId, Event, Message, Peer, Speaker, TaskResult};
 use idlewood_trust::Batch;
 
 use super::done::Done;
+use super::keeping::Appointments;
 use super::pins::Pins;
 use super::receipts;
 use super::shared::Shared;
@@ -26,6 +27,9 @@ pub(super) struct Traffic {
     results_unsigned: u64,
     /// Messages that came whole and are none.
     malformed_messages: u64,
+    /// Messages with an appointment that its submitter did not sign.
+    appointments_forged: u64,
+    appointments: Appointments,
 }
 
 impl Traffic {
@@ -37,6 +41,43 @@ impl Traffic {
     /// Messages that came whole and are none.
     pub(super) fn malformed_messages(&self) -> u64 {
         self.malformed_messages
+    }
+
+    /// Messages with an appointment that its submitter did not sign.
+    pub(super) fn appointments_forged(&self) -> u64 {
+        self.appointments_forged
+    }
+
+    /// The results that a steward hands over, those that their machines signed: a steward cannot make up what others ran. `None`: this
+    /// machine's bag has to be read first.
+    fn proven(
+        &mut self,
+        bag: BagId,
+        mut results: Vec<(PeerId, TaskResult)>,
+        peer: &Peer,
+        shared: &mut Shared,
+    ) -> Option<Vec<(PeerId, TaskResult)>> {
+        if results.is_empty() || peer.bag(bag).is_none() {
+            return Some(results);
+        }
+        let Some(manifest) = shared.manifests.get(bag) else {
+            look_for_manifest(bag, peer.me(), peer, shared);
+            return None;
+        };
+        let (gate, before) = (shared.gate(), results.len());
+        results.retain(|(executor, result)| {
+            receipts::is_its_output(result) && receipts::is_proven(gate.grid(), bag, &manifest, *executor, result)
+        });
+        let unsigned = (before - results.len()) as u64;
+        if unsigned > 0 {
+            self.results_unsigned += unsigned;
+            tracing::info!(%bag, unsigned, "results from a steward that their machines did not sign");
+        }
+        let bytes: u64 = results.iter().map(|(_, result)| result.content_bytes() as u64).sum();
+        if bytes > 0 && shared.supplies.blobs.make_room_in_records(bytes).is_err() {
+            results.retain(|(_, result)| result.content.is_none());
+        }
+        Some(results)
     }
 
     /// Something came over the network.
@@ -77,22 +118,30 @@ impl Traffic {
         peer: &Peer,
         shared: &mut Shared,
     ) -> Option<Message> {
-        if message.appointments().next().is_some() {
-            // No agent appoints yet, and this one could not tell who signed it.
+        if !self.appointments.are_signed(&message) {
+            self.appointments_forged += 1;
+            tracing::info!(?from, "an appointment that its submitter did not sign");
             return None;
         }
-        let Message::Results { bag, executor, mut results, signature } = message else { return Some(message) };
+        let (bag, executor, mut results, signature) = match message {
+            Message::Results { bag, executor, results, signature } => (bag, executor, results, signature),
+            Message::Kept { acting, tasks, results } => {
+                let results = self.proven(acting.appointment.bag, results, peer, shared)?;
+                return Some(Message::Kept { acting, tasks, results });
+            }
+            message => return Some(message),
+        };
         if !results.iter().all(receipts::is_its_output) {
             self.results_unsigned += results.len() as u64;
             tracing::info!(%bag, ?from, "results with other outputs than they name");
             return None;
         }
-        let is_foreign = pins.description(bag).is_none() && !pins.is_unread(bag);
+        let is_foreign = pins.description(bag).is_none() && !pins.is_unread(bag) && !peer.keeps(bag);
         if is_foreign || results.is_empty() {
             return Some(Message::Results { bag, executor, results, signature });
         }
         let Some(manifest) = shared.manifests.get(bag) else {
-            look_for_manifest(bag, peer.me(), peer, shared);
+            look_for_manifest(bag, peer.kept_for(bag).unwrap_or(peer.me()), peer, shared);
             return None;
         };
         if !receipts::prove(shared.gate().grid(), bag, &manifest, from, &mut results, signature.as_deref()) {
@@ -103,6 +152,15 @@ impl Traffic {
         leave_what_has_no_room(&mut results, shared);
         Some(Message::Results { bag, executor, results, signature })
     }
+}
+
+/// Sends a message of the peer's: results that this machine took for another go with what proves them.
+pub(super) fn send_of_peer(to: Member, message: Message, peer: &Peer, shared: &mut Shared) {
+    let Message::Kept { acting, tasks, mut results } = message else { return send(to, message, shared) };
+    let bag = acting.appointment.bag;
+    let Some(manifest) = shared.manifests.get(bag) else { return look_for_manifest(bag, &to, peer, shared) };
+    receipts::sign_own(shared.gate(), bag, &manifest, &mut results);
+    send(to, Message::Kept { acting, tasks, results }, shared);
 }
 
 /// Signs and sends results.

@@ -134,6 +134,8 @@ impl View<'_> {
             grid_maximum_stretch: platform.maximum_stretch,
             running,
             held: held.collect(),
+            kept: self.peer().kept().count() as u64,
+            acts_for: self.peer().kept().filter(|(_, acts)| *acts).count() as u64,
             grid: self.shared.gate().name().map(|name| idlewood_api::GridView {
                 name,
                 id: hex::encode(self.shared.gate().grid().0),
@@ -148,6 +150,8 @@ impl View<'_> {
             tasks_run: self.execution.tasks_run(),
             requests_refused: counters.messages_refused,
             results_unsigned: self.traffic.results_unsigned(),
+            lives_twice: self.presence.lives_twice(),
+            appointments_forged: self.traffic.appointments_forged(),
             checkpoints_unsigned: self.execution.checkpoints_unsigned(),
             tasks_unspoken: self.peer().unspoken_tasks(),
             distrusted: self
@@ -277,7 +281,12 @@ impl View<'_> {
             };
             Refusal::Unavailable(format!("the manifest of bag {bag} {why}"))
         };
-        let description = self.pins.description(bag).ok_or_else(missing)?;
+        // A bag that was adopted is shown while its manifest is on its way from the machines that keep it.
+        let is_coming = || self.peer().stewards(bag).next().is_some() && !self.pins.is_unread(bag);
+        let description = self.pins.description(bag);
+        if description.is_none() && !is_coming() {
+            return Err(missing());
+        }
         let left_alone = self.shared.supplies.fetcher.downloads().left_alone;
         let left_alone = |peer| left_alone.iter().find(|(alone, _)| *alone == peer).map(|(_, left)| left.as_secs());
         let placements =
@@ -287,8 +296,8 @@ impl View<'_> {
                 left_alone_s: left_alone(executor.peer),
             });
         Ok(idlewood_api::BagDetail {
-            program: description.program.clone(),
-            args: description.args.clone(),
+            program: description.map(|description| description.program.clone()).unwrap_or_default(),
+            args: description.map(|description| description.args.clone()).unwrap_or_default(),
             placements: placements.collect(),
             bag: self.bag(&view),
         })

@@ -81,6 +81,12 @@ pub const ALL: &[Description] = &[
         SIZE,
         "20GB",
     ),
+    starting(
+        "limits.keep",
+        "How many bags of others this machine keeps, so that they outlive their submitters' machines; their files count against limits.disk",
+        "a whole number from 0 to 4096; 0: none",
+        "16",
+    ),
     live(
         "limits.checkpoint",
         "Largest checkpoint that goes with a task to another machine; a task with a larger one stays here",
@@ -151,6 +157,21 @@ pub const ALL: &[Description] = &[
         "Most work of one submitter that waits and runs here, as the time that this machine takes for it",
         "a duration from 1h to 3650d",
         "7d",
+    ),
+    live(
+        "submit.stewards",
+        "How many other machines keep a bag submitted here, so that it goes on while this machine is off",
+        "a whole number from 0 to 4",
+        "3",
+    ),
+    without(
+        live(
+            "submit.tickets",
+            "Directory for a ticket of each bag that others keep, to adopt the bag with if this machine is lost",
+            "the whole path of a directory",
+            "/home/ada/synced",
+        ),
+        "no tickets",
     ),
     overridden(
         starting(

@@ -47,7 +47,7 @@ fn a_mistake_is_reported_with_its_line_and_the_allowed_values() {
         ("[owner]\nidle = \"0.5s\"", 2, "write a duration from 1s to 1d"),
         ("[owner]\n\nidle = \"2d\"", 3, "2d is not allowed: write a duration from 1s to 1d"),
         ("[owner]\nidel = \"5m\"", 2, "unknown field `idel`, expected one of `idle`, `vacate`, `on_battery`"),
-        ("[owners]", 1, "unknown field `owners`, expected one of `owner`, `limits`, `bags`, `network`"),
+        ("[owners]", 1, "unknown field `owners`, expected one of `owner`, `limits`, `bags`, `submit`, `network`"),
         (
             "[network]\nlisten = [\"localhost\"]",
             2,

@@ -96,6 +96,9 @@ pub struct Options {
     /// Work of one task in Mop; measured by running the first task here if not given
     #[arg(long, value_name = "MOP")]
     pub work: Option<f64>,
+    /// Other machines that keep the bag, 0 to 4, so that it goes on while this one is away [default: submit.stewards of the settings, 2]
+    #[arg(long, value_name = "N")]
+    pub stewards: Option<u32>,
     /// A name for the bag [default: the program's]
     #[arg(long)]
     #[serde(deserialize_with = "lists::one_text")]
@@ -188,6 +191,7 @@ impl Options {
             recheck: self.recheck.or(spec.recheck),
             success_codes: self.success_codes.or(spec.success_codes),
             work: self.work.or(spec.work),
+            stewards: self.stewards.or(spec.stewards),
             name: self.name.or(spec.name),
             args: if self.args.is_empty() { spec.args } else { self.args },
         }

@@ -2,8 +2,8 @@
 //!
 //! A grid is a key pair; its id is the hash of the public half. A machine belongs to it by a certificate
 //! (`certificate`), gets one by an invitation (`invitation`), and loses it by a revocation (`revocation`). It signs the
-//! bags that it submits (`signed`), the checkpoints of their tasks (`checkpoint`), and the results of tasks that it ran
-//! (`receipt`). Bytes are canonical and signatures separated by domain (`canonical`); `docs/formats.md` has them all.
+//! bags that it submits (`signed`), the checkpoints of their tasks (`checkpoint`), who keeps them (`appointment`), and the results of
+//! tasks that it ran (`receipt`). Bytes are canonical and signatures separated by domain (`canonical`); `docs/formats.md` has them all.
 //!
 //! A submitter signs a bag's [`envelope`], which holds its [`label`] and names its [`manifest`]; a [`ticket`] lets
 //! another machine take the submitter's place. [`identity`] is the machine's own key; [`address`] parses addresses,
@@ -12,6 +12,7 @@
 //! Left out: changing a grid's key (a new key is a new grid).
 
 pub mod address;
+mod appointment;
 mod canonical;
 mod certificate;
 mod checkpoint;
@@ -35,6 +36,7 @@ mod welcome;
 #[cfg(test)]
 mod format_tests;
 
+pub use appointment::is_signed_by_its_submitter;
 pub use canonical::{Malformed, grid_id};
 pub use certificate::{CERTIFICATE_BYTES_MAX, CHAIN_BYTES_MAX, Certificate, Chain, Refused, Role, Terms};
 pub use checkpoint::{CHECKPOINT_ADDED_BYTES, open_checkpoint};

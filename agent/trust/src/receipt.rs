@@ -283,6 +283,11 @@ impl Receipt {
         Self { statement, executor, proof }
     }
 
+    /// Whether the machine that it names signed it.
+    pub fn holds(&self) -> bool {
+        self.proof.holds(&self.statement, self.executor)
+    }
+
     /// Its one encoding.
     pub fn encode(&self) -> Vec<u8> {
         let (statement, proof) = (self.statement.encode(), self.proof.encode());

@@ -12,12 +12,15 @@ use crate::message::Message;
 use crate::peer::Effect;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
+use crate::steward::STEWARDS_MAX;
 
 /// The part of keepers in a ledger.
 #[derive(Debug, Default)]
 pub(super) struct Keeping {
     /// The bag's key, where this machine keeps the bag for another: then it closes nothing.
     pub(super) key: Option<BagKey>,
+    /// How many stewards the bag is to have; `None`: as this machine's settings say.
+    pub(super) stewards: Option<u32>,
     /// Whether nothing is issued: the submitter is back, and asks what its stewards know.
     pub(super) is_held: bool,
     /// Who ran the tasks whose outputs are being fetched from a steward.
@@ -30,6 +33,16 @@ impl Ledger {
         self.keeping.key = Some(key);
     }
 
+    /// How many stewards the bag is to have, where that is said of this bag.
+    pub(crate) fn set_stewards(&mut self, stewards: Option<u32>) {
+        self.keeping.stewards = stewards;
+    }
+
+    /// How many stewards the bag is to have.
+    pub(crate) fn stewards(&self, config: &Config) -> u32 {
+        self.keeping.stewards.unwrap_or(config.stewards).min(STEWARDS_MAX)
+    }
+
     /// Whether this machine keeps the bag for another.
     pub(crate) fn is_kept(&self) -> bool {
         self.keeping.key.is_some()
@@ -40,9 +53,14 @@ impl Ledger {
         self.keeping.is_held = is_held;
     }
 
-    /// Whether the bag may have stewards: its records say all that a ledger knows of it.
+    /// Whether stewards can act for the bag: its records say all that a ledger knows of it, which they do not of votes.
+    pub(crate) fn can_have_stewards(&self) -> bool {
+        !self.votes.is_quorum()
+    }
+
+    /// Whether the bag may have stewards now.
     pub(crate) fn may_have_stewards(&self) -> bool {
-        self.open && self.sized && !self.is_closed() && !self.votes.is_quorum() && self.issues.has_begun()
+        self.open && self.sized && !self.is_closed() && self.can_have_stewards() && self.issues.has_begun()
     }
 
     /// Restores which tasks have ended, without their results.
@@ -83,7 +101,7 @@ impl Ledger {
         }
     }
 
-    /// r.
+    /// When the bag was submitted.
     pub(crate) fn released(&self) -> idlewood_overlay::Time {
         self.released
     }

@@ -26,7 +26,8 @@ enum Standing {
     Old,
     /// The machine never had the task.
     Unasked,
-    /// A replica that comes back with a checkpoint, which its machine may have made up.
+    /// A task that comes back with a checkpoint that nobody can go on from: of a replica, whose machine may have made it up, or to a
+    /// steward, whose signature no machine takes for the submitter's.
     MadeUp,
     /// A failed try: the machine or chance may be to blame.
     Fails,
@@ -116,7 +117,7 @@ impl Ledger {
             Standing::Old
         } else if !self.may_end(index, executor.peer, io) {
             Standing::Unasked
-        } else if self.votes.is_quorum() && result.unfinished {
+        } else if (self.votes.is_quorum() || self.is_kept()) && result.unfinished {
             Standing::MadeUp
         } else if !result.success && !result.unfinished && (result.crashed || !self.votes.is_quorum()) {
             Standing::Fails

@@ -16,7 +16,7 @@ use crate::message::Message;
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::record::Change;
-use crate::steward::Appointment;
+use crate::steward::{Appointment, STEWARDS_MAX};
 
 /// A bag to be submitted from this machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,6 +32,9 @@ pub struct Submission {
     /// How many machines run each task.
     #[serde(default)]
     pub replication: Replication,
+    /// How many stewards it is to have, 0 to [`crate::STEWARDS_MAX`]; `None`: as [`crate::Config::stewards`] says.
+    #[serde(default)]
+    pub stewards: Option<u32>,
 }
 
 /// The driver's permission that tasks of a bag queue on its machine, and what the driver knows of the bag.
@@ -319,6 +322,9 @@ pub enum Notice {
     BagClosed(BagId),
     /// The removal of a bag is durable.
     BagRemoved(BagId),
+    /// Another machine goes on as this one with a bag that was submitted here, since it was adopted from a ticket: this one does
+    /// nothing for it any more.
+    BagElsewhere(BagId),
     /// This peer is a member of the grid.
     Joined,
     /// This peer has left the grid.
@@ -341,6 +347,9 @@ pub enum SubmitError {
         "a task has up to {REPLICAS_MAX} replicas and a quorum from 2 to as many, or one replica with a quorum of one"
     )]
     Replication,
+    /// Too many stewards.
+    #[error("a bag has at most {STEWARDS_MAX} stewards")]
+    Stewards,
     /// The same manifest again.
     #[error("this very bag was submitted before")]
     Known,

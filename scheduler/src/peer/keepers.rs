@@ -1,6 +1,6 @@
 //! What this peer does as one of several keepers of a bag (`steward`): messages between keepers, and what is due.
 
-use idlewood_overlay::{Contact, PeerId};
+use idlewood_overlay::{Contact, PeerId, Time};
 
 use super::{Peer, contact_of};
 use crate::bag::BagId;
@@ -26,6 +26,7 @@ impl Peer {
             }
             Message::WhatIsKept { bags } => self.stewards.asked(contact, bags, &self.ledgers, &mut self.io),
             Message::Kept { .. } if self.disk_is_full => {}
+            Message::Kept { ref acting, .. } if self.stewards.is_elsewhere(acting.appointment.bag) => {}
             Message::Kept { acting, tasks, results } => {
                 let (ledgers, io) = (&mut self.ledgers, &mut self.io);
                 self.stewards.handed(contact, &acting, (&tasks, results), ledgers, io, &self.config);
@@ -55,7 +56,47 @@ impl Peer {
 
     /// The keepers of a bag that was submitted here, or that this machine keeps, by rank; none before its submitter has appointed any.
     pub fn keepers(&self, bag: BagId) -> Vec<KeeperView> {
-        self.stewards.view(bag, &self.ledgers)
+        self.stewards.view(bag, self.io.me.peer, self.io.now).0
+    }
+
+    /// Since when the keeper acts that [`Self::keepers`] says acts; `None` where this machine does not know.
+    pub fn acting_since(&self, bag: BagId) -> Option<Time> {
+        self.stewards.view(bag, self.io.me.peer, self.io.now).1
+    }
+
+    /// Whether a bag that was submitted here goes on without this machine: it is over, or a steward that was heard of lately has
+    /// all that there is to know of it.
+    pub fn goes_on_without_me(&self, bag: BagId) -> bool {
+        let Some(ledger) = self.ledgers.get(&bag).filter(|ledger| !ledger.is_kept()) else { return false };
+        let is_ready = |keeper: &KeeperView| keeper.rank > 0 && keeper.is_up_to_date && keeper.is_heard;
+        ledger.is_closed() || self.keepers(bag).iter().any(is_ready)
+    }
+
+    /// Whether another machine goes on as this one with a bag that was submitted here, since it was adopted from a ticket: it has a
+    /// higher term under this machine's key, and this machine does nothing for the bag any more.
+    pub fn is_elsewhere(&self, bag: BagId) -> bool {
+        self.stewards.is_elsewhere(bag)
+    }
+
+    /// The stewards of a bag that was submitted here, as it last appointed them.
+    pub fn stewards(&self, bag: BagId) -> impl Iterator<Item = &Contact> {
+        self.stewards.of_own(bag)
+    }
+
+    /// How many stewards a bag that was submitted here is to have; one with a quorum has none.
+    pub fn stewards_wanted(&self, bag: BagId) -> u32 {
+        let ledger = self.ledgers.get(&bag).filter(|ledger| ledger.can_have_stewards());
+        ledger.map_or(0, |ledger| ledger.stewards(&self.config))
+    }
+
+    /// Whether this machine keeps this bag for another.
+    pub fn keeps(&self, bag: BagId) -> bool {
+        self.stewards.keeps(bag)
+    }
+
+    /// The submitter of a bag that this machine keeps for it.
+    pub fn kept_for(&self, bag: BagId) -> Option<&Contact> {
+        self.stewards.kept().find(|copy| copy.bag() == bag)?.submitter()
     }
 
     /// Whoever may have the files of a bag that is here or has been asked for: its keepers, the one that acts first.

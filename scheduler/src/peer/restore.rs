@@ -158,7 +158,7 @@ impl Peer {
     fn restore_bags(&mut self, records: &[Record]) -> BTreeSet<BagId> {
         let mut given_up = BTreeSet::new();
         for record in records {
-            if let Record::Bag { bag, released, retries_max, attempt, closed, replication } = record
+            if let Record::Bag { bag, released, retries_max, attempt, closed, replication, stewards } = record
                 && !matches!(closed, Some((Closing::Removed, _)))
             {
                 let released = self.io.moment(*released);
@@ -171,6 +171,7 @@ impl Peer {
                 }
                 let mut ledger = Ledger::new(bag, released, *retries_max, *replication, &self.io);
                 ledger.restore_attempt(*attempt);
+                ledger.set_stewards(*stewards);
                 if let Some((closing, at)) = closed {
                     ledger.restore_closed(*closing, self.io.moment(*at));
                 }
@@ -227,10 +228,12 @@ impl Peer {
                 ledger.restore_former(*executor, ranges.clone());
             }
         }
-        let appointments: BTreeMap<BagId, &Appointment> = records
+        let appointments: BTreeMap<BagId, (&Appointment, bool)> = records
             .iter()
-            .filter_map(|record| if let Record::Stewards { appointment } = record { Some(appointment) } else { None })
-            .map(|appointment| (appointment.bag, appointment))
+            .filter_map(|record| match record {
+                Record::Stewards { appointment, adopts } => Some((appointment.bag, (appointment, *adopts))),
+                _ => None,
+            })
             .collect();
         for (bag, ledger) in &mut self.ledgers {
             ledger.close_if_over(&mut self.io);
@@ -240,7 +243,9 @@ impl Peer {
             ledger.issue_anew(&mut self.io);
             match appointments.get(bag) {
                 // Its stewards are asked before anybody is told anything.
-                Some(&appointment) => self.stewards.restore_own(appointment.clone(), ledger, self.io.now),
+                Some(&(appointment, adopts)) => {
+                    self.stewards.restore_own(appointment.clone(), adopts, ledger, self.io.now);
+                }
                 None => ledger.greet(&mut self.io, &self.config),
             }
         }

@@ -91,7 +91,9 @@ impl Peer {
             Record::Placed { bag, executor, ranges }
         });
         let own = [Record::Incarnation(self.me().incarnation), ledger.record(&self.io)];
-        own.into_iter().chain(placed).chain(ledger.former()).chain(ledger.failures()).collect()
+        let stewards = self.stewards.appointment(bag).cloned();
+        let stewards = stewards.map(|appointment| Record::Stewards { appointment, adopts: false });
+        own.into_iter().chain(placed).chain(ledger.former()).chain(ledger.failures()).chain(stewards).collect()
     }
 
     /// The unfinished tasks held here, by bag.

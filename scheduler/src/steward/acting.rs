@@ -3,9 +3,9 @@
 
 use idlewood_overlay::{Contact, PeerId, Time};
 
+use super::Acting;
 use super::copy::Copy;
 use super::feed::{Changes, Delta, Feed, Tap};
-use super::{Acting, SILENCE};
 use crate::config::Config;
 use crate::io::Io;
 use crate::ledger::{Failures, Ledger};
@@ -16,9 +16,9 @@ use crate::record::{Change, Record, RecordKey};
 
 impl Copy {
     /// Whether the keepers before this one have been silent for long enough. They are asked once more before.
-    pub(super) fn is_to_act(&mut self, io: &mut Io) -> bool {
+    pub(super) fn is_to_act(&mut self, io: &mut Io, config: &Config) -> bool {
         let Some(rank) = self.acting.appointment.rank_of(io.me.peer).filter(|_| self.can_act()) else { return false };
-        if rank == 0 || io.now < self.acts_from(rank) || io.wall(io.now) >= self.acting.appointment.until {
+        if rank == 0 || io.now < self.acts_from(rank, config) || io.wall(io.now) >= self.acting.appointment.until {
             return false;
         }
         if self.probed.is_none_or(|probed| probed <= self.heard) {
@@ -28,12 +28,12 @@ impl Copy {
             }
             return false;
         }
-        self.probed.is_some_and(|probed| io.now.since(probed) >= SILENCE / 6)
+        self.probed.is_some_and(|probed| io.now.since(probed) >= config.steward_silence / 6)
     }
 
     /// The ledger that this copy describes.
     fn ledger(&self, io: &mut Io, config: &Config) -> Option<Ledger> {
-        let Record::Bag { bag, released, retries_max, attempt, replication, .. } =
+        let Record::Bag { bag, released, retries_max, attempt, replication, stewards, .. } =
             self.told.records.get(&RecordKey::Bag(self.bag()))?
         else {
             return None;
@@ -44,6 +44,7 @@ impl Copy {
         let mut ledger = Ledger::new(bag.clone(), io.moment(*released), *retries_max, *replication, io);
         ledger.keep_with(self.key);
         ledger.restore_attempt(*attempt);
+        ledger.set_stewards(*stewards);
         ledger.open();
         let of = |success: bool| {
             let results = self.results.iter().filter(move |(_, (_, result))| result.success == success);
@@ -73,6 +74,7 @@ impl Copy {
         let mut ledger = self.ledger(io, config)?;
         self.acting.acting = self.acting.acting.checked_add(1)?;
         self.acting.rank = rank;
+        self.acting_since = io.now;
         io.persist(vec![Change::Put(self.record())], Vec::new());
         let bag = self.bag();
         io.acts_by(bag, Some(self.acting.clone()));
@@ -163,6 +165,7 @@ impl Copy {
     pub(super) fn hear(&mut self, acting: Option<Acting>, now: Time) {
         self.heard = now;
         if let Some(acting) = acting {
+            self.acting_since = now;
             self.acting = acting;
             self.is_dismissed = false;
         }

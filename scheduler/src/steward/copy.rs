@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use super::feed::{Changes, Delta, Feed, is_copied};
-use super::{Acting, SILENCE, Standing, Term};
+use super::{Acting, Standing, Term};
 use crate::bag::{BagHeader, BagId, BagKey, TaskResult};
+use crate::config::Config;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 
@@ -97,6 +98,8 @@ pub(crate) struct Copy {
     /// Whether the driver has the files that executors need, and whether it was asked to get them.
     pub(crate) has_files: bool,
     pub(crate) files_asked: bool,
+    /// Since when that keeper acts, as far as this machine knows.
+    pub(crate) acting_since: Time,
     /// When a keeper before this one was last heard of.
     pub(crate) heard: Time,
     /// When the keepers before this one were last asked whether they are there.
@@ -121,6 +124,7 @@ impl Copy {
             results: BTreeMap::new(),
             has_files: false,
             files_asked: false,
+            acting_since: now,
             heard: now,
             probed: None,
             submitter_heard: None,
@@ -173,8 +177,8 @@ impl Copy {
     }
 
     /// When this machine, of this rank, is to act, unless it hears of a keeper before it.
-    pub(crate) fn acts_from(&self, rank: u8) -> Time {
-        self.heard + SILENCE * u32::from(rank.max(1))
+    pub(crate) fn acts_from(&self, rank: u8, config: &Config) -> Time {
+        self.heard + config.steward_silence * u32::from(rank.max(1))
     }
 
     /// Whether a ledger can be made of it, and has something to do: the bag is not over.

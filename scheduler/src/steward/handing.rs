@@ -6,7 +6,7 @@ use std::time::Duration;
 use idlewood_overlay::PeerId;
 
 use super::copy::Copy;
-use super::{DELTA_EVERY, SILENCE};
+use super::{DELTA_EVERY, HEARD_WITHIN};
 use crate::bag::{HELD_INTERVALS_MAX, TaskResult};
 use crate::io::Io;
 use crate::message::{Message, results_within};
@@ -15,13 +15,13 @@ use crate::record::{Change, RecordKey};
 
 /// A submitter that was not heard of lately is offered results this often.
 const OFFER_EVERY: Duration = Duration::from_secs(60);
-/// Most results of one message: each has a receipt.
-const RESULTS_MAX: usize = 256;
+/// Most results of one message: each has a receipt, of up to 1 KiB, beside its output.
+const RESULTS_MAX: usize = 96;
 
 impl Copy {
     /// Hands results over, if that is due. `is_acting`: the submitter is not tried where it was not heard of.
     pub(super) fn hand_results(&mut self, is_acting: bool, io: &mut Io) {
-        let is_there = self.submitter_heard.is_some_and(|heard| io.now.since(heard) < SILENCE);
+        let is_there = self.submitter_heard.is_some_and(|heard| io.now.since(heard) < HEARD_WITHIN);
         if self.results.is_empty() || io.now < self.handing_due || is_acting && !is_there {
             return;
         }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use super::copy::Copy;
-use super::feed::Delta;
+use super::feed::{Delta, Feed};
 use super::submitting::Own;
-use super::{APPOINT_AFTER, Acting, Appointment, DELTA_EVERY, KeeperView, REPLACE_AFTER, Term};
+use super::{Acting, Appointment, DELTA_EVERY, HEARD_WITHIN, KeeperView, REPLACE_AFTER, Term};
 use crate::bag::{BagHeader, BagId, BagKey, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
@@ -43,8 +43,23 @@ impl Stewards {
 
     /// When [`Self::step`] has something to do next.
     pub(crate) fn deadline(&self, ledgers: &Ledgers, config: &Config) -> Option<Time> {
-        let may_appoint = || config.stewards > 0 && ledgers.values().any(|ledger| !ledger.is_closed());
+        let may_appoint = || ledgers.values().any(|ledger| !ledger.is_closed() && ledger.stewards(config) > 0);
         (!self.own.is_empty() || !self.copies.is_empty() || may_appoint()).then_some(self.due)
+    }
+
+    /// Who keeps a bag that was submitted here.
+    pub(crate) fn appointment(&self, bag: BagId) -> Option<&Appointment> {
+        self.own.get(&bag)?.appointment.as_ref()
+    }
+
+    /// The stewards of a bag that was submitted here.
+    pub(crate) fn of_own(&self, bag: BagId) -> impl Iterator<Item = &Contact> {
+        self.appointment(bag).into_iter().flat_map(|appointment| appointment.keepers.iter().skip(1))
+    }
+
+    /// Whether another machine goes on as this one with a bag that was submitted here.
+    pub(crate) fn is_elsewhere(&self, bag: BagId) -> bool {
+        self.own.get(&bag).is_some_and(|own| own.is_elsewhere)
     }
 
     /// Whether this machine keeps this bag for another, acting or not.
@@ -63,10 +78,10 @@ impl Stewards {
     }
 
     /// After a restart: whoever keeps a bag that was submitted here is asked before anything of it is issued.
-    pub(crate) fn restore_own(&mut self, appointment: Appointment, ledger: &mut Ledger, now: Time) {
+    pub(crate) fn restore_own(&mut self, appointment: Appointment, adopts: bool, ledger: &mut Ledger, now: Time) {
         let is_open = !ledger.is_closed();
         ledger.hold(is_open);
-        self.own.insert(appointment.bag, Own::restore(appointment, is_open, now));
+        self.own.insert(appointment.bag, Own::restore(appointment, adopts, is_open, now));
     }
 
     /// Restores the copy of a bag from its records.
@@ -127,7 +142,7 @@ impl Stewards {
         ended.into_iter().for_each(|bag| self.forget(bag, ledgers, io));
         for (bag, copy) in &mut self.copies {
             let is_acting = ledgers.contains_key(bag);
-            if !is_acting && is_connected && copy.is_to_act(io) && !copy.has_heard_since_probe() {
+            if !is_acting && is_connected && copy.is_to_act(io, config) && !copy.has_heard_since_probe() {
                 ledgers.extend(copy.begin(io, config).map(|ledger| (*bag, ledger)));
             }
             copy.hand_results(is_acting, io);
@@ -137,12 +152,9 @@ impl Stewards {
 
     /// Bags that have lasted for long enough have stewards from now on.
     fn begin_own(&mut self, ledgers: &Ledgers, now: Time, config: &Config) {
-        if config.stewards == 0 {
-            return;
-        }
         for (&bag, ledger) in ledgers {
-            let is_old = now.since(ledger.released()) >= APPOINT_AFTER;
-            if is_old && !ledger.is_kept() && ledger.may_have_stewards() {
+            let is_old = now.since(ledger.released()) >= config.appoint_after;
+            if is_old && ledger.stewards(config) > 0 && !ledger.is_kept() && ledger.may_have_stewards() {
                 self.own.entry(bag).or_default();
             }
         }
@@ -228,7 +240,7 @@ impl Stewards {
             let bag = delta.bag;
             if let Some(own) = self.own.get_mut(&bag) {
                 if let Some(ledger) = ledgers.get_mut(&bag) {
-                    acks.push((bag, own.told_by_steward(from.peer, &delta, ledger, io.now), own.acts_in()));
+                    acks.push((bag, own.told_by_steward(from.peer, &delta, ledger, io), own.acts_in()));
                     self.due = io.now.min(self.due);
                 }
             } else if ledgers.get(&bag).is_some_and(|ledger| !ledger.is_kept() && ledger.is_closed()) {
@@ -275,8 +287,8 @@ impl Stewards {
             self.copies.insert(bag, Copy::new((**acting).clone(), key, io.now));
         }
         let copy = self.copies.get_mut(&bag)?;
-        if delta.is_over && copy.is_submitter(from) {
-            // Whoever acts: nobody but the submitter closes a bag.
+        if delta.is_over && copy.is_submitter(from) && delta.term.appointed >= copy.term().appointed {
+            // Whoever acts: nobody but the submitter closes a bag, and not the machine that another has replaced.
             let term = delta.term.max(copy.term());
             self.forget(bag, ledgers, io);
             return Some((bag, 0, term));
@@ -466,25 +478,32 @@ impl Stewards {
         io.effects.push(Effect::ForgetFiles { bag });
     }
 
-    /// The keepers of a bag that was submitted here or is kept here, by rank.
-    pub(crate) fn view(&self, bag: BagId, ledgers: &Ledgers) -> Vec<KeeperView> {
-        let own = self.own.get(&bag);
-        let copy = self.copies.get(&bag);
-        let (appointment, rank, feeds) = match (own, copy) {
-            (Some(own), _) => (own.appointment.as_ref(), 0, &own.feeds),
-            (None, Some(copy)) => (Some(&copy.acting.appointment), copy.acting.rank, &copy.feeds),
-            (None, None) => return Vec::new(),
+    /// The keepers of a bag that was submitted here or is kept here, by rank, and since when the one that acts does, as far as this
+    /// machine knows.
+    pub(crate) fn view(&self, bag: BagId, me: PeerId, now: Time) -> (Vec<KeeperView>, Option<Time>) {
+        let (appointment, acts, since, feeds) = match (self.own.get(&bag), self.copies.get(&bag)) {
+            (Some(own), _) => {
+                let (acts, since) = own.acts(me);
+                (own.appointment.as_ref(), Some(acts), since, &own.feeds)
+            }
+            (None, Some(copy)) => {
+                let acts = copy.acting.keeper().map(|keeper| keeper.peer);
+                (Some(&copy.acting.appointment), acts, Some(copy.acting_since), &copy.feeds)
+            }
+            (None, None) => return (Vec::new(), None),
         };
         let keepers = appointment.into_iter().flat_map(|appointment| appointment.keepers.iter().enumerate());
-        let views = keepers.map(|(place, keeper)| KeeperView {
-            peer: keeper.peer,
-            rank: u8::try_from(place).unwrap_or(u8::MAX),
-            acting: place == usize::from(rank),
-            is_up_to_date: feeds
-                .get(&keeper.peer)
-                .map_or(ledgers.contains_key(&bag) && place == usize::from(rank), |feed| feed.is_up_to_date()),
+        let views = keepers.map(|(place, keeper)| {
+            let (is_me, feed) = (keeper.peer == me, feeds.get(&keeper.peer));
+            KeeperView {
+                peer: keeper.peer,
+                rank: u8::try_from(place).unwrap_or(u8::MAX),
+                acting: acts == Some(keeper.peer),
+                is_up_to_date: is_me && acts == Some(me) || feed.is_some_and(Feed::is_up_to_date),
+                is_heard: is_me || feed.is_some_and(|feed| now.since(feed.heard) < HEARD_WITHIN),
+            }
         });
-        views.collect()
+        (views.collect(), since)
     }
 }
 

@@ -28,13 +28,22 @@ pub(crate) struct Returning {
     /// Stewards that have told all, or know nothing more.
     answered: BTreeSet<PeerId>,
     told: BTreeMap<PeerId, (Term, Told)>,
+    /// Since when each of these was known to act.
+    acting: BTreeMap<PeerId, Time>,
     /// Tasks whose results a steward has.
     kept: BTreeMap<PeerId, (Contact, IntervalSet)>,
 }
 
 impl Returning {
     pub(super) fn new(now: Time) -> Self {
-        Self { until: now + WAIT, asked: None, answered: BTreeSet::new(), told: BTreeMap::new(), kept: BTreeMap::new() }
+        Self {
+            until: now + WAIT,
+            asked: None,
+            answered: BTreeSet::new(),
+            told: BTreeMap::new(),
+            acting: BTreeMap::new(),
+            kept: BTreeMap::new(),
+        }
     }
 
     /// Asks again where it is due. Returns whether all have answered, or are waited for no longer.
@@ -60,7 +69,8 @@ impl Returning {
     }
 
     /// A steward tells what it knows. Returns the number of the last delta that was taken in.
-    pub(super) fn told(&mut self, from: PeerId, delta: &Delta) -> u64 {
+    pub(super) fn told(&mut self, from: PeerId, delta: &Delta, now: Time) -> u64 {
+        self.acting.entry(from).or_insert(now);
         let (term, told) = self.told.entry(from).or_default();
         if *term != delta.term {
             (*term, *told) = (delta.term, Told::default());
@@ -70,6 +80,13 @@ impl Returning {
             self.answered.insert(from);
         }
         told.number
+    }
+
+    /// The steward that acts in the highest term above this one, and since when that is known.
+    pub(super) fn acts(&self, mine: Term) -> Option<(PeerId, Time)> {
+        let above = self.told.iter().filter(|(_, (term, _))| *term > mine);
+        let (steward, _) = above.max_by_key(|(steward, (term, _))| (*term, **steward))?;
+        Some((*steward, *self.acting.get(steward)?))
     }
 
     /// A steward has the results of these tasks.

@@ -8,13 +8,13 @@ use idlewood_overlay::{Contact, PeerId, Time};
 use super::choice::choose;
 use super::feed::{Changes, Delta, Feed, Tap};
 use super::returning::Returning;
-use super::{APPOINT_AFTER, APPOINTED_FOR, Acting, Appointment, REPLACE_AFTER, Term};
+use super::{APPOINTED_FOR, Acting, Appointment, REPLACE_AFTER, Term};
 use crate::bag::BagId;
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::ledger::Ledger;
 use crate::message::Message;
-use crate::peer::Effect;
+use crate::peer::{Effect, Notice};
 use crate::record::{Change, Record, RecordKey};
 
 /// How long the answer to an offer is waited for.
@@ -39,12 +39,20 @@ pub(crate) struct Own {
     pub(super) feeds: BTreeMap<PeerId, Feed>,
     /// This machine was away, or another keeper acts.
     pub(super) returning: Option<Returning>,
+    /// When each steward last said, unasked, that it acts in a higher term.
+    claimed: BTreeMap<PeerId, Time>,
+    /// This machine was made from a ticket, and rises above all terms that stewards know.
+    adopts: bool,
+    /// Another machine goes on as this one, by a higher term under this one's key: this one does nothing.
+    pub(super) is_elsewhere: bool,
+    /// Since when this machine acts, by its last appointment that followed its return; `None`: it does not.
+    acting_since: Option<Time>,
     over_since: Option<Time>,
 }
 
 impl Own {
     /// After a restart: the stewards know more, perhaps. The bag may be closed, of which they are told.
-    pub(super) fn restore(appointment: Appointment, is_open: bool, now: Time) -> Self {
+    pub(super) fn restore(appointment: Appointment, adopts: bool, is_open: bool, now: Time) -> Self {
         let stewards = appointment.keepers.iter().skip(1).cloned();
         let feeds = if is_open {
             BTreeMap::new()
@@ -56,8 +64,15 @@ impl Own {
             appointment: Some(appointment),
             returning: is_open.then(|| Returning::new(now)),
             feeds,
+            adopts,
             ..Self::default()
         }
+    }
+
+    /// Who acts, and since when, as far as this machine knows: it asks where it was away.
+    pub(super) fn acts(&self, me: PeerId) -> (PeerId, Option<Time>) {
+        let other = self.returning.as_ref().and_then(|returning| returning.acts(self.acts_in()));
+        other.map_or((me, self.acting_since), |(steward, since)| (steward, Some(since)))
     }
 
     /// The term in which this machine acts.
@@ -69,6 +84,7 @@ impl Own {
     pub(super) fn begin_returning(&mut self, ledger: &mut Ledger, now: Time) {
         if self.returning.is_none() && self.appointment.is_some() && !ledger.is_closed() {
             self.returning = Some(Returning::new(now));
+            self.acting_since = None;
             ledger.hold(true);
         }
     }
@@ -82,6 +98,12 @@ impl Own {
         config: &Config,
     ) -> bool {
         let bag = ledger.header().id;
+        if self.is_elsewhere {
+            if ledger.is_closed() {
+                io.persist(vec![Change::Delete(RecordKey::Stewards(bag))], Vec::new());
+            }
+            return ledger.is_closed();
+        }
         if ledger.is_closed() {
             (self.returning, self.coming) = (None, None);
             io.taps.remove(&bag);
@@ -108,7 +130,8 @@ impl Own {
             if self.coming.is_none() && returning.step(appointment, io) {
                 let seen = returning.unite(ledger, self.term, io, config);
                 self.term = self.term.max(seen);
-                self.appoint(bag, self.stewards(), io);
+                let stewards = self.stewards().into_iter().filter(|to| !self.refused.contains_key(&to.peer)).collect();
+                self.appoint(bag, stewards, io);
             }
             return false;
         }
@@ -125,7 +148,7 @@ impl Own {
     fn find(&mut self, ledger: &Ledger, known: &dyn Fn() -> Vec<Contact>, io: &mut Io, config: &Config) {
         let bag = ledger.header().id;
         let now = io.now;
-        if self.coming.is_some() || !ledger.may_have_stewards() || now.since(ledger.released()) < APPOINT_AFTER {
+        if self.coming.is_some() || !ledger.may_have_stewards() || now.since(ledger.released()) < config.appoint_after {
             return;
         }
         for peer in self.feeds.extract_if(.., |_, feed| now.since(feed.heard) >= REPLACE_AFTER).map(|(peer, _)| peer) {
@@ -136,7 +159,7 @@ impl Own {
         }
         self.refused.retain(|_, at| now.since(*at) < REFUSED_FOR);
         let have = self.feeds.len() + self.accepted.len() + self.offered.len();
-        let lacks = (config.stewards as usize).saturating_sub(have);
+        let lacks = (ledger.stewards(config) as usize).saturating_sub(have);
         if lacks > 0 {
             let feeds = self.feeds.values().map(|feed| &feed.to);
             let taken = feeds.chain(self.accepted.values()).chain(self.offered.values().map(|(to, _)| to));
@@ -158,7 +181,7 @@ impl Own {
     fn appoint(&mut self, bag: BagId, stewards: Vec<Contact>, io: &mut Io) {
         // Above all terms of an earlier life of this machine, also where its disk forgot them.
         let clock = u64::try_from(io.wall(io.now).0 / 1_000_000).unwrap_or(0);
-        self.term = (self.term + 1).max(clock);
+        self.term = self.term.saturating_add(1).max(clock);
         let mut keepers = vec![Contact { nonce: None, ..Contact::clone(&io.me) }];
         keepers.extend(stewards.into_iter().map(|steward| Contact { nonce: None, ..steward }));
         let until = io.wall(io.now + APPOINTED_FOR);
@@ -173,7 +196,7 @@ impl Own {
         if is_coming && appointment.is_valid() {
             let bag = appointment.bag;
             self.coming = Some(appointment.clone());
-            io.persist(vec![Change::Put(Record::Stewards { appointment })], vec![Then::Appointed(bag)]);
+            io.persist(vec![Change::Put(Record::Stewards { appointment, adopts: false })], vec![Then::Appointed(bag)]);
         }
     }
 
@@ -200,6 +223,11 @@ impl Own {
         }
         io.acts_by(bag, Some(Acting { appointment: appointment.clone(), acting: 0, rank: 0 }));
         self.appointment = Some(appointment);
+        self.adopts = false;
+        if self.returning.is_some() {
+            self.acting_since = None;
+        }
+        self.acting_since.get_or_insert(io.now);
         if self.returning.take().is_some() {
             ledger.hold(false);
             ledger.greet(io, config);
@@ -225,7 +253,7 @@ impl Own {
         let (bag, key) = (appointment.bag, ledger.key(io));
         let acting = Acting { appointment, acting: 0, rank: 0 };
         let is_over = ledger.is_closed();
-        if self.returning.is_some() && !is_over {
+        if self.is_elsewhere || self.returning.is_some() && !is_over {
             return Vec::new();
         }
         let news = io.taps.get_mut(&bag).map(|tap| std::mem::take(&mut tap.changes)).unwrap_or_default();
@@ -243,13 +271,46 @@ impl Own {
     }
 
     /// A steward tells something: it acts, or answers. Returns the number of the last delta that was taken in.
-    pub(super) fn told_by_steward(&mut self, from: PeerId, delta: &Delta, ledger: &mut Ledger, now: Time) -> u64 {
-        let is_steward = self.appointment.as_ref().is_some_and(|appointment| appointment.rank_of(from).is_some());
-        if delta.term <= self.acts_in() || !is_steward {
+    pub(super) fn told_by_steward(&mut self, from: PeerId, delta: &Delta, ledger: &mut Ledger, io: &mut Io) -> u64 {
+        let (mine, theirs) = (self.acts_in(), delta.term);
+        if theirs <= mine || !self.is_steward(from) {
             return 0;
         }
-        self.begin_returning(ledger, now);
-        self.returning.as_mut().map_or(0, |returning| returning.told(from, delta))
+        if theirs.appointed > mine.appointed {
+            // Nobody but this machine's key can have signed it.
+            let is_signed = |acting: &Acting| {
+                let submitter = acting.appointment.submitter();
+                acting.term() == theirs && submitter.is_some_and(|submitter| submitter.peer == io.me.peer)
+            };
+            if !delta.acting.as_deref().is_some_and(is_signed) {
+                return 0;
+            }
+            if !self.adopts {
+                self.begin_returning(ledger, io.now);
+                if self.returning.is_some() && !self.is_elsewhere {
+                    self.is_elsewhere = true;
+                    io.effects.push(Effect::Notify(Notice::BagElsewhere(delta.bag)));
+                }
+                return 0;
+            }
+        }
+        self.claims(from, io.now);
+        self.begin_returning(ledger, io.now);
+        self.returning.as_mut().map_or(0, |returning| returning.told(from, delta, io.now))
+    }
+
+    /// A steward says, unasked, that it acts in a higher term. One that does so again soon is not appointed again: it would hold the
+    /// bag up each time.
+    fn claims(&mut self, from: PeerId, now: Time) {
+        if self.returning.is_none()
+            && self.claimed.insert(from, now).is_some_and(|before| now.since(before) < REPLACE_AFTER)
+        {
+            self.refused.insert(from, now);
+        }
+    }
+
+    fn is_steward(&self, peer: PeerId) -> bool {
+        self.appointment.as_ref().is_some_and(|appointment| appointment.rank_of(peer).is_some())
     }
 
     /// A steward has acknowledged what it was told, and says which term it has heard of.
@@ -265,8 +326,8 @@ impl Own {
             }
             return;
         }
-        let is_steward = self.appointment.as_ref().is_some_and(|appointment| appointment.rank_of(from).is_some());
-        if term > mine && is_steward {
+        if term > mine && self.is_steward(from) {
+            self.claims(from, io.now);
             return self.begin_returning(ledger, io.now);
         }
         if let Some(feed) = self.feeds.get_mut(&from)

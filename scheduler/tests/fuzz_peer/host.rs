@@ -332,6 +332,7 @@ impl Host {
             task_mops: source.maybe(|source| f64::from(source.byte()) + 1.0),
             retries_max: 2,
             replication: source.replication(),
+            stewards: None,
         };
         if self.peer.check(&submission).is_ok() {
             self.give(Event::Submitted(submission));

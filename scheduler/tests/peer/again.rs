@@ -8,7 +8,8 @@ const LATER: u32 = 99;
 /// The submitter of a bag with all tasks on each of these machines. It has not found the grid yet, so it issues no task.
 fn submitter_of(tasks: u64, replication: Replication, executors: &[u8]) -> Host {
     let bag = BagHeader { tasks, ..bag(1) };
-    let opened = Record::Bag { bag, released: START, retries_max: 0, attempt: 0, closed: None, replication };
+    let opened =
+        Record::Bag { bag, released: START, retries_max: 0, attempt: 0, closed: None, replication, stewards: None };
     let all = IntervalSet::from(0..tasks);
     let placed = |&number: &u8| Record::Placed { bag: BAG, executor: contact(number), ranges: all.clone() };
     let config = Config { expects_grid: true, ..Config::default() };

@@ -239,6 +239,7 @@ fn a_completed_bag_without_its_last_result_reopens() {
         attempt: 0,
         closed: Some((Closing::Completed, START)),
         replication: Replication::default(),
+        stewards: None,
     };
     let output = BlobId([1; 32]);
     let (content, exit_code) = (None, Some(0));
@@ -271,6 +272,7 @@ fn a_bag_is_removed_piece_by_piece() {
         attempt: 0,
         closed: Some((Closing::Completed, START)),
         replication: Replication::default(),
+        stewards: None,
     };
     let records: Vec<Record> = (0..TASKS).map(done).chain([closed]).collect();
     let mut host = Host::restore(1, Config::default(), records);

@@ -1,6 +1,6 @@
 //! Bags with several keepers: submitters and stewards that crash and return, partitions, and stewards that lie.
 
-use idlewood_scheduler::{Acting, Appointment, Delta, STEWARDS_MAX};
+use idlewood_scheduler::{Acting, Appointment, Delta, STEWARDS_MAX, Term};
 
 use super::*;
 
@@ -50,6 +50,7 @@ impl Grid {
                 task_mops: Some(30_000.0),
                 retries_max: 2,
                 replication: Replication::default(),
+                stewards: None,
             }),
         );
         grid
@@ -120,6 +121,17 @@ impl Grid {
     fn acting(&self) -> Vec<u8> {
         let acts = |host: &Host| host.peer.kept().any(|(bag, acts)| bag == BAG && acts);
         self.hosts.iter().filter(|(_, host)| acts(host)).map(|(&number, _)| number).collect()
+    }
+
+    /// In which terms the stewards of the submitter's appointment, as they know it, were appointed.
+    fn appointed_terms(&self) -> Vec<u64> {
+        let records = self.hosts.values().flat_map(|host| host.store.values());
+        records
+            .filter_map(|record| match record {
+                Record::Kept { acting, .. } => Some(acting.appointment.term),
+                _ => None,
+            })
+            .collect()
     }
 
     fn done(&self) -> u64 {
@@ -301,6 +313,111 @@ fn whatever_dies_and_returns_all_tasks_end() {
         grid.pass(1500);
         assert_eq!(grid.done(), TASKS, "seed {seed}");
     }
+}
+
+/// The submitter is lost, and another machine goes on in its place, with a ticket and what stewards know. When the first comes back
+/// after all, it does nothing for the bag, and says so.
+#[test]
+fn the_machine_that_adopts_a_bag_goes_on_and_the_first_yields() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    let ticket = grid.hosts[&SUBMITTER].peer.records_of(BAG);
+    grid.crash(SUBMITTER);
+    let first = grid.down.remove(&SUBMITTER).expect("it is down");
+    let adopted = ticket.into_iter().map(|record| match record {
+        Record::Stewards { appointment, .. } => Record::Stewards { appointment, adopts: true },
+        record => record,
+    });
+    grid.pass(60);
+    assert_eq!(grid.acting(), [stewards[0]]);
+    grid.down.insert(SUBMITTER, adopted.collect());
+    grid.start(SUBMITTER);
+    grid.pass(60);
+    assert!(grid.acting().is_empty(), "the one that adopted it acts");
+    assert!(!grid.hosts[&SUBMITTER].peer.is_elsewhere(BAG));
+    let done = grid.done();
+    assert!(done < TASKS, "{done}");
+    // The first one comes back in the place of the other: at the same address there is one at a time.
+    grid.crash(SUBMITTER);
+    let second = grid.down.insert(SUBMITTER, first).expect("it is down");
+    grid.start(SUBMITTER);
+    grid.pass(20);
+    assert!(grid.hosts[&SUBMITTER].peer.is_elsewhere(BAG));
+    assert!(grid.hosts[&SUBMITTER].notices.contains(&Notice::BagElsewhere(BAG)), "its user is told");
+    let terms: Vec<u64> = grid.appointed_terms();
+    grid.pass(120);
+    assert_eq!(grid.appointed_terms(), terms, "it appoints nobody");
+    assert!(!grid.acting().is_empty(), "for the stewards its own machine is away");
+    grid.crash(SUBMITTER);
+    grid.down.insert(SUBMITTER, second);
+    grid.start(SUBMITTER);
+    grid.pass(900);
+    assert_eq!(grid.done(), TASKS);
+}
+
+/// A steward that says again and again that it acts is believed once: then the submitter does without it.
+#[test]
+fn a_steward_that_claims_to_act_again_and_again_is_not_appointed_again() {
+    let mut grid = Grid::new();
+    let liar = grid.wait_until_kept()[0];
+    let appointed = |grid: &Grid| grid.hosts[&SUBMITTER].peer.stewards(BAG).any(|steward| number(steward.peer) == liar);
+    for is_appointed in [true, false] {
+        let term = grid.appointed_terms()[0];
+        let term = Term { appointed: term, acting: 9 };
+        let claim = Message::DeltasAck { bags: vec![(BAG, 0, term)] };
+        grid.hosts.get_mut(&SUBMITTER).expect("it is up").receive(liar, claim);
+        grid.pass(20);
+        assert_eq!(appointed(&grid), is_appointed);
+    }
+    // Nor is a term believed that this machine never signed.
+    let claim = Message::DeltasAck { bags: vec![(BAG, 0, Term { appointed: u64::MAX, acting: 0 })] };
+    grid.hosts.get_mut(&SUBMITTER).expect("it is up").receive(liar, claim);
+    grid.pass(900);
+    assert!(!grid.hosts[&SUBMITTER].peer.is_elsewhere(BAG));
+    assert_eq!(grid.done(), TASKS);
+}
+
+/// A steward takes the highest term there is, has executors drop what they hold, and does nothing: the bag stands still, the next steward
+/// does not act. All ends once the submitter is back, who appoints anew.
+#[test]
+fn a_steward_that_withholds_a_bag_holds_it_up_until_its_submitter_is_back() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    let (liar, next) = (stewards[0], stewards[1]);
+    let Some(Record::Kept { acting, .. }) = grid.hosts[&liar].store.get(&RecordKey::Kept(BAG)).cloned() else {
+        panic!("no copy")
+    };
+    let acting = Acting { acting: u32::MAX, rank: 1, ..acting };
+    grid.crash(SUBMITTER);
+    grid.crash(liar);
+    let others: Vec<u8> = grid.hosts.keys().copied().collect();
+    for _ in 0..40 {
+        for &other in &others {
+            let host = grid.hosts.get_mut(&other).expect("it is up");
+            host.receive(liar, Message::Acts { acting: Box::new(acting.clone()) });
+            host.receive(liar, lease(u64::MAX, IntervalSet::from(0..TASKS)));
+        }
+        let delta = Delta {
+            bag: BAG,
+            term: acting.term(),
+            number: 0,
+            acting: Some(Box::new(acting.clone())),
+            key: None,
+            records: Vec::new(),
+            gone: Vec::new(),
+            done: IntervalSet::new(),
+            failed: IntervalSet::new(),
+            is_whole: false,
+            is_over: false,
+        };
+        grid.hosts.get_mut(&next).expect("it is up").receive(liar, Message::Deltas { deltas: vec![delta] });
+        grid.pass(10);
+    }
+    assert!(grid.acting().is_empty(), "the next steward believes the first");
+    assert!(grid.hosts.values().all(|host| host.peer.unfinished().get(&BAG).is_none_or(IntervalSet::is_empty)));
+    grid.start(SUBMITTER);
+    grid.pass(900);
+    assert_eq!(grid.done(), TASKS);
 }
 
 /// A steward says that all tasks have ended, and has no result: they run again.

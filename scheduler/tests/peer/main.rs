@@ -85,7 +85,15 @@ fn signature(peer: PeerId, statement: &[u8]) -> Vec<u8> {
 
 /// The submitter's record of an open bag.
 fn submitted(bag: BagHeader, retries_max: u32, attempt: u32) -> Record {
-    Record::Bag { bag, released: START, retries_max, attempt, closed: None, replication: Replication::default() }
+    Record::Bag {
+        bag,
+        released: START,
+        retries_max,
+        attempt,
+        closed: None,
+        replication: Replication::default(),
+        stewards: None,
+    }
 }
 
 impl Host {
@@ -279,7 +287,14 @@ fn pair_with(config: Config) -> [Host; 2] {
 
 /// A bag of so many tasks, each of which is tried once.
 fn submission(tasks: u64, task_mops: f64) -> Submission {
-    Submission { id: BAG, tasks, task_mops: Some(task_mops), retries_max: 0, replication: Replication::default() }
+    Submission {
+        id: BAG,
+        tasks,
+        task_mops: Some(task_mops),
+        retries_max: 0,
+        replication: Replication::default(),
+        stewards: None,
+    }
 }
 
 fn bag(submitter: u8) -> BagHeader {

@@ -313,6 +313,7 @@ impl Trace<'_> {
             Notice::BagAccepted(bag) => (b'A', Some(*bag)),
             Notice::BagClosed(bag) => (b'C', Some(*bag)),
             Notice::BagRemoved(bag) => (b'R', Some(*bag)),
+            Notice::BagElsewhere(bag) => (b'E', Some(*bag)),
             Notice::Joined => (b'J', None),
             Notice::Left => (b'L', None),
         };

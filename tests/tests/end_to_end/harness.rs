@@ -48,6 +48,9 @@ pub(crate) struct Grid {
     /// Where agents started from now on look for the owner's input. None by default: a file says whether the owner is
     /// there.
     pub(crate) senses: Option<Senses>,
+    /// Bags of agents started from now on are kept by others once they have lasted for two seconds, and these act after 15 s for each
+    /// rank. False by default: as shipped.
+    pub(crate) keeps_soon: bool,
     /// Whether agents become machines of one grid before their first start.
     enrols: bool,
     /// The invitation with which all but the first join.
@@ -282,10 +285,17 @@ impl Grid {
             root,
             bus: None,
             senses: None,
+            keeps_soon: false,
             enrols: count > 1,
             invitation: None,
             _turn: turn,
         }
+    }
+
+    /// One more agent, with a state directory that others make; returns its number.
+    pub(crate) fn add(&mut self, name: &str) -> usize {
+        self.agents.push(Agent { dir: self.root.path().join(name), process: None });
+        self.agents.len() - 1
     }
 
     /// Starts an agent, again or for the first time, joining through the others.
@@ -318,6 +328,9 @@ impl Grid {
                 command.envs(display.iter().map(|display| ("DISPLAY", display)));
                 command.envs(session_bus.iter().map(|bus| ("DBUS_SESSION_BUS_ADDRESS", bus)));
             }
+        }
+        if self.keeps_soon {
+            command.args(["--appoint-after", "2", "--steward-silence", "15"]);
         }
         for address in bootstrap {
             command.arg("--bootstrap").arg(address);

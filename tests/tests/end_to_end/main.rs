@@ -10,6 +10,7 @@ mod grids;
 mod guide;
 mod harness;
 mod home;
+mod keepers;
 mod mistakes;
 mod native;
 mod owner;

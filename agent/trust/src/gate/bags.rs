@@ -1,7 +1,9 @@
 //! Whose bags may run in the grid, and signing of this machine's own.
 
 use idlewood_overlay::PeerId;
+use idlewood_scheduler::Appointment;
 
+use super::super::appointment;
 use super::super::certificate::{Chain, Refused, Role};
 use super::super::checkpoint::{self, CHECKPOINT_ADDED_BYTES};
 use super::super::receipt::Batch;
@@ -46,6 +48,11 @@ impl Gate {
     /// Signs a checkpoint for a task of this machine's; the signature precedes it in the blob that requests name.
     pub fn sign_checkpoint(&self, bag: &[u8; 32], index: u64, checkpoint: &[u8]) -> [u8; CHECKPOINT_ADDED_BYTES] {
         checkpoint::sign_checkpoint(&self.machine, bag, index, checkpoint)
+    }
+
+    /// Signs who keeps a bag of this machine.
+    pub fn sign_appointment(&self, appointment: &Appointment) -> [u8; 64] {
+        appointment::sign_appointment(&self.machine, appointment)
     }
 
     /// Whether tasks of this bag may run here: its submitter signed it, and may submit. If the certificate in it has

@@ -78,7 +78,14 @@ impl World {
     fn submit(&mut self, number: usize) {
         let (id, task_mops) = (BAGS[number].0, Some(if number == 0 { 5000.0 } else { 100.0 }));
         let replication = Replication::default();
-        self.tell(PeerEvent::Submitted(Submission { id, tasks: TASKS, task_mops, retries_max: 3, replication }));
+        self.tell(PeerEvent::Submitted(Submission {
+            id,
+            tasks: TASKS,
+            task_mops,
+            retries_max: 3,
+            replication,
+            stewards: None,
+        }));
     }
 
     fn time_passes(&mut self) {

@@ -1,0 +1,122 @@
+//! Which machines keep a bag, and whether its own may be switched off, in words.
+
+use idlewood_api::{Bag, Keeper};
+
+use crate::output;
+
+/// What `bag show` says of an open bag.
+pub(super) fn description(bag: &Bag) -> Vec<(&'static str, String)> {
+    if bag.state.is_closed() {
+        return Vec::new();
+    }
+    if bag.adopted_elsewhere {
+        let who = "another machine, which adopted a ticket of it and goes on as this one: this one does nothing for it any more";
+        return vec![("kept by", who.to_owned())];
+    }
+    let off = match (bag.safe_to_switch_off, bag.stewards) {
+        (true, _) => "this machine can be switched off",
+        (false, 0) => "the bag stands still while this machine is off",
+        (false, _) => "do not switch this machine off yet: no other one has all that the bag needs",
+    };
+    let kept = match have(bag) {
+        1 => "this machine alone".to_owned(),
+        have => output::count(have, "machine"),
+    };
+    let mut pairs = vec![("kept by", format!("{kept}; {off}"))];
+    if !bag.keepers.is_empty() {
+        let since = bag.acting_since.as_ref().map(|since| format!(" since {}", output::when(since)));
+        let keepers = bag.keepers.iter().map(|one| keeper(one, since.as_deref().unwrap_or_default()));
+        pairs.push(("keepers", keepers.collect::<Vec<_>>().join("; ")));
+    }
+    pairs
+}
+
+/// "kept by 3 machines; this machine can be switched off", once that is so.
+pub(super) fn safe(bag: &Bag) -> Option<String> {
+    let is_safe = bag.safe_to_switch_off && !bag.state.is_closed();
+    is_safe.then(|| format!("kept by {}; this machine can be switched off", output::count(have(bag), "machine")))
+}
+
+/// What `submit` says of a bag that it has just submitted.
+pub(super) fn at_first(bag: &Bag) -> String {
+    let id = output::short_id(&bag.id);
+    match bag.stewards {
+        0 => "kept by this machine alone: the bag stands still while it is off".to_owned(),
+        stewards => {
+            let others = output::count(u64::from(stewards), "other machine");
+            format!(
+                "kept by this machine alone until {others} keep it, too: `idlewood bag show {id}` says when this one can be switched off"
+            )
+        }
+    }
+}
+
+/// How many machines have all that the bag needs.
+fn have(bag: &Bag) -> u64 {
+    let others = bag.keepers.iter().filter(|keeper| keeper.rank > 0 && keeper.up_to_date && keeper.heard);
+    1 + others.count() as u64
+}
+
+fn keeper(keeper: &Keeper, since: &str) -> String {
+    let who = if keeper.rank == 0 { "this one" } else { output::short_peer(&keeper.machine) };
+    let state = match (keeper.rank, keeper.heard, keeper.up_to_date) {
+        (0, ..) => "",
+        (_, false, _) => "does not answer",
+        (_, true, false) => "is being told",
+        (_, true, true) => "has all",
+    };
+    match (keeper.acting, state) {
+        (true, "") => format!("{who} acts{since}"),
+        (true, state) => format!("{who} acts{since} and {state}"),
+        (false, "") => format!("{who} does not act"),
+        (false, state) => format!("{who} {state}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use idlewood_api::BagState;
+
+    use super::*;
+
+    fn bag() -> Bag {
+        let any: Bag = serde_json::from_str(include_str!("../../tests/fixtures/bag.json")).expect("it is a bag");
+        let keeper = |rank, acting, up_to_date| Keeper {
+            machine: format!("12D3KooW{rank}"),
+            rank,
+            acting,
+            up_to_date,
+            heard: true,
+        };
+        let keepers = vec![keeper(0, true, true), keeper(1, false, true), keeper(2, false, true)];
+        Bag { state: BagState::Running, stewards: 2, keepers, safe_to_switch_off: true, ..any }
+    }
+
+    fn said(bag: &Bag) -> Vec<String> {
+        description(bag).into_iter().map(|(name, text)| format!("{name}: {text}")).collect()
+    }
+
+    #[test]
+    fn it_is_said_when_the_machine_can_be_switched_off() {
+        let kept = bag();
+        assert_eq!(safe(&kept).as_deref(), Some("kept by 3 machines; this machine can be switched off"));
+        assert_eq!(said(&kept)[0], "kept by: 3 machines; this machine can be switched off");
+        assert!(said(&kept)[1].starts_with("keepers: this one acts; "), "{:?}", said(&kept));
+        let mut one_lacks = bag();
+        one_lacks.keepers[2].up_to_date = false;
+        assert_eq!(safe(&one_lacks).as_deref(), Some("kept by 2 machines; this machine can be switched off"));
+        let alone = Bag { keepers: Vec::new(), safe_to_switch_off: false, ..bag() };
+        assert_eq!((safe(&alone), said(&alone).len()), (None, 1));
+        assert!(said(&alone)[0].starts_with("kept by: this machine alone; do not switch"), "{:?}", said(&alone));
+        let none = Bag { stewards: 0, ..alone };
+        assert_eq!(said(&none), ["kept by: this machine alone; the bag stands still while this machine is off"]);
+        let over = Bag { state: BagState::Succeeded, ..bag() };
+        assert_eq!((safe(&over), said(&over).len()), (None, 0));
+    }
+
+    #[test]
+    fn it_is_said_that_another_machine_goes_on_as_this_one() {
+        let elsewhere = Bag { adopted_elsewhere: true, ..bag() };
+        assert!(said(&elsewhere)[0].contains("adopted a ticket"), "{:?}", said(&elsewhere));
+    }
+}

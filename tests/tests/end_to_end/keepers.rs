@@ -1,0 +1,289 @@
+//! Bags that other machines keep go on while their own is killed, stopped, or lost for good.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::harness::{Agent, Grid, command, probe_program, wait_for};
+
+const TASKS: usize = 100;
+/// Each task takes so long on each of four to six machines: a minute is left when others keep the bag.
+const TASK_MS: u32 = 3000;
+
+/// A grid whose bags are kept by others from their second second on.
+fn grid(count: usize) -> Grid {
+    let mut grid = Grid::prepare_unstarted(count);
+    grid.keeps_soon = true;
+    for number in 0..count {
+        grid.run(number);
+    }
+    grid.wait_until_formed(count);
+    grid
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+fn name(agent: &Agent) -> String {
+    agent.ask(&["status"])["peer"].as_str().expect("a name").to_owned()
+}
+
+/// Submits from the first agent a bag whose tasks write their index, and waits until others keep it.
+fn submit(grid: &Grid, tasks: usize, args: &[&str]) -> String {
+    let program = probe_program();
+    let (program, range) = (program.to_str().expect("a path of ours"), format!("0-{}", tasks - 1));
+    let millis = TASK_MS.to_string();
+    let fixed = ["submit", "--program", program, "--array", &range, "--work", "3000"];
+    // Files of other names and lengths: each output is a blob of its own.
+    let bag = grid.agents[0].ask(&[&fixed, args, &["--", "fill", "{}-", "1", "5{}", &millis]].concat());
+    assert_eq!(bag["safe_to_switch_off"], false, "nobody has heard of it: {bag}");
+    bag["id"].as_str().expect("an id").to_owned()
+}
+
+fn wait_until_kept(grid: &Grid, bag: &str) -> Value {
+    wait_for("it to be safe to switch the submitter off", || {
+        let shown = grid.agents[0].ask(&["bag", "show", bag]);
+        let stewards = shown["keepers"].as_array().expect("a list").iter().skip(1);
+        let have_all = stewards.filter(|steward| steward["up_to_date"] == true && steward["heard"] == true).count();
+        assert_eq!(shown["safe_to_switch_off"], have_all > 0, "{shown}");
+        have_all == 2
+    });
+    grid.agents[0].ask(&["bag", "show", bag])
+}
+
+/// The agents that keep the bag, in the order of their ranks.
+fn stewards(grid: &Grid, shown: &Value) -> Vec<usize> {
+    let names: Vec<String> = grid.agents.iter().map(name).collect();
+    let keepers = shown["keepers"].as_array().expect("a list").iter().skip(1);
+    keepers.map(|keeper| names.iter().position(|name| keeper["machine"] == **name).expect("one of ours")).collect()
+}
+
+fn acts(agent: &Agent) -> bool {
+    number(&agent.ask(&["status"])["acts_for"]) == 1
+}
+
+/// Tasks that ran on these agents.
+fn tasks_run(grid: &Grid) -> u64 {
+    grid.running().iter().map(|agent| number(&agent.ask(&["status"])["tasks_run"])).sum()
+}
+
+/// Waits until all tasks have ended, and checks each output.
+fn assert_every_byte(agent: &Agent, bag: &str, tasks: usize, out: &Path) {
+    let waited = agent.cli(&["bag", "wait", bag]);
+    assert_eq!(waited.code, 0, "{}: {}", waited.stderr, agent.log());
+    let shown = agent.ask(&["bag", "show", bag]);
+    assert_eq!((number(&shown["done"]), number(&shown["failed"])), (tasks as u64, 0), "{shown}");
+    assert_eq!(shown["safe_to_switch_off"], true, "it is over: {shown}");
+    assert_eq!(number(&shown["tasks"]), tasks as u64, "each task has one result: {shown}");
+    agent.ask(&["bag", "get", bag, "--receipts", "--out", out.to_str().expect("a path of ours")]);
+    for index in 0..tasks {
+        let dir = out.join(index.to_string());
+        let code = fs::read_to_string(dir.join("exit_code")).unwrap_or_else(|error| panic!("task {index}: {error}"));
+        assert_eq!(code.trim(), "0", "task {index}");
+        let bytes: u64 = format!("5{index}").parse().expect("a number");
+        let file = dir.join(format!("outputs/{index}-0"));
+        assert_eq!(fs::read(&file).map(|content| content.len() as u64).ok(), Some(bytes), "{}", file.display());
+    }
+    let file = |index: usize| out.join(index.to_string()).join("receipt").to_str().expect("ours").to_owned();
+    let files: Vec<String> = (0..tasks).map(file).collect();
+    let said = agent.ask(&["bag", "receipts"].into_iter().chain(files.iter().map(String::as_str)).collect::<Vec<_>>());
+    assert_eq!(said.as_array().map(Vec::len), Some(tasks), "whoever ran a task signed what it says");
+}
+
+fn out(grid: &Grid, name: &str) -> PathBuf {
+    grid.root.path().join(name)
+}
+
+/// Has the first agent write tickets, and returns where.
+fn write_tickets(grid: &Grid) -> PathBuf {
+    let tickets = out(grid, "tickets");
+    fs::create_dir(&tickets).expect("our directory");
+    grid.agents[0].configure(&format!("[submit]\ntickets = {:?}\n", tickets.to_str().expect("ours")));
+    tickets
+}
+
+fn ticket(tickets: &Path) -> Option<PathBuf> {
+    let files = fs::read_dir(tickets).expect("it is there").flatten().map(|file| file.path());
+    files.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "ticket"))
+}
+
+/// Makes a state directory of a ticket.
+fn adopt(ticket: &Path, agent: &Agent) {
+    let dir = agent.dir.to_str().expect("ours");
+    let adopted = command(&["bag", "adopt", ticket.to_str().expect("ours"), "--into", dir]);
+    assert!(adopted.status.success(), "{adopted:?}");
+}
+
+#[test]
+fn a_bag_goes_on_while_its_machine_is_killed_and_loses_nothing() {
+    let mut grid = grid(6);
+    let input = out(&grid, "shared.txt");
+    fs::write(&input, "what all tasks read").expect("our directory");
+    let bag = submit(&grid, TASKS, &["--input", input.to_str().expect("ours")]);
+    let shown = wait_until_kept(&grid, &bag);
+    let dir = grid.agents[0].dir.to_str().expect("ours");
+    let said = command(&["--state-dir", dir, "bag", "show", &bag]).stdout;
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains("3 machines; this machine can be switched off"), "{said}");
+    let keepers = stewards(&grid, &shown);
+    assert_eq!(keepers.len(), 2, "{shown}");
+    let kept = |agent: &Agent| number(&agent.ask(&["status"])["kept"]);
+    assert!(keepers.iter().all(|&keeper| kept(&grid.agents[keeper]) == 1));
+    assert!(
+        grid.agents[1..].iter().all(|agent| agent.ask(&["bag", "list"]).as_array().expect("a list").is_empty()),
+        "what a machine keeps for another is not among its own bags"
+    );
+    let done_before = number(&grid.agents[0].ask(&["bag", "show", &bag])["done"]);
+    grid.agents[0].kill();
+    // One leaves in good order, one does not; what they held is run by the three others.
+    let leaving: Vec<usize> = (1..6).filter(|number| !keepers.contains(number)).take(2).collect();
+    grid.agents[leaving[0]].terminate();
+    grid.agents[leaving[1]].kill();
+    wait_for("the first steward to act", || acts(&grid.agents[keepers[0]]));
+    let run = tasks_run(&grid);
+    wait_for("all tasks to have ended", || grid.running().iter().all(|agent| agent.holds() == 0));
+    assert!(tasks_run(&grid) >= run + 4, "it was over too soon to show anything");
+    grid.run(0);
+    let begin = std::time::Instant::now();
+    assert_every_byte(&grid.agents[0], &bag, TASKS, &out(&grid, "out"));
+    assert!(begin.elapsed() < Duration::from_secs(60), "nothing of it runs again: {:?}", begin.elapsed());
+    assert!(done_before < TASKS as u64);
+    grid.run(leaving[0]);
+    grid.run(leaving[1]);
+    wait_for("nobody to keep what is over", || grid.agents.iter().all(|agent| kept(agent) == 0));
+}
+
+#[test]
+fn the_second_steward_acts_where_the_first_is_killed_too() {
+    let mut grid = grid(5);
+    let bag = submit(&grid, TASKS, &[]);
+    let shown = wait_until_kept(&grid, &bag);
+    let keepers = stewards(&grid, &shown);
+    grid.agents[0].kill();
+    wait_for("the first steward to act", || acts(&grid.agents[keepers[0]]));
+    let run = tasks_run(&grid);
+    wait_for("it to take results", || tasks_run(&grid) >= run + 4);
+    grid.agents[keepers[0]].kill();
+    wait_for("the second steward to act", || acts(&grid.agents[keepers[1]]));
+    let run = tasks_run(&grid);
+    wait_for("further tasks to run", || tasks_run(&grid) >= run + 3);
+    grid.run(keepers[0]);
+    grid.run(0);
+    assert_every_byte(&grid.agents[0], &bag, TASKS, &out(&grid, "out"));
+}
+
+#[test]
+fn all_keepers_that_die_at_once_and_return_in_another_order_lose_nothing() {
+    let mut grid = grid(5);
+    let tickets = write_tickets(&grid);
+    wait_for("the settings to count", || grid.agents[0].log().contains("the settings have changed"));
+    let bag = submit(&grid, TASKS, &[]);
+    let shown = wait_until_kept(&grid, &bag);
+    let keepers = stewards(&grid, &shown);
+    let done = number(&shown["done"]);
+    assert!(ticket(&tickets).is_some());
+    grid.kill_at_once(&[0, keepers[0], keepers[1]]);
+    std::thread::sleep(Duration::from_secs(5));
+    for number in [keepers[1], 0, keepers[0]] {
+        grid.run(number);
+    }
+    assert!(number(&grid.agents[0].ask(&["bag", "show", &bag])["done"]) >= done, "what was done stays done");
+    assert_every_byte(&grid.agents[0], &bag, TASKS, &out(&grid, "out"));
+    wait_for("the ticket of a bag that is over to go", || ticket(&tickets).is_none());
+}
+
+#[test]
+fn a_machine_that_stood_still_for_a_while_asks_before_it_goes_on() {
+    let grid = grid(4);
+    let bag = submit(&grid, TASKS, &[]);
+    let shown = wait_until_kept(&grid, &bag);
+    let keepers = stewards(&grid, &shown);
+    grid.agents[0].signal("STOP");
+    wait_for("the first steward to act", || acts(&grid.agents[keepers[0]]));
+    std::thread::sleep(Duration::from_secs(10));
+    grid.agents[0].signal("CONT");
+    wait_for("the steward to stand down", || !acts(&grid.agents[keepers[0]]));
+    assert_every_byte(&grid.agents[0], &bag, TASKS, &out(&grid, "out"));
+    let shown = grid.agents[0].ask(&["bag", "show", &bag]);
+    assert!(number(&shown["duplicates"]) < TASKS as u64 / 10, "hardly anything runs twice: {shown}");
+}
+
+#[test]
+fn a_machine_whose_disk_is_lost_is_replaced_from_a_ticket() {
+    let mut grid = Grid::prepare_unstarted(5);
+    grid.keeps_soon = true;
+    let tickets = write_tickets(&grid);
+    for number in 0..5 {
+        grid.run(number);
+    }
+    grid.wait_until_formed(5);
+    let input = out(&grid, "shared.txt");
+    fs::write(&input, "what all tasks read").expect("our directory");
+    let bag = submit(&grid, TASKS, &["--input", input.to_str().expect("ours")]);
+    wait_until_kept(&grid, &bag);
+    let ticket = ticket(&tickets).expect("it was written when others began to keep the bag");
+    let bytes = fs::metadata(&ticket).expect("it is there").len();
+    assert!(bytes < 64 << 10, "keys and names of stewards, not {bytes} bytes");
+    grid.agents[0].kill();
+    fs::remove_dir_all(&grid.agents[0].dir).expect("our directory");
+    adopt(&ticket, &grid.agents[0]);
+    grid.run(0);
+    assert_every_byte(&grid.agents[0], &bag, TASKS, &out(&grid, "out"));
+}
+
+#[test]
+fn the_first_machine_yields_to_the_one_that_adopted_its_bag_and_says_so() {
+    let mut grid = Grid::prepare_unstarted(4);
+    grid.keeps_soon = true;
+    let tickets = write_tickets(&grid);
+    for number in 0..4 {
+        grid.run(number);
+    }
+    grid.wait_until_formed(4);
+    let bag = submit(&grid, TASKS, &[]);
+    wait_until_kept(&grid, &bag);
+    let ticket = ticket(&tickets).expect("it was written when others began to keep the bag");
+    grid.agents[0].kill();
+    let second = grid.add("second");
+    adopt(&ticket, &grid.agents[second]);
+    grid.run(second);
+    wait_for("the second to act", || {
+        let shown = grid.agents[second].ask(&["bag", "show", &bag]);
+        shown["safe_to_switch_off"] == true && shown["keepers"][0]["acting"] == true
+    });
+    grid.run(0);
+    wait_for("the first to hear of it", || grid.agents[0].ask(&["bag", "show", &bag])["adopted_elsewhere"] == true);
+    let dir = grid.agents[0].dir.to_str().expect("ours");
+    let said = command(&["--state-dir", dir, "bag", "show", &bag]).stdout;
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains("another machine, which adopted a ticket of it"), "{said}");
+    assert!(grid.agents[0].log().contains("another machine has adopted a bag of this one"));
+    wait_for("both to say that there are two of them", || {
+        [0, second].iter().all(|&number| grid.agents[number].ask(&["status"])["lives_twice"] == true)
+    });
+    grid.agents[0].kill();
+    assert_every_byte(&grid.agents[second], &bag, TASKS, &out(&grid, "out"));
+    assert_eq!(grid.agents[second].ask(&["bag", "show", &bag])["adopted_elsewhere"], false);
+}
+
+#[test]
+fn a_bag_without_stewards_is_kept_by_nobody_and_says_so() {
+    let mut grid = grid(3);
+    let bag = submit(&grid, TASKS, &["--stewards", "0"]);
+    grid.agents[1].terminate();
+    grid.agents[1].configure("[limits]\nkeep = 0\n");
+    grid.run(1);
+    let with = submit(&grid, TASKS, &["--stewards", "4"]);
+    wait_for("the only machine that keeps bags to have all of it", || {
+        grid.agents[0].ask(&["bag", "show", &with])["safe_to_switch_off"] == true
+    });
+    let shown = grid.agents[0].ask(&["bag", "show", &with]);
+    assert_eq!(stewards(&grid, &shown), [2], "the owner of the other one keeps none: {shown}");
+    let shown = grid.agents[0].ask(&["bag", "show", &bag]);
+    assert_eq!((&shown["keepers"], &shown["safe_to_switch_off"]), (&Value::Array(Vec::new()), &false.into()));
+    grid.agents[0].ask(&["bag", "cancel", &with]);
+    wait_for("nobody to keep what was cancelled", || number(&grid.agents[2].ask(&["status"])["kept"]) == 0);
+}
