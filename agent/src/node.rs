@@ -4,6 +4,7 @@
 //! over bounded channels. No decision of the protocol is made here.
 
 mod absence;
+mod appointments;
 mod authorise;
 mod bag_views;
 mod checkpoints;
@@ -14,6 +15,7 @@ mod execution;
 mod homes;
 mod jobs;
 mod keeping;
+mod kept_files;
 mod manifests;
 mod measuring;
 mod neighbours;
