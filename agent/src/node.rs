@@ -5,6 +5,7 @@
 
 mod absence;
 mod addresses;
+mod appointments;
 mod authorise;
 mod bag_views;
 mod checkpoints;
@@ -15,6 +16,7 @@ mod execution;
 mod homes;
 mod jobs;
 mod keeping;
+mod kept_files;
 mod manifests;
 mod measuring;
 mod neighbours;

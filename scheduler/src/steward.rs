@@ -25,6 +25,7 @@ pub(crate) mod handing;
 pub(crate) mod keeping;
 pub(crate) mod returning;
 pub(crate) mod submitting;
+mod view;
 
 use std::cmp::Reverse;
 use std::time::Duration;

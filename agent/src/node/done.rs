@@ -12,7 +12,7 @@ use idlewood_trust::manifest::Manifest;
 
 use super::checkpoints::Kept;
 use super::ended::Collected;
-use super::keeping::Files;
+use super::kept_files::Files;
 use super::pin::Pin;
 use super::rerun::Needs;
 use super::submission::Accepted;

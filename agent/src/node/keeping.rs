@@ -8,81 +8,24 @@
 //! Where the owner has set a place for them, a ticket of each bag is written there whenever its keepers change, with which another
 //! machine can go on as this one: it names the stewards, who have all else.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
-use blake3::Hash;
-use idlewood_blobs::{Blobs, To};
 use idlewood_net::fetch::Origin;
 use idlewood_overlay::Contact;
-use idlewood_scheduler::{Appointment, BagHeader, BagId, BagKey, Event, Message, Peer, Record, RecordKey};
+use idlewood_scheduler::{Appointment, BagHeader, BagId, BagKey, Event, Peer, Record, RecordKey};
+use idlewood_trust::Membership;
 use idlewood_trust::identity::IDENTITY_FILE;
-use idlewood_trust::manifest::Manifest;
 use idlewood_trust::ticket::Ticket;
-use idlewood_trust::{Membership, is_signed_by_its_submitter};
 use serde_bytes::ByteBuf;
 use tokio::task::AbortHandle;
 
 use super::done::Done;
-use super::pin::Pin;
-use super::pins::{self, Pins};
+use super::kept_files::{Files, patiently};
+use super::pins::Pins;
 use super::shared::Shared;
-use super::signed;
-use super::supplies::{PrepareError, Supplies};
-use crate::settings::Objection;
-
-/// Appointments that were found signed and are remembered: a steward says by which it acts before each of its leases.
-const APPOINTMENTS_MAX: usize = 1024;
-/// How often the files of a bag are asked for, where nobody can give them at the moment.
-const TRIES: u32 = 3;
-/// And how long between two tries.
-const PAUSE: Duration = Duration::from_secs(5);
-
-/// The files of a bag, durable and pinned.
-#[derive(Debug)]
-pub(super) struct Files {
-    manifest: Arc<Manifest>,
-    pins: Vec<Pin>,
-}
-
-/// Appointments whose signatures have been checked.
-#[derive(Debug, Default)]
-pub(super) struct Appointments {
-    signed: BTreeSet<[u8; 32]>,
-    /// The same, the oldest first.
-    order: VecDeque<[u8; 32]>,
-}
-
-impl Appointments {
-    /// Whether each appointment in a message is signed by the machine that it names as its bag's submitter.
-    pub(super) fn are_signed(&mut self, message: &Message) -> bool {
-        message.appointments().all(|appointment| self.is_signed(appointment))
-    }
-
-    fn is_signed(&mut self, appointment: &Appointment) -> bool {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&appointment.statement()).update(&appointment.signature);
-        let name = *hasher.finalize().as_bytes();
-        if self.signed.contains(&name) {
-            return true;
-        }
-        if !is_signed_by_its_submitter(appointment) {
-            return false;
-        }
-        if self.order.len() >= APPOINTMENTS_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.signed.remove(&oldest);
-        }
-        self.signed.insert(name);
-        self.order.push_back(name);
-        true
-    }
-}
 
 /// The fetches of files of bags that are kept, or were adopted.
 #[derive(Debug)]
@@ -231,138 +174,4 @@ fn write_ticket(path: &Path, state_dir: &Path, records: &[Record]) -> anyhow::Re
     fs::remove_file(&new).ok();
     Ticket { identity, membership, records, blobs: Vec::new() }.write(&new)?;
     fs::rename(&new, path).with_context(|| format!("cannot write {}", path.display()))
-}
-
-/// The files of a bag; asked for several times where they are not to be had at once.
-async fn patiently(supplies: &Supplies, bag: &BagHeader, origin: &Origin) -> Result<Files, PrepareError> {
-    let mut tried = 1;
-    loop {
-        match files(supplies, bag, origin).await {
-            Err(error) if tried < TRIES && !error.is_for_good() && !error.is_for_want_of_room() => {
-                tried += 1;
-                tokio::time::sleep(PAUSE).await;
-            }
-            ended => return ended,
-        }
-    }
-}
-
-/// Brings envelope, manifest, program and inputs of a bag here, durably. What its submitter signed of it is judged as if its tasks
-/// were to run here, but for native programs, of which nothing runs where they are only kept.
-async fn files(supplies: &Supplies, bag: &BagHeader, origin: &Origin) -> Result<Files, PrepareError> {
-    let holders = To::Holders(origin.key);
-    let mut pins = vec![Pin::lent(&supplies.blobs, Hash::from_bytes(bag.id.0), bag.id, To::Everybody)];
-    let manifest = signed::manifest(supplies, bag, origin).await?;
-    match supplies.owners_objection(&manifest.label()) {
-        None | Some(Objection::Native) => {}
-        Some(objection) => return Err(PrepareError::Never(objection.to_string())),
-    }
-    let needs: BTreeMap<[u8; 32], u64> = manifest.blobs().map(|input| (input.blob.0, input.bytes)).collect();
-    make_sure_of_room(&supplies.blobs, &needs)?;
-    let name = manifest.blob.map(|blob| blob.0);
-    pins.extend(name.map(|name| Pin::lent(&supplies.blobs, Hash::from_bytes(name), bag.id, holders)));
-    for (&blob, &bytes) in &needs {
-        let (_, pin) = supplies.get(idlewood_scheduler::BlobId(blob), bytes, origin).await?;
-        pins.push(pin);
-    }
-    let (blobs, names) = (supplies.blobs.clone(), pins.iter().map(Pin::hash).collect::<Vec<Hash>>());
-    let durable = tokio::task::spawn_blocking(move || names.into_iter().try_for_each(|name| blobs.make_durable(name)));
-    durable.await.context("the write failed")?.context("cannot keep a bag's files")?;
-    Ok(Files { manifest: Arc::new(manifest), pins })
-}
-
-/// Files of others' bags take no more than half of the room that is left.
-fn make_sure_of_room(blobs: &Blobs, needs: &BTreeMap<[u8; 32], u64>) -> Result<(), PrepareError> {
-    let missing = needs.iter().filter(|(blob, _)| blobs.len(Hash::from_bytes(**blob)).is_none());
-    let (bytes, room) = (missing.map(|(_, bytes)| bytes).sum::<u64>(), blobs.room_bytes());
-    if bytes > room / 2 {
-        return Err(PrepareError::Never(format!("its files take {bytes} bytes, and half of {room} are left for such")));
-    }
-    Ok(())
-}
-
-/// The files of a bag that is kept here for another, pinned, if this disk has all of them. Blocks.
-pub(super) fn files_on_disk(blobs: &Arc<Blobs>, bag: BagId, key: BagKey) -> Option<Vec<Pin>> {
-    let holders = To::Holders(Some(key));
-    let manifest = pins::read_manifest(blobs, bag).ok()??;
-    let shared = manifest.blob.into_iter().map(|blob| blob.0).chain(manifest.blobs().map(|input| input.blob.0));
-    let shared: BTreeSet<[u8; 32]> = shared.collect();
-    let shared = shared.into_iter().map(|blob| Pin::lent(blobs, Hash::from_bytes(blob), bag, holders));
-    let own = Pin::lent(blobs, Hash::from_bytes(bag.0), bag, To::Everybody);
-    let pins: Vec<Pin> = std::iter::once(own).chain(shared).collect();
-    pins.iter().all(|pin| blobs.len(pin.hash()).is_some()).then_some(pins)
-}
-
-#[cfg(test)]
-mod tests {
-    use idlewood_overlay::WallTime;
-    use idlewood_scheduler::Acting;
-    use idlewood_trust::Gate;
-    use libp2p::identity::Keypair;
-
-    use super::*;
-
-    fn gate() -> Gate {
-        Gate::open(&Keypair::generate_ed25519(), None).expect("alone")
-    }
-
-    fn contact(gate: &Gate) -> Contact {
-        Contact { peer: gate.me(), incarnation: 1, address: "/ip4/10.0.0.1/tcp/1".into(), nonce: None }
-    }
-
-    fn acts(appointment: &Appointment) -> Message {
-        Message::Acts { acting: Box::new(Acting { appointment: appointment.clone(), acting: 1, rank: 1 }) }
-    }
-
-    #[test]
-    fn messages_with_forged_appointments_are_not_heard() {
-        let [submitter, steward] = [gate(), gate()];
-        let keepers = vec![contact(&submitter), contact(&steward)];
-        let (bag, until) = (BagId([7; 32]), WallTime(i64::MAX));
-        let unsigned = Appointment { bag, term: 5, keepers, until, signature: vec![0; 64] };
-        let signed_by = |gate: &Gate, appointment: &Appointment| {
-            let signature = gate.sign_appointment(appointment).to_vec();
-            Appointment { signature, ..appointment.clone() }
-        };
-        let good = signed_by(&submitter, &unsigned);
-        let mut known = Appointments::default();
-        for _ in 0..2 {
-            assert!(known.are_signed(&acts(&good)));
-            assert!(!known.are_signed(&acts(&unsigned)));
-            assert!(!known.are_signed(&acts(&signed_by(&steward, &unsigned))), "a steward does not appoint itself");
-            assert!(!known.are_signed(&acts(&Appointment { term: 6, ..good.clone() })), "for another term");
-            let other = Appointment { bag: BagId([8; 32]), ..good.clone() };
-            assert!(!known.are_signed(&acts(&other)), "for another bag");
-        }
-        assert!(known.are_signed(&Message::KeepAnswer { bag, accepts: true }), "it has none");
-    }
-
-    #[test]
-    fn a_bounded_number_of_appointments_is_remembered() {
-        let submitter = gate();
-        let keepers = vec![contact(&submitter)];
-        let mut known = Appointments::default();
-        for term in 1..APPOINTMENTS_MAX as u64 + 10 {
-            let bag = BagId([7; 32]);
-            let unsigned =
-                Appointment { bag, term, keepers: keepers.clone(), until: WallTime(1), signature: Vec::new() };
-            let signature = submitter.sign_appointment(&unsigned).to_vec();
-            assert!(known.are_signed(&acts(&Appointment { signature, ..unsigned })));
-        }
-        assert_eq!((known.order.len(), known.signed.len()), (APPOINTMENTS_MAX, APPOINTMENTS_MAX));
-    }
-
-    #[test]
-    fn files_of_others_take_half_of_what_is_left() {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let blobs = Arc::new(Blobs::open(&dir.path().join("blobs"), 1000).expect("an empty directory"));
-        let needs = |bytes: &[u64]| -> BTreeMap<[u8; 32], u64> {
-            bytes.iter().enumerate().map(|(number, &bytes)| ([number as u8 + 1; 32], bytes)).collect()
-        };
-        assert!(make_sure_of_room(&blobs, &needs(&[200, 300])).is_ok());
-        assert!(make_sure_of_room(&blobs, &needs(&[200, 301])).is_err());
-        let _pin = Pin::new(&blobs, blobs.put_bytes(&[5; 600]).expect("there is room"));
-        assert!(make_sure_of_room(&blobs, &needs(&[200])).is_ok());
-        assert!(make_sure_of_room(&blobs, &needs(&[200, 1])).is_err());
-    }
 }

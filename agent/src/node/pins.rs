@@ -14,7 +14,7 @@ use idlewood_scheduler::{BagHeader, BagId, Change, Record, RecordKey, Seed, Task
 use idlewood_trust::envelope::Opened;
 use idlewood_trust::manifest::Manifest;
 
-use super::keeping;
+use super::kept_files;
 use super::pin::Pin;
 use crate::handle::Refusal;
 
@@ -221,7 +221,8 @@ impl Pins {
             let Record::Kept { acting, key, has_files, .. } = record else { continue };
             let bag = acting.appointment.bag;
             pins.put(record);
-            match keeping::files_on_disk(blobs, bag, *key).filter(|_| *has_files) {
+            let manifest = read_manifest(blobs, bag).ok().flatten().filter(|_| *has_files);
+            match manifest.and_then(|manifest| kept_files::on_disk(blobs, bag, *key, &manifest)) {
                 Some(files) => drop(pins.keep(bag, files)),
                 None if *has_files => pins.lost.push(bag),
                 None => {}

@@ -12,8 +12,8 @@ use idlewood_overlay::{Contact, Member, PeerId};
 use idlewood_scheduler::{BagId, Event, Message, Peer, Speaker, TaskResult};
 use idlewood_trust::Batch;
 
+use super::appointments::Appointments;
 use super::done::Done;
-use super::keeping::Appointments;
 use super::pins::Pins;
 use super::receipts;
 use super::shared::Shared;

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use super::copy::Copy;
-use super::feed::{Delta, Feed};
+use super::feed::Delta;
 use super::submitting::Own;
-use super::{Acting, Appointment, DELTA_EVERY, HEARD_WITHIN, KeeperView, REPLACE_AFTER, Term};
+use super::{Acting, Appointment, DELTA_EVERY, REPLACE_AFTER, Term};
 use crate::bag::{BagHeader, BagId, BagKey, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
@@ -27,9 +27,9 @@ pub(crate) type Ledgers = BTreeMap<BagId, Box<Ledger>>;
 #[derive(Debug)]
 pub(crate) struct Stewards {
     /// Bags that were submitted here, and have or had stewards.
-    own: BTreeMap<BagId, Own>,
+    pub(super) own: BTreeMap<BagId, Own>,
     /// Bags that are kept here for others.
-    copies: BTreeMap<BagId, Copy>,
+    pub(super) copies: BTreeMap<BagId, Copy>,
     /// Bags that this machine has agreed to keep: for whom, and when.
     agreed: BTreeMap<BagId, (PeerId, Time)>,
     /// When there is something to do next.
@@ -476,34 +476,6 @@ impl Stewards {
         self.agreed.remove(&bag);
         io.persist_kept(copy.removal(), Vec::new());
         io.effects.push(Effect::ForgetFiles { bag });
-    }
-
-    /// The keepers of a bag that was submitted here or is kept here, by rank, and since when the one that acts does, as far as this
-    /// machine knows.
-    pub(crate) fn view(&self, bag: BagId, me: PeerId, now: Time) -> (Vec<KeeperView>, Option<Time>) {
-        let (appointment, acts, since, feeds) = match (self.own.get(&bag), self.copies.get(&bag)) {
-            (Some(own), _) => {
-                let (acts, since) = own.acts(me);
-                (own.appointment.as_ref(), Some(acts), since, &own.feeds)
-            }
-            (None, Some(copy)) => {
-                let acts = copy.acting.keeper().map(|keeper| keeper.peer);
-                (Some(&copy.acting.appointment), acts, Some(copy.acting_since), &copy.feeds)
-            }
-            (None, None) => return (Vec::new(), None),
-        };
-        let keepers = appointment.into_iter().flat_map(|appointment| appointment.keepers.iter().enumerate());
-        let views = keepers.map(|(place, keeper)| {
-            let (is_me, feed) = (keeper.peer == me, feeds.get(&keeper.peer));
-            KeeperView {
-                peer: keeper.peer,
-                rank: u8::try_from(place).unwrap_or(u8::MAX),
-                acting: acts == Some(keeper.peer),
-                is_up_to_date: is_me && acts == Some(me) || feed.is_some_and(Feed::is_up_to_date),
-                is_heard: is_me || feed.is_some_and(|feed| now.since(feed.heard) < HEARD_WITHIN),
-            }
-        });
-        (views.collect(), since)
     }
 }
 
