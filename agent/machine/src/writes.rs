@@ -128,7 +128,8 @@ fn may_not_fit(change: &Change) -> bool {
 pub(crate) struct Ended {
     /// Writes that are durable.
     pub(crate) durable: Vec<Ticket>,
-    /// What could not be written. It will be tried again if it can ever succeed, less what a later write has written since.
+    /// What could not be written, less what a later write replaces: whoever waits for that one hears of its end. It will be tried
+    /// again if it can ever succeed.
     pub(crate) unwritten: Vec<RecordKey>,
 }
 
@@ -258,9 +259,10 @@ impl Writes {
                 Ended { durable: Vec::new(), unwritten: commit.changes.into_keys().collect() }
             }
             WriteEnd::NoRoom | WriteEnd::Failed => {
-                let unwritten = commit.changes.keys().copied().collect();
                 let under_way = &self.under_way;
                 commit.changes.retain(|key, _| !under_way.iter().any(|(_, later)| later.changes.contains_key(key)));
+                let waits = |key: &&RecordKey| self.waiting.iter().any(|later| later.changes.contains_key(*key));
+                let unwritten = commit.changes.keys().filter(|key| !waits(key)).copied().collect();
                 self.failed.push_back(commit);
                 self.retry_at = Some(now + RETRY_PAUSE);
                 Ended { durable: Vec::new(), unwritten }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Settings;
+use serde::Serialize;
 
 /// One setting, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -254,8 +254,8 @@ fn distance(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
-/// The values of all settings that have one, by key, as the file has them.
-pub fn values(settings: &Settings) -> BTreeMap<String, toml::Value> {
+/// The values of all [`Settings`](super::Settings) that have one, by key, as the file has them.
+pub fn values(settings: &impl Serialize) -> BTreeMap<String, toml::Value> {
     fn collect(table: &toml::Table, prefix: &str, values: &mut BTreeMap<String, toml::Value>) {
         for (name, value) in table {
             match value {
@@ -277,6 +277,7 @@ pub fn values(settings: &Settings) -> BTreeMap<String, toml::Value> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::super::Settings;
     use super::*;
 
     #[test]
@@ -288,7 +289,7 @@ mod tests {
             let set = set.unwrap_or_else(|error| panic!("{}: {error}", setting.key));
             assert!(values(&set).contains_key(setting.key), "{}", setting.key);
             assert_ne!(values(&set).get(setting.key), values(&Settings::default()).get(setting.key), "{}", setting.key);
-            assert!(setting.unset.is_none() != values(&Settings::default()).get(setting.key).is_none());
+            assert!(setting.unset.is_none() == values(&Settings::default()).contains_key(setting.key));
         }
         // With all examples set, all settings are there.
         let described: BTreeSet<String> = ALL.iter().map(|setting| setting.key.to_owned()).collect();

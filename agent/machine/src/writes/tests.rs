@@ -243,3 +243,20 @@ fn before_the_disk_is_closed_everything_goes_there_but_behind_a_failed_write() {
     disk.writes.close(&mut disk.effects);
     assert_eq!(disk.numbers(), []);
 }
+
+/// The end of a bag is written from the reserve while an older write of that bag waits for room.
+#[test]
+fn a_failed_write_says_nothing_of_records_that_a_later_one_writes() {
+    let mut disk = Disk::default();
+    disk.push(1, &[placed(1, 1), placed(2, 1)]);
+    disk.push(2, &[placed(3, 1)]);
+    disk.push(3, &[unplaced(1)]);
+    assert_eq!(disk.end(0, WriteEnd::NoRoom, at(0)), unwritten([placed_key(2)]), "the later one waits");
+    assert_eq!(disk.end(1, WriteEnd::NoRoom, at(0)), unwritten([placed_key(3)]));
+    disk.numbers();
+    disk.writes.wake(at(1000), &mut disk.effects);
+    assert_eq!(disk.numbers(), [2, 3, 4]);
+    assert_eq!(disk.end(2, WriteEnd::NoRoom, at(1000)), unwritten([placed_key(2)]), "the later one is under way");
+    assert_eq!(disk.end(3, WriteEnd::NoRoom, at(1000)), unwritten([placed_key(3)]));
+    assert_eq!(disk.end(4, WriteEnd::Durable, at(1000)), durable([3]));
+}
