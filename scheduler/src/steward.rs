@@ -47,6 +47,9 @@ pub(crate) const DELTA_EVERY: Duration = Duration::from_secs(5);
 pub(crate) const ALIVE_EVERY: Duration = Duration::from_secs(10);
 /// How long an appointment lasts: as long as a bag can be old.
 pub(crate) const APPOINTED_FOR: Duration = crate::bag::AGE_MAX;
+/// How far the terms of a bag's next life are above those of the last: a machine that adopts a bag begins another life of its terms, so
+/// that the first machine, which knows nothing of that, cannot rise above it by its clock. Our choice: seconds never reach it.
+pub(crate) const LIFE: u64 = 1 << 40;
 /// Length of a signature.
 pub(crate) const SIGNATURE_BYTES: usize = 64;
 
@@ -56,7 +59,8 @@ pub struct Appointment {
     /// Which bag.
     #[serde(rename = "b")]
     pub bag: BagId,
-    /// Rises with each appointment of the bag, from 1.
+    /// Rises with each appointment of the bag, from 1: the submitter's wall clock in seconds, or one more than the last. Each adoption
+    /// raises it by a life (2^40) more.
     #[serde(rename = "t")]
     pub term: u64,
     /// The keepers by rank: the submitter, then the stewards.

@@ -148,8 +148,9 @@ impl Copy {
 
     /// The submitter is back and asks: it is told all. It asks again while it is told.
     pub(super) fn open_feed(&mut self, to: &Contact, base: Changes, now: Time) {
-        if self.feeds.get(&to.peer).is_none_or(|feed| !feed.is_open) {
-            self.feeds.insert(to.peer, Feed::new(to.clone(), base, true, now));
+        match self.feeds.get_mut(&to.peer).filter(|feed| feed.is_open) {
+            Some(feed) => feed.introduce(to),
+            None => drop(self.feeds.insert(to.peer, Feed::new(to.clone(), base, true, now))),
         }
     }
 

@@ -267,6 +267,12 @@ impl Feed {
         (self.knows_term, self.was_whole, self.told) = (false, false, None);
     }
 
+    /// The receiver asks: it is told at once, and by what right, since a twin of it may be the one that knows the sender's term.
+    pub(crate) fn introduce(&mut self, to: &Contact) {
+        self.to = to.clone();
+        (self.knows_term, self.told) = (false, None);
+    }
+
     /// These changes follow.
     pub(crate) fn add(&mut self, changes: &Changes) {
         self.pending.extend(changes.clone());

@@ -8,7 +8,7 @@ use idlewood_overlay::{Contact, PeerId, Time};
 use super::choice::choose;
 use super::feed::{Changes, Delta, Feed, Tap};
 use super::returning::Returning;
-use super::{APPOINTED_FOR, Acting, Appointment, REPLACE_AFTER, Term};
+use super::{APPOINTED_FOR, Acting, Appointment, LIFE, REPLACE_AFTER, Term};
 use crate::bag::BagId;
 use crate::config::Config;
 use crate::io::{Io, Then};
@@ -130,6 +130,10 @@ impl Own {
             if self.coming.is_none() && returning.step(appointment, io) {
                 let seen = returning.unite(ledger, self.term, io, config);
                 self.term = self.term.max(seen);
+                if self.adopts {
+                    // Above what the machine whose bag this was can reach without hearing of it.
+                    self.term = (self.term / LIFE).saturating_add(1).saturating_mul(LIFE);
+                }
                 let stewards = self.stewards().into_iter().filter(|to| !self.refused.contains_key(&to.peer)).collect();
                 self.appoint(bag, stewards, io);
             }
@@ -179,8 +183,9 @@ impl Own {
 
     /// Has an appointment of these stewards signed.
     fn appoint(&mut self, bag: BagId, stewards: Vec<Contact>, io: &mut Io) {
-        // Above all terms of an earlier life of this machine, also where its disk forgot them.
+        // Above all terms that this machine has signed in this life of the bag, also where its disk forgot them.
         let clock = u64::try_from(io.wall(io.now).0 / 1_000_000).unwrap_or(0);
+        let clock = (self.term / LIFE * LIFE).saturating_add(clock.min(LIFE - 1));
         self.term = self.term.saturating_add(1).max(clock);
         let mut keepers = vec![Contact { nonce: None, ..Contact::clone(&io.me) }];
         keepers.extend(stewards.into_iter().map(|steward| Contact { nonce: None, ..steward }));

@@ -340,8 +340,13 @@ fn the_machine_that_adopts_a_bag_goes_on_and_the_first_yields() {
     // The first one comes back in the place of the other: at the same address there is one at a time.
     grid.crash(SUBMITTER);
     let second = grid.down.insert(SUBMITTER, first).expect("it is down");
+    // Cut off it waits for the stewards in vain, and appoints them anew at a later clock than the other did.
+    grid.cut = (3..7).map(|other| (SUBMITTER, other)).collect();
     grid.start(SUBMITTER);
-    grid.pass(20);
+    grid.pass(30);
+    assert!(!grid.hosts[&SUBMITTER].peer.is_elsewhere(BAG), "it has heard of nothing");
+    grid.cut.clear();
+    grid.pass(30);
     assert!(grid.hosts[&SUBMITTER].peer.is_elsewhere(BAG));
     assert!(grid.hosts[&SUBMITTER].notices.contains(&Notice::BagElsewhere(BAG)), "its user is told");
     let terms: Vec<u64> = grid.appointed_terms();
