@@ -28,6 +28,7 @@ mod keeping;
 mod outputs;
 mod placed;
 mod placements;
+mod predicting;
 mod quorum;
 mod results;
 #[cfg(test)]
@@ -58,6 +59,8 @@ use self::keeping::Keeping;
 use self::outputs::Outputs;
 use self::placed::Placed;
 pub(crate) use self::placements::{Holding, refuse};
+pub use self::predicting::Prediction;
+use self::predicting::{Known as OfBag, Predicting};
 pub(crate) use self::quorum::Known;
 use self::quorum::Votes;
 pub use self::quorum::{REPLICAS_MAX, Replication};
@@ -100,6 +103,7 @@ pub(crate) struct Ledger {
     copies: Copies,
     /// The work of a task, as executors report it.
     work: Work,
+    predicting: Predicting,
     keeping: Keeping,
     counts: Counts,
     /// No lease, pause or request ends before this moment, at which the ledger looks for the first that does. A renewal does
@@ -215,6 +219,7 @@ impl Ledger {
             checkpoints: Checkpoints::default(),
             copies: Copies::default(),
             work: Work::new(bag.task_mops),
+            predicting: Predicting::default(),
             keeping: Keeping::default(),
             counts: Counts::default(),
             next_end: None,
@@ -233,6 +238,7 @@ impl Ledger {
 
     pub(crate) fn restore_done(&mut self, executor: PeerId, result: &TaskResult, finished: Time, io: &Io) {
         self.work.note(executor, result, finished.since(self.released), io.speed_mops);
+        self.predicting.restore(finished);
         self.settle(result, None);
     }
 
@@ -262,6 +268,35 @@ impl Ledger {
         if self.ended.len() < self.bag.tasks {
             self.closed = None;
         }
+    }
+
+    /// After all stored results were restored: the pace of the bag, and what was predicted from it, follow from them.
+    pub(crate) fn restore_predictions(&mut self, io: &Io) {
+        let of_bag = self.of_bag(io);
+        self.predicting.all_restored(of_bag);
+    }
+
+    /// What predictions need to know of the bag.
+    fn of_bag(&self, io: &Io) -> OfBag {
+        let task_mops = self.work.of_task().unwrap_or(self.bag.task_mops);
+        let task = Duration::try_from_secs_f64(task_mops / io.speed_mops).unwrap_or_default();
+        OfBag { tasks: self.bag.tasks, released: self.released, task }
+    }
+
+    /// When the bag ends, by the pace of its tasks so far; `None` before the first has ended, and once the bag is closed.
+    pub(crate) fn predicted_end(&self, io: &Io) -> Option<Prediction> {
+        if self.is_closed() { None } else { self.predicting.predict(io.now, self.of_bag(io)) }
+    }
+
+    /// The ends that were predicted after each tenth of the bag's tasks, and when.
+    pub(crate) fn predictions(&self) -> &[(Time, Prediction)] {
+        self.predicting.kept()
+    }
+
+    /// By how much predictions of the end were wrong in the mean, as a share of the time that the bag took; `None` before it has ended.
+    pub(crate) fn prediction_error(&self) -> Option<f64> {
+        let (_, at) = self.closed.filter(|(closing, _)| *closing == Closing::Completed)?;
+        self.predicting.error(self.released, at)
     }
 
     /// Whether this task has ended; the write of its result may be under way.

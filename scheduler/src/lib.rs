@@ -39,7 +39,7 @@ pub use bag::{
 pub use config::{Config, PerSubmitter};
 pub use executor::{HeldView, RunningTask};
 pub use io::Ticket;
-pub use ledger::{BagView, Declines, REPLICAS_MAX, Replication, Swallowed};
+pub use ledger::{BagView, Declines, Prediction, REPLICAS_MAX, Replication, Swallowed};
 pub use link::LINK_KB_S;
 pub use message::{Asker, DecodeError, MESSAGE_BYTES_MAX, Message, RESULTS_MAX, Speaker, results_within};
 pub use message_kind::MESSAGE_KINDS;

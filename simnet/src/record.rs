@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use idlewood_overlay::Time;
-use idlewood_scheduler::{BagId, TaskId};
+use idlewood_scheduler::{BagId, Peer, TaskId};
 
 use crate::event_queue::HostIndex;
 use crate::host::Ending;
@@ -29,6 +29,34 @@ pub struct TaskRecord {
     pub failed: bool,
 }
 
+/// How well a submitter predicted the end of a bag: the predictions of one life of it, compared with the end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Predicted {
+    /// Predictions: at most one for each tenth of the bag's tasks.
+    pub count: u32,
+    /// Those within what they said of themselves.
+    pub held: u32,
+    /// By how much they were wrong, added up, as shares of the bag's whole time.
+    pub errors: f64,
+}
+
+impl Predicted {
+    /// Of a bag that this peer has closed; `None` if it predicted nothing.
+    pub(crate) fn of(peer: &Peer, bag: BagId) -> Option<Self> {
+        let view = peer.bag(bag)?;
+        let (_, closed) = view.closed?;
+        let seconds = |from: Time, to: Time| (to.as_micros() - from.as_micros()) as f64 / 1e6;
+        let mut predicted = Self { count: 0, held: 0, errors: 0.0 };
+        for (_, prediction) in peer.predictions(bag).iter().filter(|(made, _)| *made < closed) {
+            let wrong_s = seconds(prediction.end, closed).abs();
+            predicted.count += 1;
+            predicted.held += u32::from(wrong_s <= prediction.within.as_secs_f64());
+            predicted.errors += wrong_s / seconds(view.released, closed);
+        }
+        (predicted.count > 0).then_some(predicted)
+    }
+}
+
 /// The fate of one bag.
 #[derive(Clone, Debug)]
 pub struct BagRecord {
@@ -47,6 +75,8 @@ pub struct BagRecord {
     pub ended: Option<Time>,
     /// The same of its last task but one.
     pub ended_but_one: Option<Time>,
+    /// How well its submitter predicted its end.
+    pub predicted: Option<Predicted>,
     /// Its tasks by index.
     pub tasks: Vec<TaskRecord>,
     open: u64,
@@ -91,6 +121,7 @@ impl Record {
                 completed: None,
                 ended: None,
                 ended_but_one: None,
+                predicted: None,
             })
             .collect();
         Self { open: bags.len(), bags, numbers, without_output: 0 }
@@ -132,6 +163,12 @@ impl Record {
             self.bags[number].closed = Some(now);
             self.open -= 1;
         }
+    }
+
+    /// A machine that closes a bag says how well it predicted its end.
+    pub(crate) fn predicted(&mut self, bag: BagId, predicted: Predicted) {
+        let number = self.number(bag);
+        self.bags[number].predicted = Some(predicted);
     }
 
     /// An execution begins.

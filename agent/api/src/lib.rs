@@ -212,6 +212,16 @@ pub struct Bag {
     /// How many times as long it takes as it would alone on the grid, as the grid is now; null before that can be told.
     #[serde(default)]
     pub times_alone: Option<f64>,
+    /// When it ends, by the pace of its tasks so far; null before the first has ended, while none of them runs, and once it is over.
+    #[serde(default)]
+    pub predicted_end: Option<String>,
+    /// It ends so many seconds earlier or later than that in about nine of ten cases.
+    #[serde(default)]
+    pub predicted_end_within_s: Option<f64>,
+    /// By how much the ends that were predicted after each tenth of its tasks were wrong in the mean, in percent of the time it took; null
+    /// before it is over.
+    #[serde(default)]
+    pub prediction_error_percent: Option<f64>,
     /// Whether any of its tasks may be running now: if not, nobody can tell when it ends.
     #[serde(default)]
     pub runs: bool,

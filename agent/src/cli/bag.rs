@@ -267,6 +267,7 @@ fn description(detail: &BagDetail, is_verbose: bool) -> Vec<(&'static str, Strin
         let machines = output::count(bag.machines_used, "machine");
         pairs.push(("computing", format!("{} on {machines}, in time of this one", output::span(bag.computed_s))));
     }
+    pairs.extend(progress::prediction(bag).map(|prediction| ("prediction", prediction)));
     pairs.extend(progress::fairness(bag).map(|fairness| ("fairness", fairness)));
     pairs
 }

@@ -4,7 +4,7 @@
 
 use idlewood_api::{Bag, BagState, Bound};
 use jiff::tz::TimeZone;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::kept;
 use crate::output;
@@ -18,10 +18,11 @@ const COLUMNS_LEAST: usize = 20;
 pub(super) fn fitted(bag: &Bag, columns: usize) -> String {
     // The last column stays free: some terminals wrap when it is filled.
     let room = columns.max(COLUMNS_LEAST) - 1;
-    let words = line(bag, &Timestamp::now(), &TimeZone::system());
+    let (now, zone) = (Timestamp::now(), TimeZone::system());
+    let (exact, words) = (line(bag, &now, &zone, true), line(bag, &now, &zone, false));
     let bar = bar(bag);
-    let safe = kept::safe(bag).map(|safe| format!("{words}, {safe}"));
-    let longest = safe.into_iter().flat_map(|words| [format!("{bar} {words}"), words]);
+    let safe = kept::safe(bag).map(|safe| format!("{exact}, {safe}"));
+    let longest = safe.into_iter().chain([exact]).flat_map(|words| [format!("{bar} {words}"), words]);
     let mut all = longest.chain([format!("{bar} {words}"), words.clone()]);
     all.find(|text| text.chars().count() <= room).unwrap_or_else(|| {
         let cut: String = words.chars().take(room - 1).collect();
@@ -38,8 +39,8 @@ fn bar(bag: &Bag) -> String {
     format!("[{}{}{}]", part("#", over), part("-", placed), part(" ", BAR_CELLS - over - placed))
 }
 
-/// `12 of 100 done, 1 failed, running on 3 machines, ends about 14:32`.
-fn line(bag: &Bag, now: &Timestamp, zone: &TimeZone) -> String {
+/// `12 of 100 done, 1 failed, running on 3 machines, ends about 14:32`, with ` ± 3 min` if it is to be exact.
+fn line(bag: &Bag, now: &Timestamp, zone: &TimeZone, is_exact: bool) -> String {
     let mut parts = vec![format!("{} of {} done", bag.done, bag.tasks)];
     if bag.failed > 0 {
         parts.push(format!("{} failed", bag.failed));
@@ -57,7 +58,8 @@ fn line(bag: &Bag, now: &Timestamp, zone: &TimeZone) -> String {
                 None => parts.push(output::state(bag.state).to_owned()),
             }
             if let Some(end) = end(bag, now, zone) {
-                parts.push(format!("ends about {end}"));
+                let within = if is_exact { within(bag).unwrap_or_default() } else { String::new() };
+                parts.push(format!("ends about {end}{within}"));
             }
         }
         BagState::Succeeded | BagState::Failed | BagState::Cancelled => parts.push(output::state(bag.state).to_owned()),
@@ -65,15 +67,9 @@ fn line(bag: &Bag, now: &Timestamp, zone: &TimeZone) -> String {
     parts.join(", ")
 }
 
-/// When it ends at the pace so far, while tasks run: `14:32`, `Fri 14:32`, or a date.
+/// The predicted end, while tasks run: `14:32`, `Fri 14:32`, or a date.
 fn end(bag: &Bag, now: &Timestamp, zone: &TimeZone) -> Option<String> {
-    let over = bag.done + bag.failed;
-    let to_go = bag.tasks.saturating_sub(over);
-    if !bag.runs || over == 0 || to_go == 0 {
-        return None;
-    }
-    let seconds = bag.elapsed_s / over as f64 * to_go as f64;
-    let end = now.checked_add(SignedDuration::try_from_secs_f64(seconds).ok()?).ok()?.to_zoned(zone.clone());
+    let end = bag.predicted_end.as_ref()?.parse::<Timestamp>().ok()?.to_zoned(zone.clone());
     let days = end.date().since(now.to_zoned(zone.clone()).date()).ok()?.get_days();
     let format = match days {
         0 => "%H:%M",
@@ -81,6 +77,16 @@ fn end(bag: &Bag, now: &Timestamp, zone: &TimeZone) -> Option<String> {
         _ => "%Y-%m-%d",
     };
     Some(end.strftime(format).to_string())
+}
+
+/// By how much the predicted end may be wrong, from a minute on: ` ± 3 min`.
+fn within(bag: &Bag) -> Option<String> {
+    let seconds = bag.predicted_end_within_s.filter(|seconds| *seconds >= 60.0)?;
+    Some(match seconds {
+        ..5_970.0 => format!(" ± {:.0} min", seconds / 60.0),
+        ..169_200.0 => format!(" ± {:.0} h", seconds / 3_600.0),
+        _ => format!(" ± {:.0} d", seconds / 86_400.0),
+    })
 }
 
 /// What keeps a bag from running, and what would end that; the first bound alone.
@@ -138,6 +144,12 @@ pub(super) fn fairness(bag: &Bag) -> Option<String> {
     Some(format!("{} times what it would take alone on the grid, as the grid is now", output::times(times)))
 }
 
+/// `off by 4.2 % in the mean`; for a bag that is over.
+pub(super) fn prediction(bag: &Bag) -> Option<String> {
+    let percent = bag.prediction_error_percent?;
+    Some(format!("the ends that were predicted meanwhile were off by {percent:.1} % of its time in the mean"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,7 +165,11 @@ mod tests {
     }
 
     fn at_noon(bag: &Bag) -> String {
-        line(bag, &"2026-01-02T12:00:00Z".parse().expect("a time"), &TimeZone::fixed(jiff::tz::offset(1)))
+        line(bag, &"2026-01-02T12:00:00Z".parse().expect("a time"), &TimeZone::fixed(jiff::tz::offset(1)), true)
+    }
+
+    fn ending(bag: &Bag, end: &str, within_s: f64) -> Bag {
+        Bag { predicted_end: Some(end.to_owned()), predicted_end_within_s: Some(within_s), ..bag.clone() }
     }
 
     #[test]
@@ -163,11 +179,14 @@ mod tests {
             bounds: vec![bounded("runs", "4 tasks are on 3 machines that work", 3)],
             ..bag(BagState::Running, 8, 1, 1, 4)
         };
-        assert_eq!(at_noon(&running), "1 of 8 done, 1 failed, running on 3 machines, ends about 13:00");
-        let long = Bag { elapsed_s: 30_000.0, ..running.clone() };
-        assert_eq!(at_noon(&long), "1 of 8 done, 1 failed, running on 3 machines, ends about Sat 14:00");
-        let longer = Bag { elapsed_s: 3_000_000.0, ..running };
-        assert!(at_noon(&longer).ends_with("ends about 2026-04-16"), "{}", at_noon(&longer));
+        assert_eq!(at_noon(&running), "1 of 8 done, 1 failed, running on 3 machines", "nobody knows yet");
+        let short = ending(&running, "2026-01-02T12:00:30Z", 7.0);
+        assert_eq!(at_noon(&short), "1 of 8 done, 1 failed, running on 3 machines, ends about 13:00");
+        let long = ending(&running, "2026-01-03T13:00:00Z", 200.0);
+        assert_eq!(at_noon(&long), "1 of 8 done, 1 failed, running on 3 machines, ends about Sat 14:00 ± 3 min");
+        assert!(fitted(&long, 72).ends_with(" 14:00"), "where there is no room the ± goes first: {}", fitted(&long, 72));
+        let longer = ending(&running, "2026-04-16T12:00:00Z", 60.0 * 86_400.0);
+        assert!(at_noon(&longer).ends_with("ends about 2026-04-16 ± 60 d"), "{}", at_noon(&longer));
         let measured = Bag { bounds: vec![bounded("measures", "", 1)], ..bag(BagState::Measuring, 8, 0, 0, 0) };
         assert_eq!(at_noon(&measured), "0 of 8 done, trying the first task");
         assert_eq!(at_noon(&bag(BagState::Cancelled, 8, 1, 0, 0)), "1 of 8 done, cancelled");

@@ -10,9 +10,10 @@ use super::shared::Shared;
 use crate::handle::Refusal;
 use crate::output;
 
-/// A time for people.
+/// A moment, past or to come, as wall-clock time.
 pub(super) fn wall(clock: &Clock, time: Time) -> String {
-    iso(wall_now() - clock.now().since(time))
+    let now = clock.now();
+    iso(wall_now() - now.since(time) + time.since(now))
 }
 
 /// A bag of this machine by a unique prefix of its id, or `last`.
@@ -58,6 +59,7 @@ pub(super) fn bag(
         None if !measured => idlewood_api::BagState::Measuring,
         None => idlewood_api::BagState::Running,
     };
+    let prediction = peer.predicted_end(view.bag.id);
     idlewood_api::Bag {
         id: hex::encode(view.bag.id.0),
         name: pins.description(view.bag.id).map(|bag| bag.name.clone()).unwrap_or_default(),
@@ -104,6 +106,9 @@ pub(super) fn bag(
         first_start_s: first_start.map(|at| at.since(view.released).as_secs_f64()),
         stretch: measured.then(|| elapsed_s / view.bag.application_size_mops),
         times_alone: times_alone(view, elapsed_s, peer.platform().speed_mops, machines),
+        predicted_end: prediction.map(|prediction| wall(clock, prediction.end)),
+        predicted_end_within_s: prediction.map(|prediction| prediction.within.as_secs_f64()),
+        prediction_error_percent: peer.prediction_error(view.bag.id).map(|error| 100.0 * error),
         // Only a view of the whole machine knows these two.
         runs: false,
         bounds: Vec::new(),

@@ -253,6 +253,9 @@ impl View<'_> {
                 at: &|time| iso(wall_now() + time.since(self.shared.clock.now())),
             };
             bag.runs = explanation.runs;
+            if !bag.runs {
+                (bag.predicted_end, bag.predicted_end_within_s) = (None, None);
+            }
             bag.bounds = explanation.bounds.iter().map(|bound| bounds::told(bound, &around)).collect();
         }
         bag

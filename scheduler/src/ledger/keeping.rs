@@ -71,6 +71,7 @@ impl Ledger {
         self.waiting.take(&done);
         self.waiting.take(&failed);
         self.ended.restore(&done, &failed);
+        self.predicting.restore_count(self.ended.len());
     }
 
     /// The records of which a copy consists.

@@ -256,6 +256,7 @@ impl Ledger {
         let checkpoint = self.checkpoints.forget(result.index, bag);
         let stops = self.stop_copies(result.index, executor.peer, io);
         self.settle(&result, Some(executor.peer));
+        self.predicting.note(io.now, self.of_bag(io));
         let mut changes: Vec<Change> = has_failed.then(|| self.tries.change(result.index, bag)).into_iter().collect();
         let (judged, mut then) = self.judge(&result, ran_on, io);
         changes.extend(judged);

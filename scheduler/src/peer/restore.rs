@@ -200,6 +200,7 @@ impl Peer {
                 }
             }
         }
+        self.ledgers.values_mut().for_each(|ledger| ledger.restore_predictions(&self.io));
         for record in records {
             if let Record::Failures { bag, index, count, crashed_on, next_attempt, void_before } = record
                 && let Some(ledger) = self.ledgers.get_mut(bag)

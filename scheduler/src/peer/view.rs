@@ -7,7 +7,7 @@ use idlewood_overlay::{Contact, Overlay, PeerId, Time};
 use super::Peer;
 use crate::bag::{BagId, BagKey};
 use crate::executor::{HeldView, RunningTask};
-use crate::ledger::BagView;
+use crate::ledger::{BagView, Prediction};
 use crate::ranges::IntervalSet;
 use crate::record::Record;
 use crate::reputation::Reputation;
@@ -48,6 +48,23 @@ impl Peer {
             swallowed.is_left_out = self.io.leaves_out(router);
         }
         Some(view)
+    }
+
+    /// When a bag of [`Self::bag`] ends, by the pace at which its tasks have ended so far; `None` before the first has, and once it is
+    /// closed. It holds while the machines that work for the bag go on: a caller that knows that none does tells no end.
+    pub fn predicted_end(&self, id: BagId) -> Option<Prediction> {
+        self.ledgers.get(&id)?.predicted_end(&self.io)
+    }
+
+    /// The ends of a bag of [`Self::bag`] that were predicted after each tenth of its tasks, and when.
+    pub fn predictions(&self, id: BagId) -> &[(Time, Prediction)] {
+        self.ledgers.get(&id).map(|ledger| ledger.predictions()).unwrap_or_default()
+    }
+
+    /// By how much the ends that were predicted after each tenth of a closed bag's tasks were wrong in the mean, as a share of the time that
+    /// the bag took.
+    pub fn prediction_error(&self, id: BagId) -> Option<f64> {
+        self.ledgers.get(&id)?.prediction_error()
     }
 
     /// The tasks of a bag submitted from this machine that have succeeded, and those that have failed.

@@ -8,7 +8,7 @@ use idlewood_scheduler::PerSubmitter;
 use super::rivals::{self, CLAIRVOYANT, Outcome, SPEED_SPLIT};
 use super::table::Values;
 use crate::baseline::{Instance, Measure, offline_bound};
-use crate::record::BagRecord;
+use crate::record::{BagRecord, Predicted};
 use crate::simulation::Simulation;
 use crate::workload;
 
@@ -26,6 +26,7 @@ pub(super) fn compared(measure: Measure, instance: &Instance, simulation: &Simul
     let ended: Vec<Option<Time>> = ended.collect();
     let rivals = rivals::outcomes(measure, instance, bags);
     after_the_end(instance, bags, values);
+    predicted(bags, values);
     // The experiment's own measure comes first and without a prefix.
     let others = [Measure::Application, Measure::Effective, Measure::Dedicated];
     let others = others.into_iter().filter(|other| *other != measure);
@@ -95,6 +96,20 @@ fn after_the_end(instance: &Instance, bags: &[BagRecord], values: &mut Values) {
         Some(since(bag.ended?) / (since(bag.ended_but_one?) + bag.bag.task_mops / median_mops))
     });
     values.push(("held_up_max".to_owned(), held_up.fold(0.0, f64::max)));
+}
+
+/// By how much the ends of bags that submitters predicted after each tenth of the tasks were wrong in the mean, in percent of a bag's time, each
+/// bag counting once; and how many of the predictions held, within what they said of themselves.
+fn predicted(bags: &[BagRecord], values: &mut Values) {
+    let all: Vec<Predicted> = bags.iter().filter_map(|bag| bag.predicted).collect();
+    if all.is_empty() {
+        return;
+    }
+    let errors = all.iter().map(|predicted| predicted.errors / f64::from(predicted.count));
+    values.push(("prediction_error_percent".to_owned(), 100.0 * errors.sum::<f64>() / all.len() as f64));
+    let of = |number: &dyn Fn(&Predicted) -> u32| all.iter().map(|predicted| f64::from(number(predicted))).sum::<f64>();
+    let held = of(&|predicted| predicted.held) / of(&|predicted| predicted.count);
+    values.push(("predictions_held_percent".to_owned(), 100.0 * held));
 }
 
 /// Which part of the way from one largest stretch to another one has gone; `None` where they are within a hundredth of each other, so

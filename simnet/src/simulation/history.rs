@@ -66,6 +66,8 @@ impl History {
     pub(super) fn observe(&mut self, observation: &Observation, record: &Record) {
         let Observation { at, host, observed } = *observation;
         let (what, task) = match observed {
+            // The machine's own word on how well it predicted: no event.
+            Observed::Predicted(..) => return,
             Observed::Down { .. } => return self.note(at, "down", host, None, None),
             Observed::Owner { here } => {
                 return self.note(at, if here { "owner_returned" } else { "owner_left" }, host, None, None);

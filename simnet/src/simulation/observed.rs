@@ -5,6 +5,7 @@ use idlewood_scheduler::{BagId, TaskId};
 
 use crate::event_queue::HostIndex;
 use crate::host::Ending;
+use crate::record::Predicted;
 
 /// Something that a shard observed.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +16,8 @@ pub(super) enum Observed {
     },
     Accepted(BagId),
     Closed(BagId),
+    /// How well its submitter predicted the end of a bag that it closes.
+    Predicted(BagId, Predicted),
     Started(TaskId),
     /// A task stands still to let others run.
     Frozen(TaskId),

@@ -14,6 +14,7 @@ use super::trace::Trace;
 use crate::event_queue::HostIndex;
 use crate::fetching::Purpose;
 use crate::host::{Host, signature};
+use crate::record::Predicted;
 
 /// The node and version of a message that carries what a node published.
 fn published(message: &Message) -> Option<(Node, u64)> {
@@ -75,7 +76,11 @@ impl Shard {
             // Files stay: the disks are large.
             Order::ForgetFiles { .. } => {}
             Order::Notify(Notice::BagAccepted(bag)) => self.tell(host, Observed::Accepted(bag)),
-            Order::Notify(Notice::BagClosed(bag)) => self.tell(host, Observed::Closed(bag)),
+            Order::Notify(Notice::BagClosed(bag)) => {
+                let predicted = self.host(host).peer().and_then(|peer| Predicted::of(peer, bag));
+                predicted.into_iter().for_each(|predicted| self.tell(host, Observed::Predicted(bag, predicted)));
+                self.tell(host, Observed::Closed(bag));
+            }
             Order::Notify(Notice::BagRemoved(_) | Notice::BagElsewhere(_) | Notice::Joined | Notice::Left) => {}
             Order::Fetch { fetch, wanted } => self.fetch(host, fetch, &wanted, around),
             Order::AbandonFetch { fetch } => {

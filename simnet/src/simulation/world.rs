@@ -116,6 +116,7 @@ impl World {
                 }
                 Observed::Accepted(bag) => self.record.accepted(bag, at),
                 Observed::Closed(bag) => self.record.closed(bag, at),
+                Observed::Predicted(bag, predicted) => self.record.predicted(bag, predicted),
                 Observed::Started(task) => self.record.started(task),
                 Observed::Frozen(_) | Observed::Thawed(_) | Observed::Stopped(_) | Observed::Owner { .. } => {}
                 Observed::Ended { task, ending } => self.record.run_ended(task, ending, at),
