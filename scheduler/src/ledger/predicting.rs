@@ -8,6 +8,10 @@
 //! least. A bag whose first tasks have just ended has a mark one task's time before them, at which it is taken to have begun: how long it
 //! waited for other bags before says nothing. That mark stands for the middle of a burst as large as the first. A pause that is longer than those before it puts the end off by what is longer.
 //!
+//! How far a prediction is to be trusted is the time of a task, the chance in how many tasks have ended and are to end (as if they came at random,
+//! which is too much for machines that nobody disturbs), and how far the predictions have moved in the mean since the first that was kept. Owners
+//! and other bags show in that, and nowhere else.
+//!
 //! Each bag keeps the predictions of the moments at which a tenth, two tenths and so on of its tasks had ended, and judges them when
 //! it is closed. They follow from the results on the disk, so that a restart forgets none.
 //!
@@ -21,16 +25,12 @@ use idlewood_overlay::Time;
 const MARKS_MAX: usize = 64;
 /// Predictions that are kept are made each time one more of so many equal parts of the bag has ended.
 const PARTS: u64 = 10;
-/// How far the sizes of tasks and the paces of machines are taken to vary, where no more is known: half of the coefficient of variation of
-/// production grids (0.45), since the pace is that of many tasks at once.
-const VARIATION: f64 = 0.25;
-
 /// When a bag is predicted to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prediction {
     /// The predicted end.
     pub end: Time,
-    /// The bag ends so much earlier or later than that in about nine of ten cases.
+    /// The bag ends so much earlier or later than that in about eight to nine of ten cases.
     pub within: Duration,
 }
 
@@ -131,9 +131,15 @@ impl Predicting {
         let usual_pause = self.longest_pause.max(known.task).saturating_mul(2);
         let longer = now.since(last).saturating_sub(usual_pause);
         let end = (last + Duration::try_from_secs_f64(left_s).ok()? + longer).max(now);
-        let spread = 2.0 * VARIATION * (1.0 / self.ended as f64 + 1.0 / to_go).sqrt();
-        let within = Duration::try_from_secs_f64(left_s * spread.min(1.0)).ok()?.max(self.longest_pause / 2) + longer;
-        Some(Prediction { end, within })
+        let by_chance_s = left_s * (1.0 / self.ended as f64 + 1.0 / to_go).sqrt().min(1.0);
+        let spread = Duration::try_from_secs_f64(by_chance_s + self.moved_s(end).unwrap_or(left_s / 2.0)).ok()?;
+        Some(Prediction { end, within: known.task + spread + longer })
+    }
+
+    /// How far from this end the kept predictions were in the mean, in seconds.
+    fn moved_s(&self, end: Time) -> Option<f64> {
+        let moves_s = self.kept.iter().map(|(_, kept)| end.since(kept.end).max(kept.end.since(end)).as_secs_f64());
+        (!self.kept.is_empty()).then(|| moves_s.sum::<f64>() / self.kept.len() as f64)
     }
 
     /// Tasks per second, by the recent marks.
