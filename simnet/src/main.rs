@@ -108,8 +108,8 @@ enum Reproduce {
     Loads(LoadsArguments),
     /// Applications that go in rounds: predicted times of the paper's processes on its seven sets of machines.
     ///
-    /// A calculation of milliseconds without seeds; rounds.json in the directory has its rows. docs/lab/rounds.md says what
-    /// they mean.
+    /// And a model of the same application on machines that come and go, which is not one of whole peers. rounds.json in the
+    /// directory has the rows of both; docs/lab/rounds.md says what they mean.
     Rounds(rounds_command::RoundsArguments),
     #[command(external_subcommand)]
     Unknown(Vec<String>),

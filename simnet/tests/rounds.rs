@@ -47,7 +47,7 @@ fn values(summary: &Value, mode: &str, merge_s: Option<f64>, name: &str) -> Vec<
 #[test]
 fn the_papers_overestimation_comes_out() {
     let out = Directory::new("paper");
-    let summary = json(&reproduce("--merge-s 0,3,5.6 --output json", &out));
+    let summary = json(&reproduce("--only paper --merge-s 0,3,5.6 --output json", &out));
     let percent = |mode, merge_s| values(&summary, mode, merge_s, "overestimation_percent");
     // Fig. 8: 57 % for set 7 asynchronous, 35 % synchronous.
     let asynchronous = percent("async", None);
@@ -70,7 +70,7 @@ fn the_papers_overestimation_comes_out() {
 #[test]
 fn synchronous_times_are_those_by_hand() {
     let out = Directory::new("by-hand");
-    let summary = json(&reproduce("--merge-s 3 --output json", &out));
+    let summary = json(&reproduce("--only paper --merge-s 3 --output json", &out));
     let slowest_s = [200.0 / 3.29, 200.0 / 3.05, 200.0 / 3.05, 200.0 / 2.81, 200.0 / 2.81, 200.0 / 2.60, 200.0 / 2.38];
     // To another site and back, where there are several.
     let transfers_s = [0.0, 1.6, 1.6, 1.6, 1.6, 1.6, 0.0];
@@ -88,7 +88,7 @@ fn synchronous_times_are_those_by_hand() {
 #[test]
 fn asynchronous_times_are_between_the_bounds() {
     let out = Directory::new("bounds");
-    let summary = json(&reproduce("--output json", &out));
+    let summary = json(&reproduce("--only paper --output json", &out));
     // Seconds of one process of each topology, by cluster: paradent, paramount and paraquad, sol, bordemer, azur, bordeplage.
     let all_s = |throughputs: [f64; 4]| throughputs.map(|throughput| 200.0 / throughput).iter().sum::<f64>();
     let [paradent, paramount, sol, bordemer, azur, bordeplage] = [
@@ -124,10 +124,40 @@ fn wrong_settings_are_refused_in_a_sentence() {
         ("--merge-s=-1", "merge-s must be seconds between 0 and 86400"),
         ("--merge-s nan", "merge-s must be seconds between 0 and 86400"),
         ("--merge-s x", "invalid float"),
+        ("--seeds 0", "seeds must be between 1 and 1000000"),
+        ("--seed 18446744073709551615 --seeds 2", "give a smaller --seed"),
+        ("--only peers", "possible values: paper, model"),
     ] {
         let output = reproduce(arguments, &out);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
         assert!(stderr.contains(sentence) && output.stdout.is_empty(), "{arguments}: {stderr}");
     }
+}
+
+/// What the model promises: nothing is lost, predictions of what does not vary hold, nobody beats a clairvoyant by much, and
+/// who maps anew is far ahead of who does not where machines come and go.
+#[test]
+fn the_model_tells_mappings_apart() {
+    let out = Directory::new("model");
+    let command = "--only model --seeds 2 --output json";
+    let summary = json(&reproduce(command, &out));
+    let rows = summary["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 4 * 2 * 4);
+    for row in rows {
+        let ratio = |name: &str| row[name].as_f64().unwrap_or_else(|| panic!("{name} in {row}"));
+        assert_eq!(row["lost_tasks"], 0, "{row}");
+        assert!(ratio("ratio_clairvoyant") > 0.97, "{row}");
+        if row["machines"] == "stay" {
+            assert_eq!(row["restarts"], 0.0, "{row}");
+            assert!(ratio("ratio_prediction") > 0.9 && ratio("ratio_prediction") < 1.5, "{row}");
+            if row["task_cv"] == 0.0 {
+                assert!((ratio("ratio_prediction") - 1.0).abs() < 0.05, "{row}");
+            }
+        } else {
+            assert!(ratio("ratio_best_static") < 1.0, "{row}");
+        }
+    }
+    // The same on any number of threads, and in another process.
+    assert_eq!(json(&reproduce(command, &Directory::new("model-again"))), summary);
 }

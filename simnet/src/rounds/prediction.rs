@@ -29,6 +29,7 @@ fn of_mode(mode: Mode, merge_s: Option<f64>, iterations: u64) -> Vec<Value> {
         let all = mapping.stages.iter().flat_map(|stage| &stage.placements);
         let iterations = all.map(|placement| placement.iterations).sum::<u64>() as f64 / processes.len() as f64;
         json!({
+            "part": "paper",
             "set": set,
             "mode": if mode == Mode::Asynchronous { "async" } else { "sync" },
             "merge_s": merge_s,
