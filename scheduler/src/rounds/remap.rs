@@ -6,7 +6,7 @@
 //! mapping by the same algorithm, with the transfers that it needs, replaces it if it is worth that. So a remap is never
 //! predicted to end later than if nothing but the lost processes moved, and noise in predictions moves nothing.
 
-use super::mapping::{Costs, Mapping, Mode, Process, Slot, Stage, place, place_earliest};
+use super::mapping::{Costs, Mapping, Mode, Placement, Process, Slot, Stage, place, place_earliest};
 use super::{asynchronous, synchronous};
 
 /// A fresh mapping is taken if the time that it leaves is below this share of what the old one leaves (our choice,
@@ -46,29 +46,22 @@ pub fn remap(
     Some(if is_worth_it { fresh } else { kept })
 }
 
+/// What is left of a stage.
+#[derive(Default)]
+struct Left<'a> {
+    /// On slots that are there, in their order.
+    there: Vec<&'a Placement>,
+    /// Processes whose slot is gone, or that never had one.
+    elsewhere: Vec<usize>,
+}
+
 /// The old mapping on the slots that there are; `None` if nothing is to be done, or no slot is there.
 fn keep(mode: Mode, old: &Mapping, processes: &[Process], slots: &[Slot], costs: &Costs) -> Option<Mapping> {
     let mut free_s: Vec<f64> = slots.iter().map(|slot| slot.free_s).collect();
-    let mut is_new: Vec<bool> = processes.iter().map(|process| process.iterations > 0).collect();
-    let mut stages: Vec<(Vec<(usize, usize)>, Vec<usize>)> = Vec::new();
-    for stage in &old.stages {
-        let to_do = stage.placements.iter().filter(|placement| std::mem::take(&mut is_new[placement.process]));
-        let (there, gone): (Vec<_>, Vec<_>) = to_do
-            .map(|placement| (placement.process, placement.slot))
-            .partition(|&(_, slot)| slots[slot].free_s.is_finite());
-        stages.push((there, gone.into_iter().map(|(process, _)| process).collect()));
-    }
-    let new = (0..processes.len()).filter(|&process| is_new[process]);
-    match stages.last_mut() {
-        Some((_, elsewhere)) => elsewhere.extend(new),
-        None => stages.push((Vec::new(), new.collect())),
-    }
     let mut kept: Vec<Stage> = Vec::new();
-    for (there, elsewhere) in stages.into_iter().filter(|(there, elsewhere)| there.len() + elsewhere.len() > 0) {
-        let mut placements: Vec<_> = there
-            .into_iter()
-            .map(|(process, slot)| place(process, slot, processes, slots, costs, &mut free_s))
-            .collect();
+    for Left { there, elsewhere } in left(old, processes, slots) {
+        let stays = there.into_iter().map(|old| place(old.process, old.slot, processes, slots, costs, &mut free_s));
+        let mut placements: Vec<Placement> = stays.collect();
         for process in elsewhere {
             placements.push(place_earliest(process, processes, slots, costs, &mut free_s)?);
         }
@@ -81,4 +74,28 @@ fn keep(mode: Mode, old: &Mapping, processes: &[Process], slots: &[Slot], costs:
         });
     }
     Mapping::of(kept)
+}
+
+/// What is to be done of each stage, but for stages of which nothing is. Processes that are new belong to the last.
+fn left<'a>(old: &'a Mapping, processes: &[Process], slots: &[Slot]) -> Vec<Left<'a>> {
+    let mut is_new: Vec<bool> = processes.iter().map(|process| process.iterations > 0).collect();
+    let mut stages = Vec::new();
+    for stage in &old.stages {
+        let mut left = Left::default();
+        for placement in &stage.placements {
+            match std::mem::take(&mut is_new[placement.process]) {
+                true if slots[placement.slot].free_s.is_finite() => left.there.push(placement),
+                true => left.elsewhere.push(placement.process),
+                false => {}
+            }
+        }
+        stages.push(left);
+    }
+    let new = (0..processes.len()).filter(|&process| is_new[process]);
+    match stages.last_mut() {
+        Some(last) => last.elsewhere.extend(new),
+        None => stages.push(Left { elsewhere: new.collect(), ..Left::default() }),
+    }
+    stages.retain(|left| !left.there.is_empty() || !left.elsewhere.is_empty());
+    stages
 }

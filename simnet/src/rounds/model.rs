@@ -40,6 +40,9 @@ struct Sample {
     restarts: usize,
 }
 
+/// One of the ratios of a sample, and its name.
+type Ratio = (&'static str, fn(&Sample) -> f64);
+
 /// A row for each kind of machines, mode and variation, over these seeds; `progress` is told how many runs are done, and
 /// how many there are.
 pub(super) fn rows(seed: u64, seeds: u64, mut progress: impl FnMut(usize, usize)) -> Vec<Value> {
@@ -76,7 +79,7 @@ fn row(case: &Case, samples: &[Sample]) -> Value {
         "lost_tasks": samples.iter().map(|sample| sample.lost_tasks).sum::<usize>(),
         "restarts": samples.iter().map(|sample| sample.restarts).sum::<usize>() as f64 / samples.len() as f64,
     });
-    let ratios: [(&str, fn(&Sample) -> f64); 3] = [
+    let ratios: [Ratio; 3] = [
         ("ratio_prediction", |sample| sample.ratio_prediction),
         ("ratio_clairvoyant", |sample| sample.ratio_clairvoyant),
         ("ratio_best_static", |sample| sample.ratio_best_static),
