@@ -24,6 +24,7 @@ pub mod ranges;
 mod recent;
 mod record;
 mod reputation;
+pub mod rounds;
 mod router;
 pub mod split;
 mod steward;

@@ -33,6 +33,7 @@ use serde_json::Value;
 pub(crate) use program::build;
 pub(crate) use published::figures;
 pub(crate) use refresh::Refresh;
+pub(crate) use statistic::{Combination, together};
 pub(crate) use table::{Line, Samples, Table, lock, replace, unwritable};
 
 pub use job::compare;

@@ -44,6 +44,7 @@ pub mod random;
 pub mod record;
 mod report;
 pub mod reproduce;
+pub mod rounds;
 pub mod scenario;
 mod seeds;
 mod simulation;

@@ -7,6 +7,7 @@
 
 mod experiment_command;
 mod output;
+mod rounds_command;
 mod run_command;
 
 use std::io::{IsTerminal, Read, Write};
@@ -105,6 +106,11 @@ enum Reproduce {
     Submitters(ExperimentArguments),
     /// Loads that tell schedulers apart, for days: bags smaller and larger than the grid, machines that come and go, a log.
     Loads(LoadsArguments),
+    /// Applications that go in rounds: predicted times of the paper's processes on its seven sets of machines.
+    ///
+    /// And a model of the same application on machines that come and go, which is not one of whole peers. rounds.json in the
+    /// directory has the rows of both; docs/lab/rounds.md says what they mean.
+    Rounds(rounds_command::RoundsArguments),
     #[command(external_subcommand)]
     Unknown(Vec<String>),
 }
@@ -188,6 +194,7 @@ fn main() -> ExitCode {
 fn reproduce(experiment: Reproduce) -> ExitCode {
     let (experiment, arguments) = match experiment {
         Reproduce::Overlay(arguments) => return reproduce_overlay(arguments),
+        Reproduce::Rounds(arguments) => return rounds_command::reproduce(arguments),
         Reproduce::Unknown(arguments) => return experiment_command::unknown(&arguments),
         Reproduce::Fairness(arguments) => (PaperExperiment::Fairness, arguments),
         Reproduce::Updates(arguments) => (PaperExperiment::Updates, arguments),

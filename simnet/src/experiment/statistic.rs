@@ -8,7 +8,7 @@ const STUDENT_T: [f64; 30] = [
 
 /// How seeds are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Combination {
+pub(crate) enum Combination {
     /// Arithmetic mean.
     Mean,
     /// Geometric mean, for ratios of paired seeds.
@@ -20,7 +20,7 @@ pub(super) enum Combination {
 }
 
 /// The combined value, and its 95 % confidence interval; the latter only for means of at least two.
-pub(super) fn together(how: Combination, values: &[f64]) -> (f64, Option<[f64; 2]>) {
+pub(crate) fn together(how: Combination, values: &[f64]) -> (f64, Option<[f64; 2]>) {
     match how {
         Combination::Mean => mean(values),
         Combination::Geometric if values.iter().all(|value| *value > 0.0) => {
