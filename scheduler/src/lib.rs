@@ -25,6 +25,7 @@ mod recent;
 mod record;
 mod reputation;
 mod router;
+pub mod shares;
 pub mod split;
 mod steward;
 pub mod stretch;
