@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod dlo_command;
 mod experiment_command;
 mod output;
 mod run_command;
@@ -105,6 +106,9 @@ enum Reproduce {
     Submitters(ExperimentArguments),
     /// Loads that tell schedulers apart, for days: bags smaller and larger than the grid, machines that come and go, a log.
     Loads(LoadsArguments),
+    /// Fair shares of applications without an end on trees with limited links: distributed Lagrangian optimisation, naive and
+    /// adaptive, and FOLD, beside the optimum (docs/lab/dlo.md).
+    Dlo(dlo_command::DloArguments),
     #[command(external_subcommand)]
     Unknown(Vec<String>),
 }
@@ -188,6 +192,7 @@ fn main() -> ExitCode {
 fn reproduce(experiment: Reproduce) -> ExitCode {
     let (experiment, arguments) = match experiment {
         Reproduce::Overlay(arguments) => return reproduce_overlay(arguments),
+        Reproduce::Dlo(arguments) => return dlo_command::reproduce(arguments),
         Reproduce::Unknown(arguments) => return experiment_command::unknown(&arguments),
         Reproduce::Fairness(arguments) => (PaperExperiment::Fairness, arguments),
         Reproduce::Updates(arguments) => (PaperExperiment::Updates, arguments),
