@@ -8,8 +8,6 @@ use super::size::Size;
 const NAIVE_LEVELS: ([f64; 2], [f64; 2]) = ([0.001, 0.1], [1e-15, 1e-13]);
 /// From so many machines on, which the paper did not have, the naive algorithm has one combination: that of §6.5.3.
 const ALL_LEVELS_NODES_MAX: usize = 1000;
-/// Waves before the removal in Fig. 8, and the share of machines removed ("around 15 %").
-pub(super) const REMOVAL_WAVE: usize = 140;
 /// "around 50 iterations to reach the new optimal equilibrium".
 pub(super) const REMOVAL_WAVES: f64 = 50.0;
 /// The size of that platform.
