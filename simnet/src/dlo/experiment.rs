@@ -109,12 +109,20 @@ impl Dlo {
             "command": self.command(),
             "commit": Plan::commit(),
             "seed": self.seed,
-            "seeds": self.seeds,
-            "weights": self.weights,
+            "seeds": if self.platform.is_some() { 1 } else { self.seeds },
+            "weights": self.weights(),
             "rows": rows(&jobs, &outcomes),
         });
         replace(&self.out.join(SUMMARY), &format!("{summary:#}\n"))?;
         Ok(summary)
+    }
+
+    /// Weights of the applications, in their order.
+    fn weights(&self) -> Vec<f64> {
+        match &self.platform {
+            Some((_, platform)) => platform.applications.iter().map(|application| application.weight).collect(),
+            None => self.weights.clone(),
+        }
     }
 
     fn jobs(&self) -> Vec<Job> {

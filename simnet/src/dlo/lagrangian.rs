@@ -1,7 +1,7 @@
 //! The paper's distributed Lagrangian optimisation: each machine adapts its rate of each application to prices, and each processor and
 //! edge its price to its load, in waves from the masters out and back.
 //!
-//! Where the paper is silent or contradicts itself, the reading is taken with which its own figures come out best (docs/lab/dlo.md):
+//! Where the paper is silent or contradicts itself, a reading is taken with which its own figures come out well, of those that were tried (docs/lab/dlo.md):
 //! - In a wave machines adapt their rates to the prices before it, on the way out; resources adapt their prices to the rates after
 //!   it, on the way back (§5.2; (23) may be read so that both see what was before).
 //! - Prices begin at 0 ("initialized with null values as it was the case in all previous experiments", §9; "random non-negative values", §5.2).
@@ -10,8 +10,8 @@
 //!   although (23) leaves it out there.
 //! - A price that no active rate depends on stays.
 //! - The smoothing term has γ_ρ̃ in both algorithms, as in (23); in (11) it has γ_ρ.
-//! - The naive algorithm has (19) "already implemented". It counts work in [`NAIVE_WORK_UNIT_FLOP`]: with FLOP or MFLOP no step sizes of Table 1
-//!   settle on any platform.
+//! - The naive algorithm has (19) "already implemented". It counts work in [`NAIVE_WORK_UNIT_FLOP`]: with FLOP or MFLOP the step sizes of Table 1
+//!   settle on hardly any platform.
 
 use rand::RngExt;
 
@@ -21,7 +21,7 @@ use crate::random;
 /// Waves in a run (v_max, §6.4).
 pub(super) const WAVES_MAX: usize = 1500;
 /// The part of an application's throughput from which on a rate is active.
-pub(super) const ACTIVE_SHARE: f64 = 1e-4;
+const ACTIVE_SHARE: f64 = 1e-4;
 /// The unit in which the naive algorithm counts work; bytes are counted as such.
 const NAIVE_WORK_UNIT_FLOP: f64 = 1e3;
 /// α of the projection (§7.4).
