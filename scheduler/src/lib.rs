@@ -26,6 +26,7 @@ mod record;
 mod reputation;
 pub mod rounds;
 mod router;
+pub mod shares;
 pub mod split;
 mod steward;
 pub mod stretch;

@@ -72,7 +72,7 @@ pub(crate) fn report(arguments: &ReportArguments) -> ExitCode {
 
 /// Reports an unknown experiment, and lists the known ones.
 pub(crate) fn unknown(arguments: &[String]) -> ExitCode {
-    let names: Vec<&str> = ["overlay", "rounds"].into_iter().chain(Experiment::ALL.map(Experiment::name)).collect();
+    let names: Vec<&str> = ["overlay", "dlo", "rounds"].into_iter().chain(Experiment::ALL.map(Experiment::name)).collect();
     let name = arguments.first().map_or("", String::as_str);
     fail(&format!("there is no experiment {name}; write one of {}", names.join(", ")), 2)
 }
@@ -169,14 +169,16 @@ pub(crate) fn end_at_once(kept: &str) -> ! {
     std::process::exit(INTERRUPTED.into())
 }
 
-fn print(text: &str) -> ExitCode {
+/// Prints a result.
+pub(crate) fn print(text: &str) -> ExitCode {
     match writeln!(std::io::stdout().lock(), "{text}") {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&format!("the result cannot be printed: {error}"), 1),
     }
 }
 
-fn fail(sentence: &str, code: u8) -> ExitCode {
+/// Says what went wrong; returns the exit code.
+pub(crate) fn fail(sentence: &str, code: u8) -> ExitCode {
     eprintln!("error: {sentence}");
     ExitCode::from(code)
 }

@@ -22,6 +22,7 @@ pub mod churn;
 pub mod condition;
 mod cost;
 pub mod distribution;
+pub mod dlo;
 pub mod eval;
 pub mod event_queue;
 pub mod experiment;

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod dlo_command;
 mod experiment_command;
 mod output;
 mod rounds_command;
@@ -111,6 +112,9 @@ enum Reproduce {
     /// And a model of the same application on machines that come and go, which is not one of whole peers. rounds.json in the
     /// directory has the rows of both; docs/lab/rounds.md says what they mean.
     Rounds(rounds_command::RoundsArguments),
+    /// Fair shares of applications without an end on trees with limited links: distributed Lagrangian optimisation, naive and
+    /// adaptive, and FOLD, beside the optimum (docs/lab/dlo.md).
+    Dlo(dlo_command::DloArguments),
     #[command(external_subcommand)]
     Unknown(Vec<String>),
 }
@@ -195,6 +199,7 @@ fn reproduce(experiment: Reproduce) -> ExitCode {
     let (experiment, arguments) = match experiment {
         Reproduce::Overlay(arguments) => return reproduce_overlay(arguments),
         Reproduce::Rounds(arguments) => return rounds_command::reproduce(arguments),
+        Reproduce::Dlo(arguments) => return dlo_command::reproduce(arguments),
         Reproduce::Unknown(arguments) => return experiment_command::unknown(&arguments),
         Reproduce::Fairness(arguments) => (PaperExperiment::Fairness, arguments),
         Reproduce::Updates(arguments) => (PaperExperiment::Updates, arguments),
