@@ -80,7 +80,7 @@ pub struct BenchOptions {
 }
 
 /// One agent's part.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct AgentReport {
     /// `submitter`, which executes too, or `executor`.
     pub role: &'static str,
@@ -95,7 +95,7 @@ pub struct AgentReport {
 }
 
 /// The result of a benchmark.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Report {
     /// Tasks submitted, and results found.
     pub tasks: u64,

@@ -11,25 +11,29 @@
 //! | 143 | SIGTERM ended it |
 //!
 //! Failures are one sentence on standard error: `error: ...`, or `{"error": ...}` with `--output json`.
-//!
-//! Left out for now: `service`, completions, man pages.
 
 mod bag;
 mod bench;
+mod clean;
+mod completions;
 mod config;
 mod context;
 mod demo;
 mod doctor;
 mod explain;
+mod finding;
 mod follow;
 mod grid;
 mod interrupt;
 mod kept;
 mod machine;
 mod progress;
+mod reach;
 mod receipts;
 mod results;
 mod run;
+mod schema;
+mod service;
 mod store;
 mod submit;
 mod ticket;
@@ -42,9 +46,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use idlewood_units::Span;
 
+use crate::installed;
 use crate::output::{self, Format};
 use crate::submit::{List, Lists, SubmitError};
 
@@ -64,11 +69,13 @@ const BROKEN_PIPE: u8 = 141;
 #[derive(Debug, Parser)]
 #[command(name = "idlewood", version, about, max_term_width = 100)]
 struct Cli {
-    /// Where the agent keeps its state [default: $XDG_STATE_HOME/idlewood or ~/.local/state/idlewood]
+    /// Where the agent keeps its state [default: $XDG_STATE_HOME/idlewood or ~/.local/state/idlewood; for root
+    /// /var/lib/idlewood if it is there]
     #[arg(long, global = true, value_name = "DIR", env = "IDLEWOOD_STATE_DIR", hide_env_values = true)]
     #[arg(help_heading = "Global options")]
     state_dir: Option<PathBuf>,
-    /// The owner's settings [default: $XDG_CONFIG_HOME/idlewood/config.toml or ~/.config/idlewood/config.toml]
+    /// The owner's settings [default: $XDG_CONFIG_HOME/idlewood/config.toml or ~/.config/idlewood/config.toml; for root
+    /// /etc/idlewood/config.toml if /var/lib/idlewood is there]
     #[arg(long, global = true, value_name = "FILE", env = "IDLEWOOD_CONFIG", hide_env_values = true)]
     #[arg(help_heading = "Global options")]
     config: Option<PathBuf>,
@@ -109,6 +116,11 @@ enum Command {
     Resume,
     /// Take no new tasks, complete those that run, then end the agent; `resume` calls it off
     Finish,
+    /// Start the agent anew, for settings that count at its start; tasks go on from their checkpoints
+    Restart,
+    /// Have the agent run by itself: as root as a service of the machine, otherwise of your desktop session
+    #[command(subcommand)]
+    Service(service::ServiceCommand),
     /// Make, join and see to the grid that this machine belongs to
     #[command(subcommand)]
     Grid(grid::GridCommand),
@@ -118,12 +130,22 @@ enum Command {
     /// Look at what the agent keeps on disk, while it does not run
     #[command(subcommand)]
     Store(store::StoreCommand),
-    /// What can be sensed of the owner on this machine, what cannot, and what to do about it
+    /// Remove what the agent keeps on disk that nothing needs: files of ended bags, compiled programs, leftovers
+    Clean(clean::CleanArgs),
+    /// What works on this machine and what to do about the rest: sensing of the owner, sandbox, disk, and whether
+    /// others reach it
     Doctor,
     /// Show a grid at work on this machine: crashes, an owner who returns, and a picture
     Demo(DemoArgs),
     /// Measure what small tasks cost, on a private agent that is removed afterwards
     Bench(bench::BenchArgs),
+    /// Print what a shell needs to complete commands, for example into ~/.local/share/bash-completion/completions/idlewood
+    Completions(completions::CompletionsArgs),
+    /// Print what commands print with --output json, as JSON Schema
+    Schema,
+    /// Print or write the manual pages; packages do
+    #[command(hide = true)]
+    Man(completions::ManArgs),
     /// Run tasks for an agent; started by the agent
     #[command(hide = true)]
     Worker,
@@ -165,9 +187,13 @@ fn dispatch(cli: Cli, entries: Option<Lists>) -> anyhow::Result<ExitCode> {
     if entries.is_some() && !matches!(cli.command, Command::Submit(_)) {
         return Err(BadUsage("`:::` belongs to `submit`: what follows it are the entries of tasks".to_owned()).into());
     }
-    // A worker has no environment, hence no state directory.
-    if matches!(cli.command, Command::Worker) {
-        idlewood_worker::child::main()
+    // These have no state directory: a worker has no environment, and packages are built anywhere.
+    match &cli.command {
+        Command::Worker => idlewood_worker::child::main(),
+        Command::Completions(args) => return completions::completions(Cli::command(), args),
+        Command::Man(args) => return completions::man(Cli::command(), args),
+        Command::Schema => return schema::run(),
+        _ => {}
     }
     let context = Context {
         state_dir: state_dir(cli.state_dir)?,
@@ -185,13 +211,16 @@ fn dispatch(cli: Cli, entries: Option<Lists>) -> anyhow::Result<ExitCode> {
         Command::Pause { span } => machine::pause(&context, span.map(|span| span.0)),
         Command::Resume => machine::resume(&context),
         Command::Finish => machine::finish(&context),
+        Command::Restart => machine::restart(&context),
+        Command::Service(command) => service::run(&context, &command),
         Command::Grid(command) => grid::run(&context, command),
         Command::Config(command) => config::run(&context, command),
         Command::Store(command) => store::run(&context, &command),
+        Command::Clean(args) => clean::run(&context, &args),
         Command::Doctor => doctor::run(&context),
         Command::Demo(args) => demo::run(&context, args),
         Command::Bench(args) => bench::run(&context, &args),
-        Command::Worker => idlewood_worker::child::main(),
+        Command::Completions(_) | Command::Man(_) | Command::Schema | Command::Worker => unreachable!("done above"),
     }
 }
 
@@ -237,7 +266,7 @@ fn lists(words: Vec<OsString>) -> Result<Lists, BadUsage> {
     Ok(Lists(lists))
 }
 
-/// The state directory: flag, environment (both from clap), or the platform's place.
+/// The state directory: flag, environment (both from clap), that of the machine's service for root, or the platform's place.
 fn state_dir(given: Option<PathBuf>) -> Result<PathBuf, BadUsage> {
     if let Some(directory) = given {
         return if directory.as_os_str().is_empty() {
@@ -246,18 +275,16 @@ fn state_dir(given: Option<PathBuf>) -> Result<PathBuf, BadUsage> {
             Ok(directory)
         };
     }
-    // The XDG specification ignores relative paths.
-    let base = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    base("XDG_STATE_HOME")
-        .or_else(|| base("HOME").map(|home| home.join(".local/state")))
-        .map(|base| base.join("idlewood"))
+    installed::default_state_dir()
         .ok_or_else(|| BadUsage("no home directory: name a state directory with --state-dir".to_owned()))
 }
 
-/// The file of settings: flag, environment (both from clap), or the platform's place.
+/// The file of settings: flag, environment (both from clap), that of the machine's service for root, or the platform's place.
 fn config_path(given: Option<PathBuf>) -> Result<PathBuf, BadUsage> {
     let none = || BadUsage("no home directory: name the file of settings with --config".to_owned());
-    given.or_else(crate::settings::default_path).ok_or_else(none)
+    let is_chosen = env::var_os("XDG_CONFIG_HOME").is_some();
+    let of_service = || installed::of_this_machine().filter(|_| !is_chosen).map(|(_, config)| config);
+    given.or_else(of_service).or_else(crate::settings::default_path).ok_or_else(none)
 }
 
 /// The format that the arguments ask for, when clap could not parse them.

@@ -9,8 +9,11 @@
 //! | `GET /v1/bags/{id}/results/{index}/output` | the output of a task, if it is small enough to be in its record; else
 //! the hash of its blob |
 //! | `POST /v1/bags` | the bag, once it is durable |
-//! | `POST /v1/bags/{id}/cancel`, `rerun`, `remove`, `/v1/pause`, `/v1/resume`, `/v1/finish` | the state afterwards |
+//! | `POST /v1/bags/{id}/cancel`, `rerun`, `remove`, `/v1/pause`, `/v1/resume`, `/v1/finish`,
+//! `/v1/restart` | the state afterwards |
 //! | `POST /v1/grid/invite`, `/v1/grid/revoke` | the invitation, the revoked machine |
+//! | `POST /v1/reach` | what other machines say that were asked to connect to this one |
+//! | `POST /v1/clean` | how many blobs that nothing needs were removed |
 //! | `HEAD`, `GET /v1/blobs/{hash}` | the content, streamed |
 //! | `POST /v1/blobs?blob={hash}` | stores the content, streamed; not durable before a bag that names it is |
 //!
@@ -21,8 +24,10 @@
 
 mod answers;
 mod blob;
+mod clean;
 mod grid;
 mod guard;
+mod reach;
 mod server;
 
 use std::fs::{self, Permissions};
@@ -43,6 +48,7 @@ use axum::{Json, Router, middleware};
 use idlewood_api::client::ENDPOINT_FILE;
 use idlewood_api::{Endpoint, PauseRequest, RerunRequest};
 use idlewood_blobs::Blobs;
+use idlewood_net::NetHandle;
 use idlewood_trust::Gate;
 use tempfile::NamedTempFile;
 use tokio::net::TcpListener;
@@ -99,8 +105,11 @@ pub async fn start(
     node: NodeHandle,
     blobs: Arc<Blobs>,
     gate: Arc<Gate>,
+    net: NetHandle,
 ) -> Result<Control, ControlError> {
-    serve(state_dir, port, bag_routes(node).merge(blob::routes(blobs)).merge(grid::routes(gate))).await
+    let of_files = clean::routes(blobs.clone()).merge(blob::routes(blobs));
+    let of_grid = grid::routes(gate).merge(reach::routes(net));
+    serve(state_dir, port, bag_routes(node).merge(of_files).merge(of_grid)).await
 }
 
 async fn serve(state_dir: &Path, port: u16, routes: Router) -> Result<Control, ControlError> {
@@ -198,6 +207,7 @@ fn bag_routes(node: NodeHandle) -> Router {
         .route("/v1/pause", post(pause))
         .route("/v1/resume", post(resume))
         .route("/v1/finish", post(finish))
+        .route("/v1/restart", post(restart))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .with_state(node)
 }
@@ -303,6 +313,10 @@ async fn resume(State(node): State<NodeHandle>) -> Answer<idlewood_api::Status> 
 
 async fn finish(State(node): State<NodeHandle>) -> Answer<idlewood_api::Status> {
     Ok(Json(node.finish().await?))
+}
+
+async fn restart(State(node): State<NodeHandle>) -> Answer<idlewood_api::Status> {
+    Ok(Json(node.restart().await?))
 }
 
 fn pause_span(request: &PauseRequest) -> Result<Option<Duration>, Failure> {

@@ -59,7 +59,7 @@ pub struct DemoOptions {
 }
 
 /// The result of a demo.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Summary {
     /// Agent processes.
     pub agents: u32,

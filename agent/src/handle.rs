@@ -90,6 +90,7 @@ pub(crate) enum OwnerOrder {
     Pause(Option<Duration>, Reply<idlewood_api::Status>),
     Resume(Reply<idlewood_api::Status>),
     Finish(Reply<idlewood_api::Status>),
+    Restart(Reply<idlewood_api::Status>),
 }
 
 impl From<Question> for Command {
@@ -259,5 +260,13 @@ impl NodeHandle {
     /// As [`NodeHandle::status`].
     pub async fn finish(&self) -> Result<idlewood_api::Status, Refusal> {
         self.ask(OwnerOrder::Finish).await
+    }
+
+    /// Ends the agent in good order and starts it anew, with what its files say then.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::status`].
+    pub async fn restart(&self) -> Result<idlewood_api::Status, Refusal> {
+        self.ask(OwnerOrder::Restart).await
     }
 }

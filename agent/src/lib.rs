@@ -11,6 +11,8 @@ pub mod cli;
 pub mod control;
 pub mod demo;
 pub mod handle;
+mod installed;
+mod leftovers;
 pub mod node;
 pub mod output;
 mod reasons;

@@ -30,6 +30,7 @@ mod presence;
 mod readings;
 mod receipts;
 mod reclaim;
+mod release;
 mod rerun;
 mod results;
 mod scratch;
@@ -116,16 +117,26 @@ pub struct RunOptions {
     pub control_port: u16,
 }
 
-/// Runs the agent until SIGINT or SIGTERM; leaves the grid in good order.
+/// How an agent ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// For good.
+    Over,
+    /// Somebody wants it to start anew.
+    Restarts,
+}
+
+/// Runs the agent until SIGINT or SIGTERM, or until it is to start anew; leaves the grid in good order.
 ///
 /// # Errors
 /// When it cannot start: nothing is left running then. Each error is a sentence that says what to do.
-pub async fn run(options: RunOptions) -> anyhow::Result<()> {
+pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
     // Nothing of what the agent keeps is anybody else's to read.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     let settings = Current::load(options.config.clone())?;
     let directory = prepare_directory(&options.state_dir)?;
     let lock = StateLock::acquire(&directory)?;
+    release::claim(&directory)?;
     // Not before: another agent may have been at work here.
     let scratch = scratch::begin(&directory).with_context(|| cannot_use(&directory))?;
     let keypair = identity::load_or_create(&directory)?;
@@ -237,7 +248,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     };
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let handle = NodeHandle::new(commands);
-    let control = control::start(&directory, options.control_port, handle, blobs, gate).await?;
+    let control = control::start(&directory, options.control_port, handle, blobs, gate, net.clone()).await?;
     // Ends with the driver, which holds the other end.
     let (suspend_sender, suspends) = mpsc::channel(4);
     let following = tokio::spawn(suspend::follow(suspend_sender));
@@ -268,10 +279,11 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         shared: Shared::new(clock, config, settings, net, supplies),
     };
     let ran = driver.run().await;
+    let end = if driver.presence.restarts() { Ended::Restarts } else { Ended::Over };
     let ended = driver.shut_down(control).await;
     following.abort();
     ended?;
-    ran
+    ran.map(|()| end)
 }
 
 /// Says what stays open to workers on this machine; refuses to start where the owner asked that nothing does.
@@ -365,7 +377,9 @@ fn read_records(stored: Vec<(Vec<u8>, Vec<u8>)>) -> anyhow::Result<Vec<Record>> 
         match Record::decode(&value) {
             Ok(record) => records.push(record),
             Err(error @ RecordError::Version(_)) => {
-                return Err(error).context("the store was written by a newer idlewood, and nothing of it was changed");
+                let told = "the store was written by a newer idlewood, and nothing of it was changed: install that release or a later one \
+                            again, or start anew with another --state-dir";
+                return Err(error).context(told);
             }
             Err(error) => tracing::warn!(%error, "a stored record cannot be read and is left out"),
         }

@@ -46,7 +46,7 @@ pub use link::LINK_KB_S;
 pub use message::{Asker, DecodeError, MESSAGE_BYTES_MAX, Message, RESULTS_MAX, Speaker, results_within};
 pub use message_kind::MESSAGE_KINDS;
 pub use peer::{Approval, Effect, Event, Notice, Peer, RestoreError, Seed, Submission, SubmitError, TaskOutcome};
-pub use record::{Change, Closing, Record, RecordError, RecordKey};
+pub use record::{Change, Closing, RECORD_VERSION, Record, RecordError, RecordKey};
 pub use reputation::Reputation;
 pub use router::{ClimbingRule, Platform};
 pub use steward::feed::Delta;

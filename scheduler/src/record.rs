@@ -19,7 +19,7 @@ use crate::steward::{Acting, Appointment};
 /// [`Record::Failures`] nor [`TaskResult::crashed`], version 2 no checkpoints, version 3 neither [`Record::Former`] nor
 /// exit codes, receipts and replicas. Version 4 wrote attempt 0 and success of a result in full. Version 5 had no outputs
 /// within results, version 6 no keepers.
-const RECORD_VERSION: u8 = 7;
+pub const RECORD_VERSION: u8 = 7;
 /// The oldest version that can be read.
 const RECORD_VERSION_OLDEST: u8 = 1;
 

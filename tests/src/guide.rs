@@ -217,6 +217,11 @@ impl Help {
         help
     }
 
+    /// The flags of each chain of verbs, the program itself first.
+    pub fn flags(&self) -> impl Iterator<Item = (&[String], &BTreeSet<String>)> {
+        self.flags.iter().map(|(chain, flags)| (chain.as_slice(), flags))
+    }
+
     /// Whether any verb has this flag.
     pub fn has_flag(&self, flag: &str) -> bool {
         self.flags.values().any(|flags| flags.contains(flag))

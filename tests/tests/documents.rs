@@ -12,12 +12,12 @@ use std::path::{Component, Path, PathBuf};
 const BUILT: [&str; 2] = ["target", ".git"];
 /// Files that are read: those with these endings, and scripts without one.
 const ENDINGS: [&str; 8] = ["rs", "md", "toml", "service", "sh", "c", "wat", "json"];
-const SCRIPTS: [&str; 5] = ["run", "purity", "simulation", "two-machines", "idle-footprint"];
+const SCRIPTS: [&str; 6] = ["run", "purity", "simulation", "two-machines", "idle-footprint", "package"];
 /// A test that reads programs and problems that are not ours to publish, if they are present.
 const READS_ELSEWHERE: &str = "tests/tests/end_to_end/solver.rs";
 /// Packages whose files are cited.
 const PACKAGES: [&str; 5] = ["agent", "overlay", "scheduler", "simnet", "tests"];
-const PARTS: [&str; 17] = [
+const PARTS: [&str; 18] = [
     "src",
     "tests",
     "benches",
@@ -29,6 +29,7 @@ const PARTS: [&str; 17] = [
     "blobs",
     "machine",
     "net",
+    "packaging",
     "sensing",
     "store",
     "testing",

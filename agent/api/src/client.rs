@@ -23,8 +23,9 @@ use ureq::http::Response;
 use ureq::{Agent, Body};
 
 use crate::{
-    Bag, BagDetail, BlobBody, Endpoint, ErrorBody, InvitationView, InviteRequest, PauseRequest, Peers, Receipt,
-    RerunRequest, RevokeRequest, RevokedView, Status, SubmitRequest, TaskResult, Ticket,
+    Bag, BagDetail, BlobBody, CleanRequest, CleanedView, Endpoint, ErrorBody, InvitationView, InviteRequest,
+    PauseRequest, Peers, ReachView, Receipt, RerunRequest, RevokeRequest, RevokedView, Status, SubmitRequest,
+    TaskResult, Ticket,
 };
 
 /// Name of the file in the state directory with the agent's address.
@@ -167,6 +168,11 @@ impl Client {
             }
             thread::sleep(START_LOOK);
         }
+    }
+
+    /// Whether both clients know the same start of an agent, which has a token of its own each time.
+    pub fn is_same_start(&self, other: &Self) -> bool {
+        self.endpoint.token == other.endpoint.token
     }
 
     /// Whether this client commands the process that holds the lock.
@@ -348,6 +354,30 @@ impl Client {
     /// [`ClientError`].
     pub fn finish(&self) -> Result<Status, ClientError> {
         self.post("/v1/finish", &serde_json::json!({}), ANSWER_WAIT)
+    }
+
+    /// `POST /v1/clean`: removes blobs that nothing needs, or counts them.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn clean(&self, request: &CleanRequest) -> Result<CleanedView, ClientError> {
+        self.post("/v1/clean", request, ANSWER_WAIT)
+    }
+
+    /// `POST /v1/reach`: what machines say that were asked to connect to this one; none where no machine is connected.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn reach(&self) -> Result<Vec<ReachView>, ClientError> {
+        self.post("/v1/reach", &serde_json::json!({}), ANSWER_WAIT)
+    }
+
+    /// `POST /v1/restart`: the agent ends and starts anew in the same process. What this client knows of it is void then.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn restart(&self) -> Result<Status, ClientError> {
+        self.post("/v1/restart", &serde_json::json!({}), ANSWER_WAIT)
     }
 
     /// `POST /v1/grid/invite`.

@@ -7,13 +7,14 @@ pub mod client;
 use std::collections::BTreeMap;
 
 use idlewood_scheduler::Replication;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, Fields, Input};
 use idlewood_trust::{Admissions, Role};
 
 /// Content of `control.json` in the state directory, mode 0600: the agent's address and the token that commands need.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Endpoint {
     /// `127.0.0.1:port`.
     pub address: String,
@@ -24,14 +25,14 @@ pub struct Endpoint {
 }
 
 /// The body of every failure.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorBody {
     /// One sentence.
     pub error: String,
 }
 
 /// `POST /v1/bags`: a bag whose blobs are uploaded.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SubmitRequest {
     /// The user's name for the bag.
@@ -39,18 +40,22 @@ pub struct SubmitRequest {
     /// Number of tasks.
     pub tasks: u64,
     /// The program's file.
+    #[schemars(with = "serde_json::Value")]
     pub program: Input,
     /// Arguments with `{}` and `{index}`.
     #[serde(default)]
     pub args: Vec<String>,
     /// One per task, or none at all.
     #[serde(default)]
+    #[schemars(with = "Vec<serde_json::Value>")]
     pub entries: Vec<Entry>,
     /// How the entries are cut into fields; null: each is one.
     #[serde(default)]
+    #[schemars(with = "Option<serde_json::Value>")]
     pub fields: Option<Fields>,
     /// Files shared by all tasks.
     #[serde(default)]
+    #[schemars(with = "Vec<serde_json::Value>")]
     pub inputs: Vec<Input>,
     /// The input that becomes standard input.
     #[serde(default)]
@@ -80,6 +85,7 @@ pub struct SubmitRequest {
     pub native: bool,
     /// How many machines run each task, and how many of them must agree.
     #[serde(default)]
+    #[schemars(with = "ReplicationSchema")]
     pub replication: Replication,
     /// How many other machines keep the bag; absent: as the settings say.
     #[serde(default)]
@@ -117,8 +123,21 @@ impl SubmitRequest {
     }
 }
 
+/// What [`Replication`] looks like: the scheduler does not know of JSON.
+#[derive(JsonSchema)]
+#[schemars(rename = "Replication")]
+#[expect(dead_code, reason = "it describes another type")]
+struct ReplicationSchema {
+    /// How many machines run each task.
+    replicas: u32,
+    /// How many results have to be alike.
+    quorum: u32,
+    /// Of a machine that always agreed with others one task in so many is checked; 0: every one.
+    recheck: u32,
+}
+
 /// State of a bag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BagState {
     /// Its first task runs here to measure its work.
@@ -141,7 +160,7 @@ impl BagState {
 }
 
 /// A bag as its submitter sees it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Bag {
     /// Full id; a unique prefix will do in commands.
     pub id: String,
@@ -167,6 +186,7 @@ pub struct Bag {
     pub duplicates: u64,
     /// How many machines run each task.
     #[serde(default)]
+    #[schemars(with = "ReplicationSchema")]
     pub replication: Replication,
     /// Tasks decided although not all machines agreed.
     #[serde(default)]
@@ -253,7 +273,7 @@ pub struct Bag {
 }
 
 /// Something that keeps tasks of a bag, or of this machine, from running, or `runs`: that some run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Bound {
     /// Its name for programs: `idlewood help bag explain` lists them.
     pub code: String,
@@ -270,7 +290,7 @@ pub struct Bound {
 }
 
 /// A machine that keeps a bag.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Keeper {
     /// Peer id.
     pub machine: String,
@@ -285,7 +305,7 @@ pub struct Keeper {
 }
 
 /// Tasks that machines declined to queue for one reason; they are issued again.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Declined {
     /// The reason, in words.
     pub reason: String,
@@ -296,7 +316,7 @@ pub struct Declined {
 }
 
 /// A router that lost tasks of a bag, as far as the submitter can tell.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Swallowed {
     /// Peer id of its machine.
     pub machine: String,
@@ -307,7 +327,7 @@ pub struct Swallowed {
 }
 
 /// `GET /v1/bags/{id}/ticket`, `?results=true`: the state of an unfinished bag.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Ticket {
     /// Full id: the hash of the bag's signed blob.
     pub bag: String,
@@ -322,7 +342,7 @@ pub struct Ticket {
 }
 
 /// A machine that holds tasks of a bag.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Placement {
     /// Peer id.
     pub peer: String,
@@ -334,7 +354,7 @@ pub struct Placement {
 }
 
 /// `GET /v1/bags/{id}`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BagDetail {
     /// The numbers.
     #[serde(flatten)]
@@ -348,7 +368,7 @@ pub struct BagDetail {
 }
 
 /// One finished task: `GET /v1/bags/{id}/results`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TaskResult {
     /// Index in the bag.
     pub index: u64,
@@ -370,8 +390,45 @@ pub struct TaskResult {
     pub output_bytes: u64,
 }
 
+/// `POST /v1/clean`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CleanRequest {
+    /// Whether nothing is to be removed.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Programs, inputs and outputs that nothing needs any more, which were removed, or could be.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct CleanedView {
+    /// Whole ones.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Beginnings of interrupted downloads.
+    pub partial_files: u64,
+    /// Their bytes.
+    pub partial_bytes: u64,
+}
+
+/// What another machine of the grid says of this one: `POST /v1/reach` asks some to connect to it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReachView {
+    /// Peer id of the machine that was asked.
+    pub by: String,
+    /// The address and port of this machine, as that one sees it; null where it did not say.
+    pub at: Option<String>,
+    /// Why that machine could not connect; null if it could.
+    pub failure: Option<String>,
+    /// How far its clock is ahead of this machine's, in seconds; null where it did not say.
+    pub clock_ahead_s: Option<f64>,
+    /// How far that may be off.
+    pub clock_margin_s: Option<f64>,
+}
+
 /// A signed statement about a task: `GET /v1/bags/{id}/receipts`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Receipt {
     /// Index in the bag.
     pub index: u64,
@@ -380,7 +437,7 @@ pub struct Receipt {
 }
 
 /// A running task.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RunningTask {
     /// Its worker's number, from 0.
     pub place: u32,
@@ -395,7 +452,7 @@ pub struct RunningTask {
 }
 
 /// A bag's tasks held by this machine.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Held {
     /// Bag id.
     pub bag: String,
@@ -414,7 +471,7 @@ pub struct Held {
 }
 
 /// `GET /v1/status`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// This machine.
     pub peer: String,
@@ -529,7 +586,7 @@ pub struct Status {
 }
 
 /// Messages of one kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MessageCount {
     /// How many.
     pub count: u64,
@@ -538,7 +595,7 @@ pub struct MessageCount {
 }
 
 /// Downloads of programs, inputs and results.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Downloads {
     /// Downloads under way.
     pub under_way: u64,
@@ -553,7 +610,7 @@ pub struct Downloads {
 }
 
 /// A machine left alone for slowness.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LeftAlone {
     /// Its peer id.
     pub machine: String,
@@ -562,7 +619,7 @@ pub struct LeftAlone {
 }
 
 /// Ignored messages, since the agent's start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Disbelieved {
     /// Messages whose sender claimed to be this machine.
     pub forged_sender: u64,
@@ -580,7 +637,7 @@ pub struct Disbelieved {
 }
 
 /// A machine's grid.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GridView {
     /// The grid's name.
     pub name: String,
@@ -593,7 +650,7 @@ pub struct GridView {
 }
 
 /// `POST /v1/grid/invite`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InviteRequest {
     /// Role of the machines that join.
@@ -609,7 +666,7 @@ pub struct InviteRequest {
 }
 
 /// An invitation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InvitationView {
     /// The text to pass on.
     pub token: String,
@@ -622,7 +679,7 @@ pub struct InvitationView {
 }
 
 /// `POST /v1/grid/revoke`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RevokeRequest {
     /// The machine: its id, or the end of it if it is connected.
@@ -632,14 +689,14 @@ pub struct RevokeRequest {
 }
 
 /// A machine that was revoked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RevokedView {
     /// Its id.
     pub peer: String,
 }
 
 /// Disk space of programs, inputs and results.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Disk {
     /// All bytes in use.
     pub used_bytes: u64,
@@ -652,7 +709,7 @@ pub struct Disk {
 }
 
 /// Time from the owner's return until no task used a processor any more, since the agent's start.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Reclaims {
     /// How often the owner returned while tasks ran.
     pub count: u64,
@@ -667,7 +724,7 @@ pub struct Reclaims {
 }
 
 /// A part of a cumulative histogram.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Bucket {
     /// Upper bound, in seconds.
     pub at_most_s: f64,
@@ -676,7 +733,7 @@ pub struct Bucket {
 }
 
 /// A machine near this one on the line or in the tree.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PeerView {
     /// Peer id.
     pub peer: String,
@@ -685,7 +742,7 @@ pub struct PeerView {
 }
 
 /// A child of this machine's router.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ChildView {
     /// The machine.
     #[serde(flatten)]
@@ -699,7 +756,7 @@ pub struct ChildView {
 }
 
 /// `GET /v1/peers`: this machine's place in the tree.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Peers {
     /// This machine.
     pub me: PeerView,
@@ -728,7 +785,7 @@ pub struct Peers {
 }
 
 /// `POST /v1/pause`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PauseRequest {
     /// Resume by itself after this many seconds.
@@ -737,7 +794,7 @@ pub struct PauseRequest {
 }
 
 /// `POST /v1/bags/{id}/rerun`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RerunRequest {
     /// Finished tasks to run again; null: the failed ones.
@@ -746,7 +803,7 @@ pub struct RerunRequest {
 }
 
 /// `POST /v1/blobs`: the uploaded blob.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BlobBody {
     /// BLAKE3, lower-case hex.
     pub blob: String,

@@ -31,6 +31,19 @@ pub struct Chunk {
     pub bytes: Vec<u8>,
 }
 
+/// Blobs that nothing needs, and beginnings of downloads that broke off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unneeded {
+    /// Whole ones.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Beginnings.
+    pub partial_files: u64,
+    /// Their bytes.
+    pub partial_bytes: u64,
+}
+
 /// The blobs of one machine. Clones share them; all methods may be called from any thread.
 #[derive(Clone, Debug)]
 pub struct Blobs {
@@ -337,6 +350,32 @@ impl Blobs {
     pub fn partials(&self) -> (usize, u64) {
         let index = self.space.index();
         (index.partials.len(), index.partials.bytes())
+    }
+
+    // ---- what nothing needs ----
+
+    /// What could be evicted.
+    pub fn unneeded(&self) -> Unneeded {
+        let index = self.space.index();
+        Unneeded {
+            files: index.idle.len() as u64,
+            bytes: index.idle_bytes,
+            partial_files: index.partials.len() as u64,
+            partial_bytes: index.partials.bytes(),
+        }
+    }
+
+    /// Evicts all that can be; what it was. Blocks.
+    pub fn remove_unneeded(&self) -> Unneeded {
+        let unneeded = self.unneeded();
+        // One at a time, since others want the index.
+        for _ in 0..unneeded.files + unneeded.partial_files {
+            let mut index = self.space.index();
+            if !self.space.evict(&mut index) {
+                break;
+            }
+        }
+        unneeded
     }
 
     // ---- who may read ----

@@ -25,7 +25,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use self::blobs::{Blobs, Chunk};
+pub use self::blobs::{Blobs, Chunk, Unneeded};
 pub use self::error::BlobError;
 pub use self::incoming::Incoming;
 pub use self::readers::{Claim, Loan, To};

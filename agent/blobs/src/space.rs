@@ -83,7 +83,7 @@ impl Space {
     }
 
     /// Evicts a partial blob, else the least recently used one. False if there is none.
-    fn evict(&self, index: &mut Index) -> bool {
+    pub(super) fn evict(&self, index: &mut Index) -> bool {
         if index.partials.evict() {
             return true;
         }

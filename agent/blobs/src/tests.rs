@@ -250,3 +250,20 @@ fn eviction_follows_the_free_space_of_the_disk() {
     [filler, more].iter().for_each(|filler| fs::remove_file(filler).unwrap());
     put(41).unwrap();
 }
+
+#[test]
+fn what_nothing_needs_is_removed_on_demand_and_the_rest_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let blobs = open(dir.path(), 1 << 20);
+    let [kept, first, second] = [[1; 100], [2; 100], [3; 100]].map(|content| blobs.put_bytes(&content).unwrap());
+    blobs.pin(kept);
+    let mut incoming = blobs.resume(blake3::hash(b"more"), 100, idlewood_scheduler::BagId([1; 32])).unwrap();
+    incoming.write(idlewood_overlay::PeerId([2; 32]), &[4; 50]).unwrap();
+    drop(incoming);
+    let all = Unneeded { files: 2, bytes: 200, partial_files: 1, partial_bytes: 50 };
+    assert_eq!((blobs.unneeded(), files(&dir.path().join("blobs"))), (all, 4));
+    assert_eq!(blobs.remove_unneeded(), all);
+    assert_eq!((blobs.unneeded(), files(&dir.path().join("blobs"))), (Unneeded::default(), 1));
+    assert_eq!((blobs.len(kept), blobs.len(first), blobs.len(second)), (Some(100), None, None));
+    assert_eq!(blobs.used_bytes(), 100);
+}

@@ -7,6 +7,7 @@ use tracing::debug;
 
 use crate::chunk::{ChunkError, ChunkReply, Wanted};
 use crate::dial_error::DialError;
+use crate::dialled_back::DialledBack;
 use crate::room::Share;
 
 /// An outgoing message, with its share of the room.
@@ -27,8 +28,19 @@ pub(crate) enum Item {
 /// What the loop is to do.
 #[derive(Debug)]
 pub(crate) enum Command {
-    Send { to: PeerId, address: Box<str>, item: Item },
-    Dial { address: Multiaddr, reply: oneshot::Sender<Result<PeerId, DialError>> },
+    Send {
+        to: PeerId,
+        address: Box<str>,
+        item: Item,
+    },
+    Dial {
+        address: Multiaddr,
+        reply: oneshot::Sender<Result<PeerId, DialError>>,
+    },
+    /// Asks machines to dial this one back; there is a channel for what each says.
+    DialBack {
+        reply: oneshot::Sender<Vec<oneshot::Receiver<DialledBack>>>,
+    },
     Shutdown,
 }
 

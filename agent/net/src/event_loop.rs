@@ -19,6 +19,7 @@ use tracing::{debug, warn};
 use crate::command::{Command, answer};
 use crate::config::{NetConfig, NetError};
 use crate::counters::Counters;
+use crate::dial_back::DialBacks;
 use crate::dial_error::{DialError, dial_error};
 use crate::event::NetEvent;
 use crate::link::Bootstrap;
@@ -45,6 +46,9 @@ pub(super) struct EventLoop {
     events: mpsc::Sender<NetEvent>,
     outgoing: Outgoing,
     serving: Serving,
+    dial_backs: DialBacks,
+    /// The port at which this agent listens.
+    port: u16,
 }
 
 impl EventLoop {
@@ -61,7 +65,7 @@ impl EventLoop {
         let traffic = counters.traffic.clone();
         let swarm = swarm::build(config, reach, protocol.clone(), traffic, limits)?;
         let outgoing = Outgoing::new(swarm, reach, config.gate.clone(), counters);
-        Ok(Self { protocol, commands, events, outgoing, serving })
+        Ok(Self { protocol, commands, events, outgoing, serving, dial_backs: DialBacks::default(), port: 0 })
     }
 
     pub(super) async fn run(mut self) {
@@ -147,6 +151,11 @@ impl EventLoop {
         match command {
             Command::Send { to, address, item } => self.outgoing.enqueue(to, address, item),
             Command::Dial { address, reply } => self.outgoing.bootstrap(address, reply),
+            Command::DialBack { reply } => {
+                let connected = self.outgoing.connected();
+                let asked = self.dial_backs.ask(self.port, connected.into_iter(), &mut self.outgoing.swarm);
+                answer(reply, asked);
+            }
             // A second one, while the first is carried out.
             Command::Shutdown => {}
         }
@@ -203,6 +212,9 @@ impl EventLoop {
         match event {
             SwarmEvent::NewListenAddr { address, .. } => {
                 self.outgoing.gate.listens_on(&address);
+                if let Ok((socket, _)) = idlewood_trust::address::parse(&address) {
+                    self.port = socket.port();
+                }
                 self.outgoing.pending.push(NetEvent::Listening(address));
             }
             SwarmEvent::ExpiredListenAddr { address, .. } => self.outgoing.gate.listens_no_more_on(&address),
@@ -212,6 +224,7 @@ impl EventLoop {
                     self.outgoing.swarm.close_connection(connection_id);
                     return;
                 };
+                self.dial_backs.opened(connection_id, endpoint.get_remote_address(), &mut self.outgoing.swarm);
                 let address = endpoint.is_dialer().then(|| endpoint.get_remote_address().clone());
                 let link = self.outgoing.links.entry(peer).or_default();
                 link.connections.insert(connection_id, address);
@@ -231,9 +244,12 @@ impl EventLoop {
                 self.outgoing.pump(peer);
             }
             SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
+                self.dial_backs.closed(connection_id);
                 self.on_closed(peer_id, connection_id, num_established, cause.as_ref());
             }
             SwarmEvent::OutgoingConnectionError { connection_id, peer_id, error } => {
+                let why = || dial_error(libp2p::Multiaddr::empty(), &error);
+                self.dial_backs.failed(connection_id, why, &mut self.outgoing.swarm);
                 if let Some(Bootstrap { address, reply }) = self.outgoing.bootstraps.remove(&connection_id) {
                     answer(reply, Err(dial_error(address, &error)));
                 }
@@ -267,6 +283,9 @@ impl EventLoop {
                 self.outgoing.on_expired(expired)
             }
             SwarmEvent::Behaviour(BehaviourEvent::Requests(event)) => self.on_request_event(event),
+            SwarmEvent::Behaviour(BehaviourEvent::DialBack(event)) => {
+                self.dial_backs.on_event(event, &mut self.outgoing.swarm);
+            }
             // Addresses observed by others are not used; the other events need no reaction.
             other => debug!(event = ?other, "not used"),
         }

@@ -20,6 +20,7 @@ use crate::command::{Command, Item, Outbound};
 use crate::config::{NetConfig, NetError};
 use crate::counters::{Counters, NetCounters};
 use crate::dial_error::DialError;
+use crate::dialled_back::DialledBack;
 use crate::event::NetEvent;
 use crate::event_loop::EventLoop;
 use crate::rate::Rates;
@@ -185,6 +186,23 @@ impl NetHandle {
             answer.await.map_err(|_| ChunkError::Closed)?
         };
         tokio::time::timeout(CALL_TIMEOUT, call).await.unwrap_or(Err(ChunkError::Unreachable(from.peer)))
+    }
+
+    /// Asks some connected machines to dial this one back. What each says, without those that say nothing in time; none where no machine
+    /// is connected.
+    pub async fn dialled_back(&self) -> Vec<DialledBack> {
+        let (reply, asked) = oneshot::channel();
+        if self.commands.send(Command::DialBack { reply }).await.is_err() {
+            return Vec::new();
+        }
+        let deadline = tokio::time::Instant::now() + CALL_TIMEOUT;
+        let mut told = Vec::new();
+        for answer in asked.await.unwrap_or_default() {
+            if let Ok(Ok(answer)) = tokio::time::timeout_at(deadline, answer).await {
+                told.push(answer);
+            }
+        }
+        told
     }
 
     /// Totals since the start.

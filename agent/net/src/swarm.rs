@@ -21,6 +21,7 @@ use tracing::warn;
 use super::admission::Admission;
 use super::bounds::{CONNECT_TIMEOUT, IN_FLIGHT_MAX};
 use super::config::{NetConfig, NetError};
+use super::dial_codec;
 use super::metered::Metered;
 use super::reach::{AddressError, Reach, Within};
 use super::throttle;
@@ -73,6 +74,7 @@ pub(super) struct Behaviour {
     identify: identify::Behaviour,
     ping: ping::Behaviour,
     pub(super) requests: request_response::Behaviour<Codec>,
+    pub(super) dial_back: request_response::Behaviour<dial_codec::Codec>,
 }
 
 /// Builds a swarm that listens.
@@ -116,6 +118,7 @@ pub(super) fn build(
                 .with_request_timeout(REQUEST_TIMEOUT)
                 .with_max_concurrent_streams(STREAMS_MAX),
         ),
+        dial_back: dial_codec::behaviour(gate.grid()),
     };
     let mut swarm = Swarm::new(
         TransportTimeout::new(transport, CONNECT_TIMEOUT).boxed(),

@@ -572,6 +572,29 @@ async fn dialling_with_and_without_the_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connected_peer_dials_back_once_in_a_while() {
+    let (a, b) = (Node::start().await, Node::start().await);
+    assert_eq!(a.net.dialled_back().await, [], "nobody is connected");
+    let to_b: Multiaddr = b.contact.address.parse().unwrap();
+    assert_eq!(a.net.dial(to_b.clone()).await, Ok(b.contact.peer));
+    let own = idlewood_trust::address::parse(&a.contact.address.parse().unwrap()).unwrap().0;
+    let told = a.net.dialled_back().await;
+    assert_eq!(told.len(), 1);
+    assert_eq!((told[0].by, told[0].at, &told[0].failure), (b.contact.peer, Some(own), &None));
+    let (ahead_s, margin_s) = told[0].clock_ahead_s.expect("it says what time it has");
+    // One clock, read to the millisecond.
+    assert!(ahead_s.abs() <= margin_s + 0.002, "{ahead_s} {margin_s}");
+    // Whoever asks again at once is not obeyed.
+    let again = a.net.dialled_back().await;
+    assert!(again[0].failure.as_ref().is_some_and(|why| why.contains("ask again")), "{again:?}");
+    // The extra connection is closed, and the first one stays.
+    assert!(b.gate.connected().contains(&a.contact.peer) && a.gate.connected().contains(&b.contact.peer));
+    a.net.send(&b.contact, b"still there".to_vec());
+    let mut b = b;
+    assert_eq!(b.message().await, (a.contact.peer, b"still there".to_vec()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_is_gone_is_reported_once_and_found_again() {
     let key = Keypair::generate_ed25519();
     let mut a = Node::start().await;

@@ -76,7 +76,7 @@ pub(super) fn run(context: &Context, command: ConfigCommand) -> anyhow::Result<E
             if text {
                 writeln!(out, "{}", value.as_ref().map_or_else(|| unset(setting), bare))?;
             } else {
-                write_json(&mut out, &json!({ "key": key, "value": value, "from": from }))?;
+                write_json(&mut out, &One { key, value: json!(value), from })?;
             }
         }
         ConfigCommand::Set { key, value } => {
@@ -95,7 +95,7 @@ pub(super) fn run(context: &Context, command: ConfigCommand) -> anyhow::Result<E
             if text {
                 writeln!(out, "{}", path.display())?;
             } else {
-                write_json(&mut out, &json!({ "path": path, "exists": exists }))?;
+                write_json(&mut out, &Place { path, exists })?;
             }
         }
     }
@@ -119,7 +119,7 @@ fn usage(error: SettingsError) -> anyhow::Error {
 /// When an agent that runs follows a change.
 fn when(key: &str) -> Result<&'static str, BadUsage> {
     let setting = described::one(key).map_err(BadUsage)?;
-    Ok(if setting.at_start { "at its next start" } else { "within two seconds" })
+    Ok(if setting.at_start { "at its next start (`idlewood restart`)" } else { "within two seconds" })
 }
 
 /// What holds without the setting.
@@ -203,17 +203,56 @@ impl Shown {
     }
 }
 
-fn description(setting: &Description) -> serde_json::Value {
-    json!({
-        "key": setting.key,
-        "meaning": setting.meaning,
-        "takes": setting.takes,
-        "default": described::values(&Settings::default()).get(setting.key),
-        "without": setting.unset,
-        "example": setting.example,
-        "at_start": setting.at_start,
-        "variable": setting.variable,
-    })
+/// JSON output of `config describe`, for each setting.
+#[derive(Serialize, schemars::JsonSchema)]
+pub(super) struct Described {
+    key: &'static str,
+    meaning: &'static str,
+    takes: &'static str,
+    /// Null where nothing holds without it, or what `without` says.
+    default: serde_json::Value,
+    without: Option<&'static str>,
+    example: &'static str,
+    /// Whether it counts at the agent's next start only.
+    at_start: bool,
+    /// A variable of the environment that comes before the file.
+    variable: Option<&'static str>,
+}
+
+/// JSON output of `config get`.
+#[derive(Serialize, schemars::JsonSchema)]
+pub(super) struct One {
+    key: String,
+    /// Null where it has none.
+    value: serde_json::Value,
+    /// `default`, `file`, or the name of a variable.
+    from: &'static str,
+}
+
+/// JSON output of `config path`.
+#[derive(Serialize, schemars::JsonSchema)]
+pub(super) struct Place<'a> {
+    path: &'a Path,
+    exists: bool,
+}
+
+/// JSON output of `config show`, `set` and `unset`: the settings as tables of the file; of `show` also `from`, where each value comes
+/// from.
+#[derive(schemars::JsonSchema)]
+#[expect(dead_code, reason = "it describes what other types print")]
+pub(super) struct Tables(BTreeMap<String, BTreeMap<String, serde_json::Value>>);
+
+fn description(setting: &Description) -> Described {
+    Described {
+        key: setting.key,
+        meaning: setting.meaning,
+        takes: setting.takes,
+        default: json!(described::values(&Settings::default()).get(setting.key)),
+        without: setting.unset,
+        example: setting.example,
+        at_start: setting.at_start,
+        variable: setting.variable,
+    }
 }
 
 fn describe(described: &[&Description], out: &mut impl Write) -> io::Result<()> {

@@ -2,11 +2,16 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use idlewood_api::client::{Client, ClientError};
 
 use crate::output::{self, Format};
+
+/// How long an agent may take to end before it starts anew: more than it promises.
+const RESTART_WAIT: Duration = Duration::from_secs(30);
+const RESTART_LOOK: Duration = Duration::from_millis(50);
 
 /// Exit code of failed operations.
 pub(super) const FAILURE: u8 = 1;
@@ -31,6 +36,21 @@ impl Context {
                 tracing::debug!(%error, "nobody can be told");
             }
         })
+    }
+
+    /// The client of the agent once it has started anew.
+    pub(super) fn restarted(&self, before: &Client) -> anyhow::Result<Client> {
+        let begin = Instant::now();
+        loop {
+            match self.client() {
+                Ok(client) if !client.is_same_start(before) => return Ok(client),
+                // It has not ended yet; or it has, and has not begun again.
+                Ok(_) | Err(ClientError::NoAgent { .. }) if begin.elapsed() < RESTART_WAIT => {}
+                Ok(_) => anyhow::bail!("the agent does not end to start anew: see its log, and stop and start it"),
+                Err(error) => return Err(error.into()),
+            }
+            std::thread::sleep(RESTART_LOOK);
+        }
     }
 
     /// As root, in the state directory of another user, as when administering a service: continues as that user, since the

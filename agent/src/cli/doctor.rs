@@ -2,7 +2,7 @@
 //! how to fix the rest.
 //!
 //! It checks by itself, as the calling user, without an agent: to see what a service sees, call it as the service's
-//! user. Left out: the reachability of the network (loopback only so far).
+//! user. Whether others reach this machine (`reach`) is asked of the agent that runs.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -13,42 +13,22 @@ use anyhow::Context as _;
 use idlewood_api::client::{Client, ClientError};
 use idlewood_api::{Disk, Status};
 use idlewood_sensing::{Source, SourceName, Unavailable, cpu, power, programs};
-use serde::Serialize;
 
 use super::context::Context;
+use super::finding::Finding;
+use super::reach;
 use crate::output::{self, Column, Format, Table};
 use crate::settings;
 
 /// Pause between two samples of the processor.
 const CPU_PAUSE: Duration = Duration::from_millis(500);
 
-/// The result of one check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Finding {
-    source: &'static str,
-    works: bool,
-    /// Its present reading, or why it does not work.
-    detail: String,
-    /// The remedy; null if nothing is wrong.
-    advice: Option<String>,
-}
-
-impl Finding {
-    fn works(source: &'static str, detail: impl Into<String>) -> Self {
-        Self { source, works: true, detail: detail.into(), advice: None }
-    }
-
-    fn fails(source: &'static str, unavailable: Unavailable) -> Self {
-        let advice = Some(unavailable.remedy).filter(|remedy| !remedy.is_empty());
-        Self { source, works: false, detail: unavailable.why, advice }
-    }
-}
-
 pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().context("cannot start")?;
     let mut findings = runtime.block_on(runtime.spawn(find_input()))?;
     findings.extend(find_rest(context));
+    findings.extend(reach::find(context));
     match context.format {
         Format::Json => output::json(&findings)?,
         Format::Text => print(&findings)?,

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use idlewood_api::{Bag, Bound, Status};
-use serde_json::json;
+use idlewood_api::{Bag, BagState, Bound, Status};
+use serde::Serialize;
 
 use super::context::Context;
 use crate::output::{self, Format, count};
@@ -33,12 +33,35 @@ The first line is what decides now; further ones hold, too. Codes of the lines i
   behind            other bags come first on this machine
   on_the_way        tasks are on the way to machines";
 
+/// JSON output of `bag explain`.
+#[derive(Serialize, schemars::JsonSchema)]
+pub(super) struct BagExplained<'a> {
+    id: &'a str,
+    name: &'a str,
+    state: BagState,
+    /// Whether any of its tasks may be running now.
+    runs: bool,
+    /// What decides how many of them run, the most important first.
+    bounds: &'a [Bound],
+}
+
+/// JSON output of `explain`.
+#[derive(Serialize, schemars::JsonSchema)]
+pub(super) struct MachineExplained<'a> {
+    /// `working`, `idle`, or `suspended`.
+    activity: &'a str,
+    /// Whether any task runs.
+    runs: bool,
+    /// What decides whether tasks run here, the most important first.
+    bounds: &'a [Bound],
+}
+
 /// Explains a bag of this machine.
 pub(super) fn bag(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
     let bag = context.client()?.bag(id)?.bag;
     if context.format == Format::Json {
         let Bag { id, name, state, runs, bounds, .. } = &bag;
-        output::json(&json!({ "id": id, "name": name, "state": state, "runs": runs, "bounds": bounds }))?;
+        output::json(&BagExplained { id, name, state: *state, runs: *runs, bounds })?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
@@ -64,7 +87,7 @@ pub(super) fn machine(context: &Context) -> anyhow::Result<ExitCode> {
     let bounds = of_machine(&status);
     if context.format == Format::Json {
         let runs = bounds.iter().any(|bound| bound.code == "runs");
-        output::json(&json!({ "activity": status.activity, "runs": runs, "bounds": bounds }))?;
+        output::json(&MachineExplained { activity: &status.activity, runs, bounds: &bounds })?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut out = io::BufWriter::new(io::stdout().lock());

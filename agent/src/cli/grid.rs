@@ -1,7 +1,8 @@
 //! `idlewood grid`: making a grid, inviting to it, joining and leaving it.
 //!
-//! `create`, `join` and `leave` change the machine's membership, so its agent must not run; `invite` and `revoke` are
-//! commands to the running agent. `show` reads the files.
+//! `create` and `join` write the machine's membership: an agent that runs belongs to no grid then, and starts anew afterwards. While
+//! an agent of a grid runs it alone writes it: `leave` needs it stopped, `invite` and `revoke` are commands to it. `show` reads the
+//! files.
 
 use std::fs;
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write};
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use idlewood_api::client::Client;
 use idlewood_api::{InvitationView, InviteRequest, RevokeRequest};
 use idlewood_store::{StateLock, StoreError};
 use idlewood_trust::{Invitation, Membership, MembershipError, Role, identity, now_s};
@@ -26,7 +28,7 @@ const INVITATION_BYTES_MAX: u64 = 4096;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum GridCommand {
-    /// Make a grid, with this machine as its first admin; the agent must not run
+    /// Make a grid, with this machine as its first admin; an agent that runs starts anew as its machine
     Create {
         /// What people call the grid
         #[arg(long, default_value = "grid")]
@@ -54,7 +56,7 @@ pub(super) enum GridCommand {
         #[arg(long, value_name = "FILE")]
         passphrase_file: Option<PathBuf>,
     },
-    /// Join a grid by an invitation; the agent must not run
+    /// Join a grid by an invitation; an agent that runs starts anew as a machine of it
     Join {
         /// A file with the line that `idlewood grid invite` printed, or `-` for standard input; without it the line is asked
         /// for. The line itself is taken, too, but other users of this machine can then read it in its list of processes
@@ -99,8 +101,8 @@ pub(super) fn run(context: &Context, command: GridCommand) -> anyhow::Result<Exi
 }
 
 /// A grid as `create`, `join` and `show` print it.
-#[derive(Debug, Serialize)]
-struct GridJson {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(super) struct GridJson {
     name: String,
     id: String,
     machine: String,
@@ -118,22 +120,22 @@ struct GridJson {
     revoked: Vec<RevokedJson>,
 }
 
-#[derive(Debug, Serialize)]
-struct AdminJson {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(super) struct AdminJson {
     machine: String,
     address: String,
 }
 
-#[derive(Debug, Serialize)]
-struct InvitationJson {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(super) struct InvitationJson {
     role: Role,
     expires: String,
     uses: u32,
     used: u32,
 }
 
-#[derive(Debug, Serialize)]
-struct RevokedJson {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(super) struct RevokedJson {
     machine: String,
     when: String,
 }
@@ -183,16 +185,46 @@ fn lock(context: &Context) -> anyhow::Result<StateLock> {
     })
 }
 
+/// Who may write the membership of a machine that has none.
+enum Writing {
+    /// Whoever has the lock, where no agent runs.
+    Locked { _lock: StateLock },
+    /// This command, for an agent that runs and does not: it starts anew afterwards.
+    Beside(Client),
+}
+
+impl Writing {
+    fn begin(context: &Context) -> anyhow::Result<Self> {
+        context.act_as_owner()?;
+        match StateLock::acquire(&context.state_dir) {
+            Ok(lock) => Ok(Self::Locked { _lock: lock }),
+            Err(StoreError::Locked { .. }) => Ok(Self::Beside(context.client()?)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The membership is written. Returns what is to be done next.
+    fn end(self, context: &Context, next: &str) -> anyhow::Result<String> {
+        let Self::Beside(agent) = self else { return Ok(next.to_owned()) };
+        let told = "it is done, but the agent that runs has not heard of it: stop it, and start it again";
+        agent.restart().context(told)?;
+        context.restarted(&agent).context(told)?;
+        Ok("the agent has started anew as a machine of it".to_owned())
+    }
+}
+
 fn create(context: &Context, name: &str, passphrase_file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
     let passphrase = passphrase_file.map(passphrase).transpose()?;
-    let _lock = lock(context)?;
+    let writing = Writing::begin(context)?;
     let machine = identity::load_or_create(&context.state_dir)?;
     let passphrase = passphrase.as_deref().map(str::as_bytes);
     let membership = Membership::create(&context.state_dir, &machine, name, passphrase, now_s())?;
     let grid = GridJson::of(&membership)?;
+    let next = "next: idlewood run --listen /ip4/0.0.0.0/tcp/4001, and in another terminal idlewood grid invite";
+    let next = writing.end(context, next)?;
     print(context, &grid, |out| {
         writeln!(out, "made the grid {}, with this machine as its admin", output::printable(&grid.name))?;
-        writeln!(out, "next: idlewood run --listen /ip4/0.0.0.0/tcp/4001, and in another terminal idlewood grid invite")
+        writeln!(out, "{next}")
     })
 }
 
@@ -253,15 +285,16 @@ fn invitation(from: Option<&str>) -> anyhow::Result<Invitation> {
 
 fn join(context: &Context, from: Option<&str>) -> anyhow::Result<ExitCode> {
     let invitation = invitation(from)?;
-    let _lock = lock(context)?;
+    let writing = Writing::begin(context)?;
     let machine = identity::load_or_create(&context.state_dir)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let membership = runtime.block_on(idlewood_net::join(&context.state_dir, &machine, &invitation))?;
     let grid = GridJson::of(&membership)?;
+    let next = writing.end(context, "next: idlewood run --listen /ip4/0.0.0.0/tcp/4001")?;
     print(context, &grid, |out| {
         let name = output::printable(&grid.name);
         writeln!(out, "joined the grid {name} as {}, until {}", grid.role, output::when(&grid.certificate_expires))?;
-        writeln!(out, "next: idlewood run --listen /ip4/0.0.0.0/tcp/4001")
+        writeln!(out, "{next}")
     })
 }
 
@@ -323,8 +356,8 @@ fn print_grid(grid: &GridJson, mut out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-#[derive(Debug, Serialize)]
-struct LeftJson {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(super) struct LeftJson {
     left: bool,
     /// Where the grid's key is kept, if it was here.
     grid_key: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! `idlewood status`, `peers`, `pause`, `resume` and `finish`: this machine and its place in the grid.
+//! `idlewood status`, `peers`, `pause`, `resume`, `finish` and `restart`: this machine and its place in the grid.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -35,6 +35,14 @@ pub(super) fn pause(context: &Context, span: Option<Duration>) -> anyhow::Result
 pub(super) fn resume(context: &Context) -> anyhow::Result<ExitCode> {
     let status = context.client()?.resume()?;
     print(context, &status, |status, out| writeln!(out, "resumed: {}", activity(status)))
+}
+
+pub(super) fn restart(context: &Context) -> anyhow::Result<ExitCode> {
+    let before = context.client()?;
+    before.restart()?;
+    // The client of before knows where the agent was.
+    let status = context.restarted(&before)?.status()?;
+    print(context, &status, |status, out| writeln!(out, "started anew: {}", activity(status)))
 }
 
 pub(super) fn finish(context: &Context) -> anyhow::Result<ExitCode> {

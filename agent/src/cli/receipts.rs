@@ -21,8 +21,8 @@ pub(super) struct ReceiptsArgs {
 }
 
 /// The content of a receipt, all of it signed by the machine.
-#[derive(Debug, Serialize)]
-struct View {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(super) struct View {
     file: PathBuf,
     machine: String,
     grid: String,
@@ -32,6 +32,7 @@ struct View {
     program: String,
     input: String,
     output: String,
+    #[schemars(with = "String")]
     ending: Ending,
     exit_code: Option<u8>,
     work_mops: f64,

@@ -106,8 +106,8 @@ struct Record {
 }
 
 /// JSON output of `bag get`.
-#[derive(Debug, Serialize)]
-struct Fetched {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(super) struct Fetched {
     bag: String,
     out: PathBuf,
     tasks: u64,
@@ -115,8 +115,8 @@ struct Fetched {
     problems: Vec<String>,
 }
 
-#[derive(Serialize)]
-struct Log {
+#[derive(Serialize, schemars::JsonSchema)]
+pub(super) struct Log {
     index: u64,
     entry: String,
     success: bool,

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use tracing_subscriber::EnvFilter;
 
 use super::context::{BadUsage, Context};
-use crate::node::{self, RunOptions};
+use crate::node::{self, Ended, RunOptions};
 use crate::output;
 use crate::settings::Address;
 
@@ -80,13 +80,21 @@ pub(super) fn run(context: &Context, args: RunArgs) -> anyhow::Result<ExitCode> 
         steward_silence: args.steward_silence.map(Duration::from_secs_f64),
         control_port: args.control_port,
     };
+    while run_once(options.clone())? == Ended::Restarts {
+        tracing::info!("starting anew");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the agent once, with nothing of an earlier run but its files.
+fn run_once(options: RunOptions) -> anyhow::Result<Ended> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(THREADS).enable_all().build().context("cannot start")?;
     // On a thread of the runtime: network and driver then wake each other without a switch between threads.
-    runtime.block_on(runtime.spawn(node::run(options))).context("the agent panicked")??;
+    let ended = runtime.block_on(runtime.spawn(node::run(options))).context("the agent panicked")??;
     // Abandons blocking threads.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    Ok(ExitCode::SUCCESS)
+    Ok(ended)
 }
 
 /// Logs to standard error.

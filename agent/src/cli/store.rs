@@ -29,8 +29,8 @@ pub(super) enum StoreCommand {
 }
 
 /// The result of a check.
-#[derive(Debug, Serialize)]
-struct Report {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(super) struct Report {
     sound: bool,
     /// By kind.
     records: BTreeMap<&'static str, Tally>,
@@ -52,8 +52,8 @@ struct Report {
 }
 
 /// Number and bytes of records.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-struct Tally {
+#[derive(Clone, Copy, Debug, Default, Serialize, schemars::JsonSchema)]
+pub(super) struct Tally {
     count: u64,
     bytes: u64,
 }
@@ -181,10 +181,19 @@ fn print(report: &Report) -> io::Result<()> {
     output::pairs(&mut out, &pairs)
 }
 
+/// JSON output of `store export`.
+#[derive(Serialize, schemars::JsonSchema)]
+pub(super) struct Exported {
+    /// Each with its `key`, and its content as `record`, or as `bytes` with the `error` why it cannot be read.
+    records: Vec<Value>,
+    damaged_keys: Vec<String>,
+    commits_lost: u64,
+}
+
 fn export(inspection: &Inspection, to: Option<&PathBuf>) -> anyhow::Result<ExitCode> {
     let records: Vec<Value> = inspection.records.iter().map(|(key, value)| exported(key, value)).collect();
     let damaged: Vec<String> = inspection.damaged.iter().map(hex::encode).collect();
-    let all = json!({ "records": records, "damaged_keys": damaged, "commits_lost": inspection.commits_lost });
+    let all = Exported { records, damaged_keys: damaged, commits_lost: inspection.commits_lost };
     match to {
         None => output::json(&all)?,
         Some(path) => {

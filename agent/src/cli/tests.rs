@@ -53,6 +53,11 @@ fn every_verb_is_understood() {
         "idlewood demo --agents 3 --tasks 16 --seed 7 --out d",
         "idlewood bench",
         "idlewood bench --tasks 500 --task 5ms --agents 2 --output json",
+        "idlewood completions bash",
+        "idlewood completions zsh",
+        "idlewood completions fish",
+        "idlewood man",
+        "idlewood man --dir d",
         "idlewood worker",
     ] {
         assert!(parse(line).is_ok(), "{line}: {}", parse(line).unwrap_err());
@@ -79,6 +84,8 @@ fn bad_usage_is_told() {
         "idlewood pause --for yesterday",
         "idlewood demo --agents 2",
         "idlewood status --output xml",
+        "idlewood completions",
+        "idlewood completions csh",
     ] {
         let error = parse(line).map(|_| line).unwrap_err();
         assert_eq!(error.exit_code(), i32::from(BAD_USAGE), "{line}");

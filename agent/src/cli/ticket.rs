@@ -10,8 +10,8 @@ use idlewood_trust::Membership;
 use idlewood_trust::envelope::Opened;
 use idlewood_trust::identity::IDENTITY_FILE;
 use idlewood_trust::ticket::{TICKET_BYTES_MAX, Ticket, TicketError};
+use serde::Serialize;
 use serde_bytes::ByteBuf;
-use serde_json::json;
 
 use super::context::Context;
 use super::which::BagName;
@@ -78,7 +78,7 @@ pub(super) fn ticket(context: &Context, args: &TicketArgs) -> anyhow::Result<Exi
     let path = args.to.clone().unwrap_or_else(|| PathBuf::from(format!("ticket-{short}")));
     let bytes = Ticket { identity, membership, records, blobs }.write(&path)?;
     if context.format == Format::Json {
-        output::json(&json!({ "bag": content.bag, "file": path, "bytes": bytes, "results": content.done }))?;
+        output::json(&Written { bag: content.bag, file: path, bytes, results: content.done })?;
     } else {
         let (size, path) = (output::bytes(bytes), path.display());
         writeln!(io::stdout(), "ticket of bag {short} in {path}, {size}: keep it safe, it holds this machine's key")?;
@@ -86,11 +86,29 @@ pub(super) fn ticket(context: &Context, args: &TicketArgs) -> anyhow::Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
+/// JSON output of `bag ticket`.
+#[derive(Serialize, schemars::JsonSchema)]
+pub(super) struct Written {
+    bag: String,
+    file: PathBuf,
+    bytes: u64,
+    /// Results in it.
+    results: u64,
+}
+
+/// JSON output of `bag adopt`.
+#[derive(Serialize, schemars::JsonSchema)]
+pub(super) struct Adopted {
+    /// Peer id of the machine that the directory goes on as.
+    peer: String,
+    state_dir: PathBuf,
+}
+
 pub(super) fn adopt(context: &Context, args: &AdoptArgs) -> anyhow::Result<ExitCode> {
     let peer = adopting::adopt(&Ticket::read(&args.ticket)?, &args.into, &args.ticket)?;
     let dir = args.into.display();
     if context.format == Format::Json {
-        output::json(&json!({ "peer": peer.to_string(), "state_dir": args.into }))?;
+        output::json(&Adopted { peer: peer.to_string(), state_dir: args.into.clone() })?;
     } else {
         let name = peer.to_string();
         writeln!(

@@ -34,7 +34,7 @@ use super::submissions::{self, Submissions};
 use super::traffic::{self, Traffic};
 use super::views::View;
 use crate::control::Control;
-use crate::handle::Command;
+use crate::handle::{Command, OwnerOrder};
 
 /// How often time alone is looked at: absences, and what of the owner's policy depends on it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -326,6 +326,9 @@ impl Driver {
             Command::Bag(order) => self.submissions.order(order, self.storage.pins(), peer, shared),
             Command::Owner(order) => {
                 self.look_at_owner();
+                if matches!(order, OwnerOrder::Restart(_)) {
+                    self.presence.restart();
+                }
                 self.owner.order(order, &self.machine, &mut self.shared);
             }
         }

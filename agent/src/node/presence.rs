@@ -29,8 +29,9 @@ pub(super) struct Presence {
     absence: Absence,
     sleep: Sleep,
     left: bool,
-    /// The machine has finished, as it was told.
+    /// The machine has finished, as it was told, or is to start anew.
     ends: bool,
+    restarts: bool,
     /// How often others had called this incarnation over when that was last looked at, and whether they did so often since.
     risen: u64,
     lives_twice: bool,
@@ -54,6 +55,7 @@ impl Presence {
             sleep: Sleep::default(),
             left: false,
             ends: false,
+            restarts: false,
             risen: 0,
             lives_twice: false,
         }
@@ -74,9 +76,19 @@ impl Presence {
         self.ends = true;
     }
 
-    /// Whether it has.
+    /// The agent ends and starts anew.
+    pub(super) fn restart(&mut self) {
+        (self.ends, self.restarts) = (true, true);
+    }
+
+    /// Whether the agent ends.
     pub(super) fn ends(&self) -> bool {
         self.ends
+    }
+
+    /// Whether it starts anew then.
+    pub(super) fn restarts(&self) -> bool {
+        self.restarts
     }
 
     /// Looks whether another machine runs under this one's identity: the two take each other for over again and again.

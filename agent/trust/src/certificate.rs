@@ -28,7 +28,9 @@ pub const CERTIFICATE_BYTES_MAX: usize = 256;
 pub const CHAIN_BYTES_MAX: usize = 2 * CERTIFICATE_BYTES_MAX + 16;
 
 /// What a machine may do in its grid. Each role includes those before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum, schemars::JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Accepts tasks of other machines.

@@ -39,7 +39,7 @@ use allowance::GossipAllowance;
 const ON_ITS_WAY_S: u64 = 60;
 
 /// Totals since the start: how handshakes ended, and revocations that were ignored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Admissions {
     /// Machines admitted.
     pub admitted: u64,

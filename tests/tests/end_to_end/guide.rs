@@ -112,6 +112,12 @@ fn every_block_is_run_somewhere_and_every_verb_and_flag_exists() {
             }
         }
     }
+    // Its commands are no session, but they exist.
+    let page = "docs/known-from-elsewhere.md";
+    match help.check_page("idlewood", page, &guide::text(&root(), page)) {
+        Ok(calls) => assert!(calls > 40, "{page} compares commands: {calls}"),
+        Err(sentences) => wrong.extend(sentences),
+    }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(checked > 50 && run > 15, "the pages show commands: {checked} calls, {run} blocks");
     // On this page the script has one block for each machine.

@@ -4,7 +4,9 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::harness::{AGENT, Agent, Grid, wait_for};
+use serde_json::Value;
+
+use crate::harness::{AGENT, Agent, Grid, assert_complete, is_alive, wait_for};
 
 impl Agent {
     /// What a command prints for people.
@@ -53,6 +55,98 @@ fn a_bag_and_a_machine_say_why_nothing_runs() {
     assert_eq!(explained()["bounds"].as_array().map(Vec::len), Some(0), "it is over");
     assert_eq!(agent.cli(&["bag", "explain", "abc"]).code, 1, "no such bag");
     assert_eq!(agent.cli(&["bag", "explain", "no-id"]).code, 2);
+}
+
+#[test]
+fn a_grid_is_made_and_joined_while_agents_run() {
+    let mut grid = Grid::prepare_alone(2);
+    for number in [0, 1] {
+        grid.spawn(number, &[]);
+        grid.agents[number].wait_until_it_answers();
+    }
+    let (first, second) = (&grid.agents[0], &grid.agents[1]);
+    // What was submitted before goes on.
+    let bag = second.submit_sleeps(2, 1500);
+    let text = first.text(&["grid", "create", "--name", "lab"]);
+    assert!(text.contains("made the grid lab") && text.contains("the agent has started anew"), "{text}");
+    let invitation = grid.root.path().join("invitation");
+    let token = first.ask(&["grid", "invite", "--role", "submitter"])["token"].as_str().expect("a token").to_owned();
+    std::fs::write(&invitation, token).expect("our directory");
+    second.ask(&["grid", "join", invitation.to_str().expect("a path of ours")]);
+    assert!(grid.agents.iter().all(|agent| is_alive(agent.pid())), "they are the same processes");
+    grid.wait_until_formed(2);
+    assert_eq!(second.ask(&["bag", "wait", &bag])["state"], "succeeded");
+    // A second grid is refused, and nothing starts anew.
+    let refused = second.cli(&["grid", "join", invitation.to_str().expect("a path of ours")]);
+    assert!(refused.code == 1 && refused.stderr.contains("lab"), "{}", refused.stderr);
+}
+
+#[test]
+fn an_agent_starts_anew_with_the_settings_of_its_start() {
+    let grid = Grid::start(1);
+    let agent = &grid.agents[0];
+    let bag = agent.submit_sleeps(3, 500);
+    agent.configure("[limits]\nslots = 3\n");
+    assert_eq!(agent.ask(&["status"])["slots"].as_u64(), Some(1), "this setting counts at the start");
+    agent.ask(&["restart"]);
+    assert_eq!(agent.ask(&["status"])["slots"].as_u64(), Some(3));
+    assert_complete(agent, &bag, 3);
+    assert!(agent.text(&["restart"]).starts_with("started anew: "));
+}
+
+#[test]
+fn what_the_agent_keeps_for_nothing_is_cleaned_on_demand() {
+    let mut grid = Grid::start(1);
+    let agent = &grid.agents[0];
+    let bag = agent.submit_sleeps(2, 10);
+    assert_complete(agent, &bag, 2);
+    let cached = |cleaned: &Value| {
+        let found = cleaned["found"].as_array().expect("a list").iter().find(|found| found["what"] == "cached_files");
+        found.expect("the agent knows")["files"].as_u64().expect("a number")
+    };
+    agent.ask(&["clean"]);
+    assert_eq!(agent.ask(&["bag", "get", &bag, "--out", &agent.dir.join("out").display().to_string()])["missing"], 0);
+    agent.ask(&["bag", "rm", &bag]);
+    // Its files are needed by nothing now; the agent lets go of them once the removal is on disk.
+    wait_for("its files to be of no use", || cached(&agent.ask(&["clean", "--dry-run"])) > 0);
+    let would = agent.ask(&["clean", "--dry-run"]);
+    let cleaned = agent.ask(&["clean"]);
+    assert_eq!((&cleaned["found"], &would["found"]), (&would["found"], &cleaned["found"]), "it does as it says");
+    assert!(cleaned["freed_bytes"].as_u64() > Some(0), "{cleaned}");
+    assert_eq!(cached(&agent.ask(&["clean"])), 0);
+    // Without an agent: what was compiled, and what tasks left.
+    grid.agents[0].kill();
+    let agent = &grid.agents[0];
+    std::fs::create_dir_all(agent.dir.join("scratch/99/task")).expect("our directory");
+    std::fs::write(agent.dir.join("scratch/99/task/file"), "left").expect("our directory");
+    let text = agent.text(&["clean"]);
+    assert!(text.contains("only a running agent knows") && text.contains(" freed\n"), "{text}");
+    let left = |directory: &str| std::fs::read_dir(agent.dir.join(directory)).expect("it is there").count();
+    assert_eq!((left("scratch"), left("modules")), (0, 0));
+    grid.run(0);
+    let again = grid.agents[0].submit_sleeps(2, 10);
+    assert_complete(&grid.agents[0], &again, 2);
+}
+
+#[test]
+fn doctor_asks_other_machines_whether_they_reach_this_one() {
+    let grid = Grid::start(2);
+    let agent = &grid.agents[0];
+    let found = |what: &str| {
+        let findings = agent.ask(&["doctor"]);
+        let found = findings.as_array().expect("a list").iter().find(|found| found["source"] == what).cloned();
+        found.unwrap_or_else(|| panic!("nothing of {what}: {findings}"))
+    };
+    wait_for("the other machine to dial back", || {
+        found("network")["detail"].as_str().is_some_and(|it| it.contains(" tried"))
+    });
+    assert_eq!(found("clock")["works"], true, "they have one clock");
+    // Both on this machine: the address is what the other one sees, the port what this one listens at.
+    let port = agent.address().rsplit('/').next().expect("a port").to_owned();
+    wait_for("the other machine to dial back again", || {
+        let told = found("network");
+        told["works"] == true && told["detail"] == format!("reached at 127.0.0.1:{port} by 1 machine of 1 that tried")
+    });
 }
 
 #[test]

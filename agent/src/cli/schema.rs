@@ -1,0 +1,82 @@
+//! `idlewood schema`: what `--output json` prints, as JSON Schema, made from the types that are printed.
+//!
+//! Within one version fields are only added: programs ignore what they do not know. A field that goes, or means something else, raises
+//! the version.
+
+use std::process::ExitCode;
+
+use idlewood_api::{Bag, BagDetail, ErrorBody, InvitationView, Peers, RevokedView, Status, SubmitRequest};
+use schemars::generate::{SchemaGenerator, SchemaSettings};
+use schemars::{JsonSchema, Schema};
+use serde_json::{Map, Value, json};
+
+use super::{clean, config, explain, finding, grid, receipts, results, service, store, ticket};
+use crate::{bench, demo, output};
+
+/// Version of all of it.
+const VERSION: u32 = 1;
+
+/// Prints the schema.
+///
+/// # Errors
+/// When standard output does not take it.
+pub(super) fn run() -> anyhow::Result<ExitCode> {
+    output::json(&schema())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The types of commands: what each prints with `--output json`.
+fn commands(of: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
+    fn a<T: JsonSchema>(of: &mut SchemaGenerator) -> Schema {
+        of.subschema_for::<T>()
+    }
+    let status = ["status", "pause", "resume", "finish", "restart"].map(|name| (name, a::<Status>(of)));
+    let bag = ["submit", "bag watch", "bag wait", "bag cancel", "bag rerun", "bag rm"].map(|name| (name, a::<Bag>(of)));
+    let grid = ["grid create", "grid join", "grid show"].map(|name| (name, a::<grid::GridJson>(of)));
+    let tables = ["config show", "config set", "config unset"].map(|name| (name, a::<config::Tables>(of)));
+    let services = ["service install", "service uninstall", "service status"];
+    let services = services.map(|name| (name, a::<service::ServiceJson>(of)));
+    let others = [
+        ("submit --dry-run", a::<SubmitRequest>(of)),
+        ("bag list", a::<Vec<Bag>>(of)),
+        ("bag show", a::<BagDetail>(of)),
+        ("bag explain", a::<explain::BagExplained>(of)),
+        ("bag logs", a::<Vec<results::Log>>(of)),
+        ("bag get", a::<results::Fetched>(of)),
+        ("bag receipts", a::<Vec<receipts::View>>(of)),
+        ("bag ticket", a::<ticket::Written>(of)),
+        ("bag adopt", a::<ticket::Adopted>(of)),
+        ("explain", a::<explain::MachineExplained>(of)),
+        ("peers", a::<Peers>(of)),
+        ("grid invite", a::<InvitationView>(of)),
+        ("grid revoke", a::<RevokedView>(of)),
+        ("grid leave", a::<grid::LeftJson>(of)),
+        ("config describe", a::<Vec<config::Described>>(of)),
+        ("config get", a::<config::One>(of)),
+        ("config path", a::<config::Place>(of)),
+        ("store check", a::<store::Report>(of)),
+        ("store export", a::<store::Exported>(of)),
+        ("clean", a::<clean::CleanJson>(of)),
+        ("doctor", a::<Vec<finding::Finding>>(of)),
+        ("demo", a::<demo::Summary>(of)),
+        ("bench", a::<bench::Report>(of)),
+    ];
+    status.into_iter().chain(bag).chain(grid).chain(tables).chain(services).chain(others).collect()
+}
+
+fn schema() -> Value {
+    let mut of = SchemaSettings::draft2020_12().for_serialize().into_generator();
+    let commands: Map<String, Value> =
+        commands(&mut of).into_iter().map(|(name, schema)| (name.to_owned(), schema.to_value())).collect();
+    let error = of.subschema_for::<ErrorBody>();
+    let definitions = of.take_definitions(true);
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "What idlewood prints with --output json",
+        "version": VERSION,
+        "idlewood": env!("CARGO_PKG_VERSION"),
+        "commands": commands,
+        "error": error,
+        "$defs": definitions,
+    })
+}
