@@ -76,7 +76,13 @@ impl Shard {
             Order::ForgetFiles { .. } => {}
             Order::Notify(Notice::BagAccepted(bag)) => self.tell(host, Observed::Accepted(bag)),
             Order::Notify(Notice::BagClosed(bag)) => self.tell(host, Observed::Closed(bag)),
-            Order::Notify(Notice::BagRemoved(_) | Notice::BagElsewhere(_) | Notice::Joined | Notice::Left) => {}
+            Order::Notify(
+                Notice::BagRemoved(_)
+                | Notice::BagElsewhere(_)
+                | Notice::BagGivenUp { .. }
+                | Notice::Joined
+                | Notice::Left,
+            ) => {}
             Order::Fetch { fetch, wanted } => self.fetch(host, fetch, &wanted, around),
             Order::AbandonFetch { fetch } => {
                 let machine = self.host_mut(host);
