@@ -87,18 +87,28 @@ pub(super) fn ticket(context: &Context, args: &TicketArgs) -> anyhow::Result<Exi
 }
 
 pub(super) fn adopt(context: &Context, args: &AdoptArgs) -> anyhow::Result<ExitCode> {
-    let peer = adopting::adopt(&Ticket::read(&args.ticket)?, &args.into, &args.ticket)?;
+    let adopted = adopting::adopt(&Ticket::read(&args.ticket)?, &args.into, &args.ticket)?;
     let dir = args.into.display();
     if context.format == Format::Json {
-        output::json(&json!({ "peer": peer.to_string(), "state_dir": args.into }))?;
+        let keepers: Vec<String> = adopted.keepers.iter().map(ToString::to_string).collect();
+        let (peer, has_files) = (adopted.peer.to_string(), adopted.has_files);
+        output::json(&json!({ "peer": peer, "state_dir": args.into, "keepers": keepers, "has_files": has_files }))?;
     } else {
-        let name = peer.to_string();
+        let name = adopted.peer.to_string();
         writeln!(
             io::stdout(),
             "{dir} goes on as machine {}: never while that one runs; start it with `idlewood run --state-dir {dir}` and a \
              --bootstrap",
             output::short_peer(&name)
         )?;
+        if !adopted.has_files {
+            let keepers = adopted.keepers.iter().map(|keeper| output::short_peer(&keeper.to_string()).to_owned());
+            writeln!(
+                io::stdout(),
+                "program, inputs and results come from the machines that keep the bag: {} has to be up. `idlewood bag show` says whether it answers",
+                keepers.collect::<Vec<_>>().join(" or ")
+            )?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
