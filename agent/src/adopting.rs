@@ -25,6 +25,16 @@ pub(crate) enum AdoptError {
         /// Its path.
         path: PathBuf,
     },
+    /// Nobody has what its tasks run.
+    #[error(
+        "{} names no machine that keeps the bag, and has none of the bag's files: nobody could go on with it. Adopt a newer ticket of the bag, or \
+         submit the bag again",
+        path.display()
+    )]
+    Empty {
+        /// The ticket's path.
+        path: PathBuf,
+    },
     /// The new state directory cannot be filled; it must be removed before another try.
     #[error(transparent)]
     Blob(#[from] BlobError),
@@ -47,20 +57,35 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Ticket
     move |source| TicketError::Io { action, path, source }
 }
 
-/// Makes a state directory from the ticket in `file`, in which an agent continues as the submitter; returns the
-/// submitter's id. Blocks.
+/// Who goes on, and who has to be up for that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Adopted {
+    /// The submitter's id.
+    pub(crate) peer: PeerId,
+    /// The machines that keep the bag, by rank.
+    pub(crate) keepers: Vec<PeerId>,
+    /// Whether the ticket has the bag's files, so that none of them is needed.
+    pub(crate) has_files: bool,
+}
+
+/// Makes a state directory from the ticket in `file`, in which an agent continues as the submitter. Blocks.
 ///
 /// # Errors
-/// When `dir` exists, or cannot be written: then it has to be removed before another try.
-pub(crate) fn adopt(ticket: &Ticket, dir: &Path, file: &Path) -> Result<PeerId, AdoptError> {
+/// When the ticket is of no use, or when `dir` exists, or cannot be written: then it has to be removed before another try.
+pub(crate) fn adopt(ticket: &Ticket, dir: &Path, file: &Path) -> Result<Adopted, AdoptError> {
     let damaged = |reason: String| TicketError::Damaged { path: file.to_owned(), reason };
     let mut changes = Vec::with_capacity(ticket.records.len());
+    let (mut keepers, has_files) = (Vec::new(), !ticket.blobs.is_empty());
     for bytes in &ticket.records {
         let mut record = Record::decode(bytes).map_err(|error| damaged(error.to_string()))?;
-        if let Record::Stewards { adopts, .. } = &mut record {
+        if let Record::Stewards { adopts, appointment } = &mut record {
             *adopts = true;
+            keepers.extend(appointment.keepers.iter().skip(1).map(|keeper| identity::to_libp2p(keeper.peer)));
         }
         changes.push(Change { key: record.key().to_bytes(), value: Some(record.encode()) });
+    }
+    if keepers.is_empty() && !has_files {
+        return Err(AdoptError::Empty { path: file.to_owned() });
     }
     match DirBuilder::new().mode(0o700).create(dir) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -89,7 +114,7 @@ pub(crate) fn adopt(ticket: &Ticket, dir: &Path, file: &Path) -> Result<PeerId, 
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed("create", &path))?;
     key.write_all(ticket.identity.as_bytes()).and_then(|()| key.sync_all()).map_err(failed("write", &path))?;
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed("sync", dir))?;
-    Ok(identity::load_or_create(dir)?.public().to_peer_id())
+    Ok(Adopted { peer: identity::load_or_create(dir)?.public().to_peer_id(), keepers, has_files })
 }
 
 #[cfg(test)]
@@ -115,7 +140,12 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let (path, into, ticket) = (dir.path().join("ticket"), dir.path().join("new"), ticket(dir.path()));
         let name = identity::load_or_create(dir.path()).expect("its key").public().to_peer_id();
-        assert_eq!(adopt(&ticket, &into, &path).expect("a new directory"), name);
+        let adopted = adopt(&ticket, &into, &path).expect("a new directory");
+        assert_eq!(adopted, Adopted { peer: name, keepers: Vec::new(), has_files: true });
+        let empty = Ticket { blobs: Vec::new(), ..ticket.clone() };
+        let refused = adopt(&empty, &dir.path().join("empty"), &path).expect_err("nobody has anything").to_string();
+        assert!(refused.contains("a newer ticket") && refused.contains("submit the bag again"), "{refused}");
+        assert!(!dir.path().join("empty").exists(), "nothing was made");
         let lock = StateLock::acquire(&into).expect("nobody has it");
         let opened = Store::open(&lock).expect("it is sound");
         let expected = Record::Incarnation(7);

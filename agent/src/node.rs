@@ -89,6 +89,8 @@ use crate::settings::Current;
 const COMMANDS_MAX: usize = 256;
 /// Pieces of blobs that may wait until the driver has told the machine of them.
 const PIECES_MAX: usize = 64;
+/// How long a bag lasts before others are asked to keep it, where its owner wants tickets of bags. Our choice.
+const APPOINT_FOR_TICKETS: Duration = Duration::from_secs(2);
 
 /// What `idlewood run` was told.
 #[derive(Clone, Debug)]
@@ -202,6 +204,10 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
         ..Config::default()
     };
     config.lease = options.lease.unwrap_or(config.lease);
+    if settings.get().submit.tickets.is_some() {
+        // A ticket is of use once others keep the bag.
+        config.appoint_after = APPOINT_FOR_TICKETS;
+    }
     config.appoint_after = options.appoint_after.unwrap_or(config.appoint_after);
     config.steward_silence = options.steward_silence.unwrap_or(config.steward_silence);
     let clock = Clock::start();

@@ -16,7 +16,7 @@
 //! task_time = "7d"             # longest that a task may run, whatever its bag says; frozen time left out, 1s to 3650d
 //! disk = "10G"                 # for programs, inputs and results; as much again for the files of each task
 //! keep = 64                    # bags of others whose files and state this machine keeps, so that they outlive their own, 0 to
-//!                              # 4096; at the next start
+//!                              # 4096; with fewer, others are asked to take the place of this machine
 //! checkpoint = "64M"           # largest checkpoint that goes with a task to another machine, up to 256M
 //! idle.cpu_percent = 100       # how much of a processor each task may use, 1 to 100
 //! # upload = "1M"              # bytes per second that others may get of blobs, at least 64K; none: any
@@ -139,7 +139,7 @@ pub struct Limits {
     /// Most disk space for programs, inputs and results, and for the files of each task that runs.
     pub disk: ByteSize,
     /// Most bags of others that this machine keeps, so that they outlive their submitters' machines; their files count against
-    /// [`Self::disk`].
+    /// [`Self::disk`]. Bags that are too many go to others.
     #[serde(deserialize_with = "values::whole")]
     pub keep: Within<0, 4096>,
     /// Largest checkpoint that goes with a task to another machine; a task with a larger one stays here.
@@ -212,6 +212,7 @@ impl From<&Settings> for OwnerSettings {
             days: owner.days.clone(),
             idle_cpu_percent: limits.idle.cpu_percent.get(),
             in_use_cpu_percent: limits.in_use.cpu_percent.get(),
+            kept_bags_max: limits.keep.get(),
         }
     }
 }

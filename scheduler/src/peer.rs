@@ -153,6 +153,7 @@ impl Peer {
             }
             Event::Vacate => self.executor.vacate(&mut self.io),
             Event::VacatesAfter(after) => self.executor.vacates_after(after),
+            Event::KeepsAtMost(bags) => self.stewards.keep_at_most(bags, now),
             Event::Fetched { task, here, checkpoint } => {
                 if let Some(ledger) = self.ledgers.get_mut(&task.bag) {
                     ledger.fetched(task.index, here, checkpoint, &mut self.io);
@@ -168,9 +169,13 @@ impl Peer {
             }
             Event::OwnerLeft => self.executor.resume(&mut self.io),
             Event::Downloaded { kb_s } => self.io.link_kb_s = link::measured(self.io.link_kb_s, kb_s),
-            Event::DiskFull(is_full) => self.disk_is_full = is_full,
+            Event::DiskFull(is_full) => {
+                self.disk_is_full = is_full;
+                self.stewards.note_disk(is_full, now);
+            }
             Event::Leave => {
                 self.executor.send_all_now(now);
+                self.stewards.leave(&self.ledgers, &mut self.io);
                 self.overlay(idlewood_overlay::Event::Leave);
             }
             Event::Return => self.come_back(),
@@ -207,6 +212,7 @@ impl Peer {
         }
         self.io.persist(vec![Change::Put(Record::Incarnation(self.overlay.me().incarnation))], Vec::new());
         self.executor.changed = true;
+        self.stewards.come_back(&mut self.ledgers, self.io.now);
         self.summary_earliest = self.io.now;
         let expects_grid = had_neighbours || self.config.expects_grid;
         self.alone_until = expects_grid.then(|| self.io.now + self.config.placement_timeout);
@@ -351,8 +357,8 @@ impl Peer {
             Message::Results { bag, executor, results, .. } => {
                 let executor = executor.contact(from);
                 match self.ledgers.get_mut(&bag) {
-                    // Whoever goes on as this machine is to have them.
-                    _ if self.stewards.is_elsewhere(bag) => {}
+                    // Whoever goes on as this machine, or in its place, is to have them.
+                    _ if self.stewards.is_elsewhere(bag) || self.stewards.hands_over(bag) => {}
                     Some(ledger) => ledger.results(&executor, results, &mut self.io, &self.config),
                     None if self.stewards.keeps(bag) => {}
                     None => Message::acks(bag, &results).for_each(|ack| self.io.send(executor.clone(), ack)),

@@ -23,6 +23,7 @@ pub(crate) mod copy;
 pub(crate) mod feed;
 pub(crate) mod handing;
 pub(crate) mod keeping;
+pub(crate) mod leaving;
 pub(crate) mod returning;
 pub(crate) mod submitting;
 mod view;

@@ -206,6 +206,7 @@ fn empty_delta() -> Delta {
         failed: IntervalSet::new(),
         is_whole: false,
         is_over: false,
+        leaves: false,
     }
 }
 

@@ -4,13 +4,13 @@
 //! The clock of a machine starts when the machine does, as in the agent: the protocol may not rely on clocks that
 //! agree. A host holds no state of other machines, and draws random numbers from streams of its own only.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use idlewood_machine::policy::OwnerSettings;
 use idlewood_machine::{Effect, Event, FetchId, JobId, Machine};
 use idlewood_overlay::{Contact, GridId, Nonce, PeerId, Time, WallTime};
-use idlewood_scheduler::{BagId, DeclineReason, Peer, TaskId};
+use idlewood_scheduler::{BagId, DeclineReason, Peer, Record, TaskId};
 use rand::RngExt;
 
 use crate::answers::Answers;
@@ -89,6 +89,8 @@ pub(crate) struct Host {
     /// Those of them that are of checkpoints.
     pub(crate) checkpoint_fetches: BTreeSet<FetchId>,
     pub(crate) condition: Condition,
+    /// The ticket of each bag of its user that others keep, in a place that survives the machine, as of the last appointment.
+    pub(crate) tickets: BTreeMap<BagId, Vec<Record>>,
     /// Whom the machine's user has named at its first start.
     pub(crate) named: Vec<Contact>,
     /// The neighbours of the last run, and when they were kept.
@@ -146,6 +148,7 @@ impl Host {
             fetches: BTreeSet::new(),
             checkpoint_fetches: BTreeSet::new(),
             condition: Condition::default(),
+            tickets: BTreeMap::new(),
             named: Vec::new(),
             neighbours: (Vec::new(), Time::ZERO),
             machine: None,
@@ -249,6 +252,17 @@ impl Host {
         self.crashes += 1;
         self.link.crash(now);
         self.go_down(queue_lost, now);
+    }
+
+    /// Takes the machine's disk with all that is on it, and its power. Its user adopts the tickets of their bags on another one, which goes on
+    /// as this one.
+    pub(crate) fn lose_disk(&mut self, now: Time) {
+        self.crash(true, now);
+        let tickets = self.tickets.values().flatten().cloned().map(|record| match record {
+            Record::Stewards { appointment, .. } => Record::Stewards { appointment, adopts: true },
+            record => record,
+        });
+        self.store.replace(tickets.chain([Record::Incarnation(self.incarnation)]));
     }
 
     /// Switches the machine off after its peer has left in good order: messages in the uplink are still sent.

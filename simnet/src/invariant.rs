@@ -1,5 +1,5 @@
-//! The invariants I1 to I8 of the overlay's design, which hold whatever machines and links do, each in a file of its
-//! own with its rule, its source and why it matters.
+//! The invariants I1 to I8 of the overlay's design, and I9 of bags with several keepers, which hold whatever machines and links do, each in
+//! a file of its own with its rule, its source and why it matters.
 //!
 //! *Safety* must hold at every instant, faults or not: I1, I2, I4 and I5 are checked after every event, on the machine
 //! that handled it, since nothing else has changed; I7 whenever a task starts or a request is split. *Convergence* must
@@ -19,6 +19,7 @@ pub mod i5_degree;
 pub mod i6_tree;
 pub mod i7_once;
 pub mod i8_summary;
+pub mod i9_kept;
 mod keys;
 mod rule;
 

@@ -70,6 +70,9 @@ struct SwarmArguments {
     /// Whole machines that work bags off, instead of overlays alone. A case takes a hundred times as long.
     #[arg(long)]
     bags: bool,
+    /// With --bags: other machines keep the bags, and disks are taken.
+    #[arg(long, requires = "bags")]
+    stewards: bool,
     /// Run this case alone, and say what it is.
     #[arg(long, value_name = "SEED", conflicts_with_all = ["cases", "seed"])]
     case: Option<u64>,
@@ -219,7 +222,11 @@ fn reproduce(experiment: Reproduce) -> ExitCode {
 
 /// `simnet swarm`.
 fn swarm(arguments: &SwarmArguments) -> ExitCode {
-    let kind = if arguments.bags { swarm::Kind::Bags } else { swarm::Kind::Overlays };
+    let kind = match (arguments.bags, arguments.stewards) {
+        (true, true) => swarm::Kind::KeptBags,
+        (true, false) => swarm::Kind::Bags,
+        (false, _) => swarm::Kind::Overlays,
+    };
     let seeds: Vec<u64> = match arguments.case {
         Some(seed) => vec![seed],
         None => (0..arguments.cases).map(|number| arguments.seed.wrapping_add(number)).collect(),
@@ -228,6 +235,7 @@ fn swarm(arguments: &SwarmArguments) -> ExitCode {
         match kind {
             swarm::Kind::Overlays => eprint!("{}", swarm::Case::draw(seed)),
             swarm::Kind::Bags => eprint!("{}", swarm::bags::Case::draw(seed)),
+            swarm::Kind::KeptBags => eprint!("{}", swarm::bags::Case::draw_kept(seed)),
         }
     }
     let mut line = ProgressLine::new();

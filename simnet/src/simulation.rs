@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, GridId, Node, Time};
-use idlewood_scheduler::{MESSAGE_KINDS, Submission};
+use idlewood_scheduler::{BagId, MESSAGE_KINDS, Submission};
 
 use self::counts::Counts;
 pub use self::deed::Deed;
@@ -441,6 +441,28 @@ impl Simulation {
             shard.end_writes(host);
             self.crash_for(host, Some(downtime));
         }
+    }
+
+    /// Takes the disk of a machine, with its power. After this downtime another one is in its place, on which its user has adopted the tickets
+    /// of their bags that others keep: all else is lost.
+    pub fn take_disk(&mut self, host: HostIndex, downtime: Duration) {
+        if self.host(host).is_up() {
+            let (now, around) = (self.now, Arc::clone(&self.around));
+            let shard = self.shard_of(host);
+            shard.now = now;
+            shard.take_disk(host, downtime, &around);
+            self.exchange();
+        }
+    }
+
+    /// Whether a ledger of this bag can be made of what is on a machine's disk, up or not.
+    pub fn can_keep(&self, host: HostIndex, bag: BagId) -> bool {
+        self.host(host).store.can_keep(bag)
+    }
+
+    /// Whether the user of a machine has a ticket of this bag.
+    pub fn has_ticket(&self, host: HostIndex, bag: BagId) -> bool {
+        self.host(host).tickets.contains_key(&bag)
     }
 
     /// The user of a machine has it leave the grid in good order; it comes back after a downtime like any other.

@@ -112,6 +112,24 @@ impl Store {
         self.produced.clear();
     }
 
+    /// The disk is taken: another one with these records alone is in its place.
+    pub(crate) fn replace(&mut self, records: impl IntoIterator<Item = Record>) {
+        *self = Self::default();
+        self.records =
+            records.into_iter().map(|record| (record.key().to_bytes(), Packed::of(&record.encode()))).collect();
+    }
+
+    /// Whether a ledger of this bag can be made of what is on the disk: as its submitter's, or as a steward's who has the bag's files.
+    pub(crate) fn can_keep(&self, bag: BagId) -> bool {
+        let read = |key: RecordKey| self.records.get(&key.to_bytes()).map(|packed| Record::decode(&packed.unpack()));
+        let is_whole = match read(RecordKey::Kept(bag)) {
+            Some(Ok(Record::Kept { has_files, .. })) => has_files,
+            Some(_) => false,
+            None => true,
+        };
+        is_whole && read(RecordKey::Bag(bag)).is_some()
+    }
+
     /// Everything that is durable.
     ///
     /// # Panics

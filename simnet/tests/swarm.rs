@@ -1,7 +1,11 @@
 //! The swarm: small random worlds in which no invariant may be violated, and the seeds that once violated one.
 
-use idlewood_simnet::Flaw;
+use std::time::Duration;
+
+use idlewood_overlay::Time;
+use idlewood_simnet::invariant::i9_kept;
 use idlewood_simnet::swarm::{self, Case, Kind, bags};
+use idlewood_simnet::{Flaw, Simulation};
 
 /// One seed a line of text, followed by what it found.
 const REGRESSIONS: &str = include_str!("regressions/swarm.txt");
@@ -32,6 +36,39 @@ fn no_random_grid_loses_what_it_was_given() {
         summary.faults
     );
     assert_clean(&summary);
+}
+
+/// Small cases with bags that others keep, and with disks that are taken.
+const KEPT: [u64; 5] = [2, 4, 11, 15, 20];
+
+/// I9: a bag is not lost while one of its keepers has its disk.
+#[test]
+fn no_bag_that_others_keep_is_lost_with_a_disk() {
+    let summary = swarm::run(Kind::KeptBags, &KEPT, |_| ());
+    assert!(
+        summary.cases == KEPT.len() as u64 && summary.faults > 200,
+        "{} cases, {} faults",
+        summary.cases,
+        summary.faults
+    );
+    assert_clean(&summary);
+}
+
+/// The negative control: the disk of a submitter is taken before anybody else keeps its bag.
+#[test]
+fn a_disk_that_is_taken_before_others_keep_its_bags_is_seen() {
+    let mut case = bags::Case::draw_kept(KEPT[0]);
+    case.scenario.bags = 1;
+    let mut simulation = Simulation::new(case.scenario).expect("a valid scenario");
+    while simulation.record().bags()[0].accepted.is_none() {
+        assert!(simulation.step(Time::ZERO + Duration::from_secs(3600)), "it is accepted");
+    }
+    let host = simulation.record().bags()[0].submitted.expect("it is accepted").0;
+    assert_eq!(i9_kept::check(&simulation), Ok(()));
+    assert!(!i9_kept::can_lose_disk(&simulation, host), "nobody keeps it yet");
+    simulation.take_disk(host, Duration::from_secs(10));
+    let seen = i9_kept::check(&simulation).map_err(|violation| violation.invariant);
+    assert_eq!(seen, Err(i9_kept::RULE));
 }
 
 /// The negative controls: two of the same cases with machines that break a promise on purpose, and with so many bags that a record which

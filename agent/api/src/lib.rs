@@ -270,6 +270,9 @@ pub struct Bag {
     /// Whether another machine goes on as this one, since it adopted a ticket of the bag: this one does nothing for it.
     #[serde(default)]
     pub adopted_elsewhere: bool,
+    /// Whether this machine lacks the bag's program and inputs, as after adopting it from a ticket, and gets them from a machine that keeps it.
+    #[serde(default)]
+    pub files_missing: bool,
 }
 
 /// Something that keeps tasks of a bag, or of this machine, from running, or `runs`: that some run.

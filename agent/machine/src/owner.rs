@@ -109,6 +109,9 @@ impl Owner {
         if vacate != before.vacate {
             told.push(PeerEvent::VacatesAfter(vacate));
         }
+        if self.settings.kept_bags_max != before.kept_bags_max {
+            told.push(PeerEvent::KeepsAtMost(self.settings.kept_bags_max));
+        }
         told.append(&mut self.judge(now, effects));
         told
     }

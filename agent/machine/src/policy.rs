@@ -164,6 +164,8 @@ pub struct OwnerSettings {
     pub idle_cpu_percent: u32,
     /// The same while the owner is there, 0 to 100; 0: they stand still.
     pub in_use_cpu_percent: u32,
+    /// Most bags that this machine keeps for others.
+    pub kept_bags_max: u32,
 }
 
 impl Default for OwnerSettings {
@@ -178,6 +180,7 @@ impl Default for OwnerSettings {
             days: Vec::new(),
             idle_cpu_percent: 100,
             in_use_cpu_percent: 0,
+            kept_bags_max: 64,
         }
     }
 }

@@ -28,7 +28,29 @@ pub(super) fn description(bag: &Bag) -> Vec<(&'static str, String)> {
         let keepers = bag.keepers.iter().map(|one| keeper(one, since.as_deref().unwrap_or_default()));
         pairs.push(("keepers", keepers.collect::<Vec<_>>().join("; ")));
     }
+    pairs.extend(without_files(bag).map(|text| ("files", text)));
     pairs
+}
+
+/// What to do where this machine has nothing of what the bag runs, as after adopting it.
+pub(super) fn without_files(bag: &Bag) -> Option<String> {
+    let id = output::short_id(&bag.id);
+    let stewards: Vec<&Keeper> = bag.keepers.iter().filter(|keeper| keeper.rank > 0).collect();
+    let names = stewards.iter().map(|keeper| output::short_peer(&keeper.machine)).collect::<Vec<_>>().join(" or ");
+    let lost = format!("`idlewood bag cancel {id}`, and submit it again");
+    if !bag.files_missing || bag.state.is_closed() || bag.adopted_elsewhere {
+        return None;
+    }
+    Some(match (stewards.is_empty(), stewards.iter().any(|keeper| keeper.heard)) {
+        (true, _) => {
+            format!("not here, and the ticket names no machine that keeps the bag: adopt a newer ticket, or {lost}")
+        }
+        (false, true) => format!("not here yet: they come from {names}"),
+        (false, false) => format!(
+            "not here, and no machine that keeps the bag answers: start {names}, or connect this machine to them, and the bag goes on by itself; \
+             if they are lost for good, {lost}"
+        ),
+    })
 }
 
 /// "kept by 3 machines; this machine can be switched off", once that is so.
@@ -112,6 +134,21 @@ mod tests {
         assert_eq!(said(&none), ["kept by: this machine alone; the bag stands still while this machine is off"]);
         let over = Bag { state: BagState::Succeeded, ..bag() };
         assert_eq!((safe(&over), said(&over).len()), (None, 0));
+    }
+
+    #[test]
+    fn a_machine_that_has_nothing_of_the_bag_says_who_has_it_and_what_to_do() {
+        let mut adopted = Bag { files_missing: true, safe_to_switch_off: false, ..bag() };
+        let last = |bag: &Bag| said(bag).pop().expect("it says something");
+        assert!(last(&adopted).starts_with("files: not here yet: they come from "), "{}", last(&adopted));
+        adopted.keepers.iter_mut().for_each(|keeper| keeper.heard = keeper.rank == 0);
+        let silent = last(&adopted);
+        let names = adopted.keepers[1..].iter().map(|keeper| output::short_peer(&keeper.machine));
+        assert!(names.collect::<Vec<_>>().iter().all(|name| silent.contains(name)), "{silent}");
+        assert!(silent.contains("start ") && silent.contains("`idlewood bag cancel 0123"), "{silent}");
+        adopted.keepers.truncate(1);
+        assert!(last(&adopted).contains("names no machine"), "{}", last(&adopted));
+        assert_eq!(without_files(&Bag { files_missing: false, ..adopted }), None);
     }
 
     #[test]

@@ -102,21 +102,38 @@ pub(super) struct Adopted {
     /// Peer id of the machine that the directory goes on as.
     peer: String,
     state_dir: PathBuf,
+    /// Peer ids of the machines that keep the bag: one of them has to be up for it to go on.
+    keepers: Vec<String>,
+    /// Whether the ticket has the bag's program and inputs; else they come from a keeper.
+    has_files: bool,
 }
 
 pub(super) fn adopt(context: &Context, args: &AdoptArgs) -> anyhow::Result<ExitCode> {
-    let peer = adopting::adopt(&Ticket::read(&args.ticket)?, &args.into, &args.ticket)?;
+    let adopted = adopting::adopt(&Ticket::read(&args.ticket)?, &args.into, &args.ticket)?;
     let dir = args.into.display();
     if context.format == Format::Json {
-        output::json(&Adopted { peer: peer.to_string(), state_dir: args.into.clone() })?;
+        output::json(&Adopted {
+            peer: adopted.peer.to_string(),
+            state_dir: args.into.clone(),
+            keepers: adopted.keepers.iter().map(ToString::to_string).collect(),
+            has_files: adopted.has_files,
+        })?;
     } else {
-        let name = peer.to_string();
+        let name = adopted.peer.to_string();
         writeln!(
             io::stdout(),
             "{dir} goes on as machine {}: never while that one runs; start it with `idlewood run --state-dir {dir}` and a \
              --bootstrap",
             output::short_peer(&name)
         )?;
+        if !adopted.has_files {
+            let keepers = adopted.keepers.iter().map(|keeper| output::short_peer(&keeper.to_string()).to_owned());
+            writeln!(
+                io::stdout(),
+                "program, inputs and results come from the machines that keep the bag: {} has to be up. `idlewood bag show` says whether it answers",
+                keepers.collect::<Vec<_>>().join(" or ")
+            )?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -119,6 +119,7 @@ pub(super) fn bag(
         acting_since: peer.acting_since(view.bag.id).map(|since| wall(clock, since)),
         safe_to_switch_off: peer.goes_on_without_me(view.bag.id),
         adopted_elsewhere: peer.is_elsewhere(view.bag.id),
+        files_missing: view.closed.is_none() && pins.description(view.bag.id).is_none() && !pins.is_unread(view.bag.id),
     }
 }
 

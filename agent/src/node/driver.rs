@@ -248,6 +248,12 @@ impl Driver {
                     %bag, "another machine has adopted a bag of this one, and goes on as this one: this one does nothing for the bag"
                 );
             }
+            Notice::BagGivenUp { bag, disk_is_full: true } => tracing::warn!(
+                %bag, "the disk is full: another machine is asked to keep a bag in this one's place; free some space"
+            ),
+            Notice::BagGivenUp { bag, disk_is_full: false } => {
+                tracing::info!(%bag, "limits.keep is lower now: another machine is asked to keep a bag in this one's place");
+            }
             Notice::BagRemoved(bag) => {
                 tracing::info!(%bag, "bag removed");
                 self.submissions.ended(bag, &mut self.shared);

@@ -78,15 +78,22 @@ impl Keeping {
         let id = bag.id;
         let sources = [from, bag.submitter.clone()];
         let sources = sources.into_iter().filter(|source| !source.address.is_empty()).collect();
-        self.get(bag, Origin { bag: id, key: Some(key), sources }, shared);
+        self.get(bag, Origin { bag: id, key: Some(key), sources }, false, shared);
     }
 
-    fn get(&mut self, bag: BagHeader, origin: Origin, shared: &mut Shared) {
+    fn get(&mut self, bag: BagHeader, origin: Origin, is_own: bool, shared: &mut Shared) {
         let (id, supplies) = (bag.id, shared.supplies.clone());
         let get = async move {
             let files = patiently(&supplies, &bag, &origin).await;
             let files = files.inspect_err(|error| {
-                tracing::info!(bag = %id, error = format!("{error:#}"), "the files of a bag cannot be kept here");
+                let error = format!("{error:#}");
+                if is_own {
+                    tracing::warn!(
+                        bag = %id, error, "the files of a bag that was adopted are not here, and cannot be had: `idlewood bag show` says what to do"
+                    );
+                } else {
+                    tracing::warn!(bag = %id, error, "the files of a bag cannot be kept here: its submitter is to ask another machine");
+                }
             });
             Done::FilesHere { bag: id, files: files.ok().map(Box::new) }
         };
@@ -154,7 +161,7 @@ impl Keeping {
             }
             let sources: Vec<Contact> = peer.stewards(bag).cloned().collect();
             if !sources.is_empty() {
-                self.get(view.bag, Origin { bag, key: peer.bag_key(bag), sources }, shared);
+                self.get(view.bag, Origin { bag, key: peer.bag_key(bag), sources }, true, shared);
             }
         }
     }

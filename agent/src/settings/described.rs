@@ -81,9 +81,9 @@ pub const ALL: &[Description] = &[
         SIZE,
         "20GB",
     ),
-    starting(
+    live(
         "limits.keep",
-        "How many bags of others this machine keeps, so that they outlive their submitters' machines; their files count against limits.disk",
+        "How many bags of others this machine keeps, so that they outlive their submitters' machines; their files count against limits.disk; bags that are too many go to others",
         "a whole number from 0 to 4096; 0: none",
         "16",
     ),
@@ -167,7 +167,7 @@ pub const ALL: &[Description] = &[
     without(
         live(
             "submit.tickets",
-            "Directory for a ticket of each bag that others keep, to adopt the bag with if this machine is lost",
+            "Directory for a ticket of each bag that others keep, to adopt the bag with if this machine is lost; from the next start on others are asked after 2 s already",
             "the whole path of a directory",
             "/home/ada/synced",
         ),

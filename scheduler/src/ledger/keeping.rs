@@ -55,7 +55,7 @@ impl Ledger {
 
     /// Whether stewards can act for the bag: its records say all that a ledger knows of it, which they do not of votes.
     pub(crate) fn can_have_stewards(&self) -> bool {
-        !self.votes.is_quorum()
+        self.votes.replication().is_none()
     }
 
     /// Whether the bag may have stewards now.

@@ -173,6 +173,8 @@ pub enum Event {
     Vacate,
     /// Changes the vacate time, also the one that is running.
     VacatesAfter(Duration),
+    /// Changes how many bags this machine keeps for others ([`crate::Config::kept_bags_max`]); those that are too many go to others.
+    KeepsAtMost(u32),
     /// Leave the grid in good order. Bags and tasks stay.
     Leave,
     /// Join again after [`Event::Leave`], as a new incarnation with the same bags and tasks. Ignored unless this peer left.
@@ -325,6 +327,13 @@ pub enum Notice {
     /// Another machine goes on as this one with a bag that was submitted here, since it was adopted from a ticket: this one does
     /// nothing for it any more.
     BagElsewhere(BagId),
+    /// This machine cannot keep a bag of another any longer, and has said so: the bag's submitter is to appoint others.
+    BagGivenUp {
+        /// The bag.
+        bag: BagId,
+        /// Whether that is since the disk is full; else since the owner wants fewer to be kept.
+        disk_is_full: bool,
+    },
     /// This peer is a member of the grid.
     Joined,
     /// This peer has left the grid.

@@ -13,9 +13,14 @@ impl Peer {
     pub(super) fn of_keepers(&mut self, from: PeerId, message: Message) {
         let (contact, now) = (contact_of(&self.certified, from), self.io.now);
         match message {
+            Message::DeltasAck { .. } | Message::KeptAck { .. } => {}
+            _ if self.stewards.has_left() => return,
+            _ => {}
+        }
+        match message {
             Message::KeepOffer { bag } => {
                 let from = if bag.submitter.peer == from { bag.submitter.clone() } else { contact };
-                self.stewards.offered(from, &bag, &mut self.io, &self.config);
+                self.stewards.offered(from, &bag, &mut self.io);
             }
             Message::KeepAnswer { bag, accepts } => self.stewards.answered(from, bag, accepts, now),
             Message::Deltas { deltas } => {

@@ -113,6 +113,7 @@ impl Peer {
         }
         let overlay = Overlay::new(config.overlay.clone(), grid, me, chance, now, reports(config.summaries));
         io.me = overlay.me_shared().clone();
+        let stewards = Stewards::new(config.kept_bags_max, now);
         let mut peer = Self {
             executor: Executor::new(&config),
             config,
@@ -123,7 +124,7 @@ impl Peer {
             router: Router::default(),
             cut_off: Vec::new(),
             ledgers: BTreeMap::new(),
-            stewards: Stewards::new(now),
+            stewards,
             removals: Removals::new(),
             io,
             summary_earliest: now,

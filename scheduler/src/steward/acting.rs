@@ -21,6 +21,10 @@ impl Copy {
         if rank == 0 || io.now < self.acts_from(rank, config) || io.wall(io.now) >= self.acting.appointment.until {
             return false;
         }
+        if self.waits_for(rank) == 0 {
+            self.probed = None;
+            return true;
+        }
         if self.probed.is_none_or(|probed| probed <= self.heard) {
             self.probed = Some(io.now);
             for keeper in self.acting.appointment.keepers.iter().take(usize::from(rank)) {

@@ -17,7 +17,7 @@ fn host(address: &str) -> Option<&str> {
 pub(crate) fn choose(
     known: Vec<Contact>,
     taken: &[Contact],
-    is_refused: impl Fn(PeerId) -> bool,
+    is_refused: impl Fn(&Contact) -> bool,
     count: usize,
 ) -> Vec<Contact> {
     let mut known: Vec<Contact> = known.into_iter().filter(|contact| contact.incarnation > 0).collect();
@@ -34,9 +34,7 @@ pub(crate) fn choose(
             break;
         }
         let host = host(&contact.address).map(str::to_owned);
-        if is_refused(contact.peer)
-            || host.as_ref().is_some_and(|host| hosts.contains(host))
-            || !peers.insert(contact.peer)
+        if is_refused(&contact) || host.as_ref().is_some_and(|host| hosts.contains(host)) || !peers.insert(contact.peer)
         {
             continue;
         }
@@ -67,7 +65,7 @@ mod tests {
             contact(6, 0, "/ip4/10.0.0.6/tcp/2"),
             contact(7, 60, "/ip4/10.0.0.7/tcp/2"),
         ];
-        let chosen = |count| choose(known.clone(), std::slice::from_ref(&me), |peer| peer.0[0] == 7, count);
+        let chosen = |count| choose(known.clone(), std::slice::from_ref(&me), |contact| contact.peer.0[0] == 7, count);
         let numbers: Vec<u8> = chosen(4).iter().map(|contact| contact.peer.0[0]).collect();
         assert_eq!(
             numbers,

@@ -1,7 +1,7 @@
 //! A copy of a bag on one of its stewards.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use idlewood_overlay::{Contact, PeerId, Time};
 
@@ -104,6 +104,10 @@ pub(crate) struct Copy {
     pub(crate) heard: Time,
     /// When the keepers before this one were last asked whether they are there.
     pub(crate) probed: Option<Time>,
+    /// Keepers that have left in good order, and were not heard of since: they are not waited for.
+    pub(crate) gone: BTreeSet<PeerId>,
+    /// When this machine last said that it cannot keep the bag any longer, and when first.
+    pub(crate) given_up: Option<(Time, Time)>,
     /// When the submitter was last heard of.
     pub(crate) submitter_heard: Option<Time>,
     /// The submitter has appointed others: this machine does not act, and forgets the bag when its results are taken.
@@ -127,6 +131,8 @@ impl Copy {
             acting_since: now,
             heard: now,
             probed: None,
+            gone: BTreeSet::new(),
+            given_up: None,
             submitter_heard: None,
             is_dismissed: false,
             feeds: BTreeMap::new(),
@@ -176,9 +182,15 @@ impl Copy {
         records.chain(results).chain([RecordKey::Kept(bag)]).map(Change::Delete).collect()
     }
 
+    /// How many keepers before this one, of this rank, may be there.
+    pub(crate) fn waits_for(&self, rank: u8) -> u32 {
+        let before = self.acting.appointment.keepers.iter().take(usize::from(rank));
+        before.fold(0, |count, keeper| count + u32::from(!self.gone.contains(&keeper.peer)))
+    }
+
     /// When this machine, of this rank, is to act, unless it hears of a keeper before it.
     pub(crate) fn acts_from(&self, rank: u8, config: &Config) -> Time {
-        self.heard + config.steward_silence * u32::from(rank.max(1))
+        self.heard + config.steward_silence * self.waits_for(rank)
     }
 
     /// Whether a ledger can be made of it, and has something to do: the bag is not over.

@@ -13,11 +13,17 @@ use serde::{Deserialize, Serialize};
 
 use super::{ALIVE_EVERY, Acting, DELTA_EVERY, Term};
 use crate::bag::{BagId, BagKey, HELD_INTERVALS_MAX, TaskResult};
+use crate::io::Io;
+use crate::message::{Message, RENEWALS_MAX};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 
 /// A delta that was not acknowledged for so long is sent again.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(12);
+/// Most records in one message with the deltas of several bags: one bag's delta is at most that long.
+const DELTAS_RECORDS_MAX: usize = 64;
+/// How often a machine that leaves says so until it is gone.
+pub(crate) const FAREWELL_EVERY: Duration = Duration::from_secs(1);
 /// Most bytes of records in one delta. Our choice: with the intervals beside them it stays below the largest message.
 const RECORDS_BYTES_MAX: usize = 96 * 1024;
 
@@ -57,6 +63,9 @@ pub struct Delta {
     /// The bag is closed: the receiver is to forget it.
     #[serde(rename = "o", default, skip_serializing_if = "std::ops::Not::not")]
     pub is_over: bool,
+    /// The sender leaves the grid in good order: the next keeper is to act at once. Machines that do not read this wait as after a crash.
+    #[serde(rename = "g", default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaves: bool,
 }
 
 impl Delta {
@@ -74,6 +83,7 @@ impl Delta {
             failed: IntervalSet::new(),
             is_whole: false,
             is_over: false,
+            leaves: false,
         }
     }
 
@@ -241,6 +251,8 @@ pub(crate) struct Feed {
     told: Option<Time>,
     /// When it was last told that the bag is closed.
     told_over: Option<Time>,
+    /// When it was last told that this machine leaves.
+    told_leaving: Option<Time>,
     /// Whether it is told what has changed; else only that this machine is there.
     pub(crate) is_open: bool,
 }
@@ -257,6 +269,7 @@ impl Feed {
             heard: now,
             told: None,
             told_over: None,
+            told_leaving: None,
             is_open,
         }
     }
@@ -265,6 +278,7 @@ impl Feed {
     pub(crate) fn restart(&mut self, base: Changes) {
         (self.pending, self.sent, self.number) = (base, None, 0);
         (self.knows_term, self.was_whole, self.told) = (false, false, None);
+        self.told_leaving = None;
     }
 
     /// The receiver asks: it is told at once, and by what right, since a twin of it may be the one that knows the sender's term.
@@ -315,6 +329,22 @@ impl Feed {
         Some(delta)
     }
 
+    /// This machine leaves: what to say now, if anything. That it leaves is said with the last of what the receiver was not told.
+    pub(crate) fn farewell(&mut self, acting: &Acting, key: BagKey, now: Time) -> Option<Delta> {
+        let is_waited_for = self.told_leaving.is_some_and(|told| now.since(told) < FAREWELL_EVERY);
+        let knows_all = |feed: &Self| !feed.is_open || feed.pending.is_empty();
+        if is_waited_for && (knows_all(self) || self.sent.is_some()) {
+            return None;
+        }
+        if let Some((_, unheard)) = self.sent.take() {
+            let later = std::mem::replace(&mut self.pending, unheard);
+            self.pending.extend(later);
+        }
+        (self.told, self.told_leaving) = (None, Some(now));
+        let delta = self.next(acting, key, now)?;
+        Some(Delta { leaves: knows_all(self), ..delta })
+    }
+
     /// The bag is closed: what to say now, if anything.
     pub(crate) fn over(&mut self, acting: &Acting, now: Time) -> Option<Delta> {
         if self.told_over.is_some_and(|told| now.since(told) < UNACKNOWLEDGED) {
@@ -335,5 +365,33 @@ impl Feed {
             self.was_whole |= self.pending.is_empty() && self.number > 0;
         }
         number == 0 && self.was_whole
+    }
+}
+
+/// Sends each keeper what it is to be told, all bags together.
+pub(super) fn send(deltas: Vec<(Contact, Delta)>, io: &mut Io) {
+    let mut by_keeper: BTreeMap<PeerId, (Contact, Vec<Delta>)> = BTreeMap::new();
+    for (to, delta) in deltas {
+        by_keeper.entry(to.peer).or_insert_with(|| (to, Vec::new())).1.push(delta);
+    }
+    for (to, deltas) in by_keeper.into_values() {
+        let mut message: Vec<Delta> = Vec::new();
+        for delta in deltas {
+            // A delta with many records fills a message nearly.
+            let is_long = |delta: &Delta| delta.records.len() > DELTAS_RECORDS_MAX || delta.done.intervals() > 64;
+            let records: usize = message.iter().map(|delta| delta.records.len()).sum();
+            if !message.is_empty()
+                && (is_long(&delta)
+                    || message.iter().any(is_long)
+                    || records > DELTAS_RECORDS_MAX
+                    || message.len() >= RENEWALS_MAX)
+            {
+                io.send(to.clone(), Message::Deltas { deltas: std::mem::take(&mut message) });
+            }
+            message.push(delta);
+        }
+        if !message.is_empty() {
+            io.send(to, Message::Deltas { deltas: message });
+        }
     }
 }

@@ -5,20 +5,17 @@ use std::collections::BTreeMap;
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use super::copy::Copy;
-use super::feed::Delta;
+use super::feed::{Delta, send};
 use super::submitting::Own;
 use super::{Acting, Appointment, DELTA_EVERY, REPLACE_AFTER, Term};
 use crate::bag::{BagHeader, BagId, BagKey, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::ledger::Ledger;
-use crate::message::{Message, RENEWALS_MAX};
+use crate::message::Message;
 use crate::peer::Effect;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record};
-
-/// Most bytes of records in one message, about: one bag's delta is at most that long.
-const DELTAS_RECORDS_MAX: usize = 64;
 
 /// The ledgers of this machine: of bags submitted here, and of those for which it acts.
 pub(crate) type Ledgers = BTreeMap<BagId, Box<Ledger>>;
@@ -31,14 +28,21 @@ pub(crate) struct Stewards {
     /// Bags that are kept here for others.
     pub(super) copies: BTreeMap<BagId, Copy>,
     /// Bags that this machine has agreed to keep: for whom, and when.
-    agreed: BTreeMap<BagId, (PeerId, Time)>,
+    pub(super) agreed: BTreeMap<BagId, (PeerId, Time)>,
+    /// Most bags that are kept here for others.
+    pub(super) kept_bags_max: u32,
+    /// Nothing can be written, so that no bag can be kept.
+    pub(super) disk_is_full: bool,
+    /// Since when this machine leaves, or has left, the grid.
+    pub(super) away: Option<Time>,
     /// When there is something to do next.
-    due: Time,
+    pub(super) due: Time,
 }
 
 impl Stewards {
-    pub(crate) fn new(now: Time) -> Self {
-        Self { own: BTreeMap::new(), copies: BTreeMap::new(), agreed: BTreeMap::new(), due: now }
+    pub(crate) fn new(kept_bags_max: u32, now: Time) -> Self {
+        let (own, copies, agreed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { own, copies, agreed, kept_bags_max, disk_is_full: false, away: None, due: now }
     }
 
     /// When [`Self::step`] has something to do next.
@@ -128,7 +132,7 @@ impl Stewards {
         io: &mut Io,
         config: &Config,
     ) {
-        if io.now < self.due {
+        if io.now < self.due || self.is_away(ledgers, io) {
             return;
         }
         self.due = io.now + DELTA_EVERY;
@@ -138,7 +142,9 @@ impl Stewards {
         if self.own.values().any(|own| own.returning.is_some()) {
             self.due = io.now + DELTA_EVERY / 5;
         }
-        let ended: Vec<BagId> = self.copies.values_mut().filter_map(|copy| is_over(copy, io)).collect();
+        self.give_up_what_is_too_much(ledgers, io);
+        let over = |copy: &mut Copy| is_over(copy, ledgers.contains_key(&copy.bag()), io);
+        let ended: Vec<BagId> = self.copies.values_mut().filter_map(over).collect();
         ended.into_iter().for_each(|bag| self.forget(bag, ledgers, io));
         for (bag, copy) in &mut self.copies {
             let is_acting = ledgers.contains_key(bag);
@@ -160,9 +166,8 @@ impl Stewards {
         }
     }
 
-    /// Sends each keeper what it is to be told, all bags together.
+    /// Sends each keeper what it is to be told.
     fn tell(&mut self, ledgers: &mut Ledgers, io: &mut Io) {
-        let mut by_keeper: BTreeMap<PeerId, (Contact, Vec<Delta>)> = BTreeMap::new();
         let mut deltas = Vec::new();
         for (bag, own) in &mut self.own {
             if let Some(ledger) = ledgers.get(bag) {
@@ -172,38 +177,16 @@ impl Stewards {
         for copy in self.copies.values_mut() {
             deltas.append(&mut copy.deltas(io));
         }
-        for (to, delta) in deltas {
-            by_keeper.entry(to.peer).or_insert_with(|| (to, Vec::new())).1.push(delta);
-        }
-        for (to, deltas) in by_keeper.into_values() {
-            let mut message: Vec<Delta> = Vec::new();
-            for delta in deltas {
-                // A delta with many records fills a message nearly.
-                let is_long = |delta: &Delta| delta.records.len() > DELTAS_RECORDS_MAX || delta.done.intervals() > 64;
-                let records: usize = message.iter().map(|delta| delta.records.len()).sum();
-                if !message.is_empty()
-                    && (is_long(&delta)
-                        || message.iter().any(is_long)
-                        || records > DELTAS_RECORDS_MAX
-                        || message.len() >= RENEWALS_MAX)
-                {
-                    io.send(to.clone(), Message::Deltas { deltas: std::mem::take(&mut message) });
-                }
-                message.push(delta);
-            }
-            if !message.is_empty() {
-                io.send(to, Message::Deltas { deltas: message });
-            }
-        }
+        send(deltas, io);
     }
 
     /// A submitter asks whether this machine would keep a bag.
-    pub(crate) fn offered(&mut self, from: Contact, bag: &BagHeader, io: &mut Io, config: &Config) {
+    pub(crate) fn offered(&mut self, from: Contact, bag: &BagHeader, io: &mut Io) {
         if bag.submitter.peer != from.peer || bag.submitter.peer == io.me.peer {
             return;
         }
         let new = self.agreed.keys().filter(|bag| !self.copies.contains_key(bag)).count();
-        let accepts = self.copies.contains_key(&bag.id) || self.copies.len() + new < config.kept_bags_max as usize;
+        let accepts = self.copies.contains_key(&bag.id) || self.copies.len() + new < self.room();
         if accepts {
             self.agreed.insert(bag.id, (from.peer, io.now));
         }
@@ -215,6 +198,9 @@ impl Stewards {
         if let Some(own) = self.own.get_mut(&bag) {
             own.answered(from, accepts, now);
             self.due = now;
+        } else if let Some(copy) = self.copies.get_mut(&bag).filter(|_| !accepts) {
+            // The submitter alone appoints another one.
+            copy.feeds.remove(&from);
         }
     }
 
@@ -249,6 +235,9 @@ impl Stewards {
                 io.send(from.clone(), Message::Deltas { deltas: vec![over] });
             } else if let Some(ack) = self.delta(from.peer, &delta, ledgers, &mut changes, io) {
                 acks.push(ack);
+                if delta.leaves {
+                    self.due = io.now;
+                }
             }
         }
         if acks.is_empty() {
@@ -323,6 +312,7 @@ impl Stewards {
             };
             copy.hear(Some(acting), io.now);
             copy.feeds.clear();
+            copy.gone.clear();
             if copy.acting.appointment.rank_of(me).is_none() {
                 copy.is_dismissed = true;
             }
@@ -331,7 +321,8 @@ impl Stewards {
             return None;
         }
         copy.hear(None, io.now);
-        if copy.is_submitter(from) {
+        copy.note_leaving(from, delta.leaves);
+        if copy.is_submitter(from) && !delta.leaves {
             copy.submitter_heard = Some(io.now);
         }
         let before = copy.told.number;
@@ -356,6 +347,10 @@ impl Stewards {
         io: &mut Io,
     ) {
         for (bag, number, term) in bags {
+            if self.away.is_some() {
+                self.farewell_heard(from, bag, number, term, io.now);
+                continue;
+            }
             if let (Some(own), Some(ledger)) = (self.own.get_mut(&bag), ledgers.get_mut(&bag)) {
                 own.acknowledged(from, number, term, ledger, io);
                 continue;
@@ -396,6 +391,7 @@ impl Stewards {
                 continue;
             };
             copy.submitter_heard = Some(io.now);
+            copy.gone.remove(&from.peer);
             copy.handing_due = io.now;
             if copy.term() <= term {
                 copy.hear(None, io.now);
@@ -468,7 +464,7 @@ impl Stewards {
     }
 
     /// A bag is not kept here any longer.
-    fn forget(&mut self, bag: BagId, ledgers: &mut Ledgers, io: &mut Io) {
+    pub(super) fn forget(&mut self, bag: BagId, ledgers: &mut Ledgers, io: &mut Io) {
         let Some(mut copy) = self.copies.remove(&bag) else { return };
         if let Some(ledger) = ledgers.remove(&bag) {
             copy.stand_down(ledger, io);
@@ -486,7 +482,8 @@ fn speaks(acting: &Acting, from: PeerId, bag: BagId, io: &Io) -> bool {
 }
 
 /// The bag of a copy for which nothing is left to do here: the submitter has appointed others, or its time is over, and has the results.
-fn is_over(copy: &mut Copy, io: &Io) -> Option<BagId> {
+fn is_over(copy: &mut Copy, is_acting: bool, io: &Io) -> Option<BagId> {
     let is_past = io.wall(io.now) >= copy.acting.appointment.until;
-    (is_past || copy.is_dismissed && copy.results.is_empty()).then(|| copy.bag())
+    let is_done_with = copy.is_dismissed || !is_acting && copy.is_given_up_for_good(io.now);
+    (is_past || is_done_with && copy.results.is_empty()).then(|| copy.bag())
 }

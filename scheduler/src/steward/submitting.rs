@@ -1,6 +1,6 @@
 //! The submitter's part: it appoints stewards, tells them what changes, and replaces those that are gone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time};
@@ -35,7 +35,10 @@ pub(crate) struct Own {
     pub(super) appointment: Option<Appointment>,
     offered: BTreeMap<PeerId, (Contact, Time)>,
     accepted: BTreeMap<PeerId, Contact>,
-    refused: BTreeMap<PeerId, Time>,
+    /// When each of these refused, or was found wanting, and in which incarnation: a machine that has started again is asked again.
+    refused: BTreeMap<PeerId, (Time, u64)>,
+    /// A steward has said that it leaves, or cannot keep the bag any longer: the appointment still names it.
+    has_parted: bool,
     pub(super) feeds: BTreeMap<PeerId, Feed>,
     /// This machine was away, or another keeper acts.
     pub(super) returning: Option<Returning>,
@@ -155,26 +158,29 @@ impl Own {
         if self.coming.is_some() || !ledger.may_have_stewards() || now.since(ledger.released()) < config.appoint_after {
             return;
         }
-        for peer in self.feeds.extract_if(.., |_, feed| now.since(feed.heard) >= REPLACE_AFTER).map(|(peer, _)| peer) {
-            self.refused.insert(peer, now);
+        for (peer, feed) in self.feeds.extract_if(.., |_, feed| now.since(feed.heard) >= REPLACE_AFTER) {
+            self.refused.insert(peer, (now, feed.to.incarnation));
         }
-        for peer in self.offered.extract_if(.., |_, (_, at)| now.since(*at) >= ANSWER_WITHIN).map(|(peer, _)| peer) {
-            self.refused.insert(peer, now);
+        for (peer, (to, _)) in self.offered.extract_if(.., |_, (_, at)| now.since(*at) >= ANSWER_WITHIN) {
+            self.refused.insert(peer, (now, to.incarnation));
         }
-        self.refused.retain(|_, at| now.since(*at) < REFUSED_FOR);
+        self.refused.retain(|_, (at, _)| now.since(*at) < REFUSED_FOR);
         let have = self.feeds.len() + self.accepted.len() + self.offered.len();
         let lacks = (ledger.stewards(config) as usize).saturating_sub(have);
         if lacks > 0 {
             let feeds = self.feeds.values().map(|feed| &feed.to);
             let taken = feeds.chain(self.accepted.values()).chain(self.offered.values().map(|(to, _)| to));
             let taken: Vec<Contact> = [&*io.me as &Contact].into_iter().chain(taken).cloned().collect();
-            let refused: BTreeSet<PeerId> = self.refused.keys().copied().collect();
-            for to in choose(known(), &taken, |peer| refused.contains(&peer), lacks) {
+            let refused = &self.refused;
+            let is_refused =
+                |to: &Contact| refused.get(&to.peer).is_some_and(|(_, incarnation)| to.incarnation <= *incarnation);
+            for to in choose(known(), &taken, is_refused, lacks) {
                 io.send(to.clone(), Message::KeepOffer { bag: ledger.header().clone() });
                 self.offered.insert(to.peer, (to, now));
             }
         }
-        if !self.accepted.is_empty() && self.offered.is_empty() {
+        if (!self.accepted.is_empty() || self.has_parted) && self.offered.is_empty() {
+            self.has_parted = false;
             let kept = self.feeds.values().map(|feed| feed.to.clone());
             let stewards = kept.chain(std::mem::take(&mut self.accepted).into_values()).collect();
             self.appoint(bag, stewards, io);
@@ -241,15 +247,16 @@ impl Own {
 
     /// A machine answers an offer, or does not keep the bag any longer.
     pub(super) fn answered(&mut self, from: PeerId, accepts: bool, now: Time) {
-        match self.offered.remove(&from) {
-            Some((contact, _)) if accepts => drop(self.accepted.insert(from, contact)),
-            _ if !accepts => {
-                self.accepted.remove(&from);
-                self.feeds.remove(&from);
-                self.refused.insert(from, now);
-            }
-            _ => {}
+        let offered = self.offered.remove(&from).map(|(contact, _)| contact);
+        if accepts {
+            self.accepted.extend(offered.map(|contact| (from, contact)));
+            return;
         }
+        let accepted = self.accepted.remove(&from);
+        let steward = self.feeds.remove(&from).map(|feed| feed.to);
+        self.has_parted |= steward.is_some();
+        let contact = offered.or(accepted).or(steward);
+        self.refused.insert(from, (now, contact.map_or(0, |contact| contact.incarnation)));
     }
 
     /// What stewards are to be told now.
@@ -273,6 +280,33 @@ impl Own {
             }
         }
         deltas
+    }
+
+    /// This machine leaves: what stewards are to be told.
+    pub(super) fn farewells(&mut self, ledger: &Ledger, io: &mut Io) -> Vec<(Contact, Delta)> {
+        let Some(appointment) = self.appointment.clone().filter(|_| !self.is_elsewhere) else { return Vec::new() };
+        if ledger.is_closed() || self.returning.is_some() {
+            return self.deltas(ledger, io);
+        }
+        let (bag, key) = (appointment.bag, ledger.key(io));
+        let acting = Acting { appointment, acting: 0, rank: 0 };
+        let news = io.taps.get_mut(&bag).map(|tap| std::mem::take(&mut tap.changes)).unwrap_or_default();
+        let mut deltas = Vec::new();
+        for feed in self.feeds.values_mut() {
+            feed.add(&news);
+            deltas.extend(feed.farewell(&acting, key, io.now).map(|delta| (feed.to.clone(), delta)));
+        }
+        deltas
+    }
+
+    /// While this machine leaves: a steward has what it was told, or acts.
+    pub(super) fn farewell_heard(&mut self, from: PeerId, number: u64, term: Term, now: Time) {
+        let mine = self.acts_in();
+        if term > mine {
+            self.feeds.remove(&from);
+        } else if let Some(feed) = self.feeds.get_mut(&from) {
+            feed.acknowledged(number, term == mine, now);
+        }
     }
 
     /// A steward tells something: it acts, or answers. Returns the number of the last delta that was taken in.
@@ -310,7 +344,8 @@ impl Own {
         if self.returning.is_none()
             && self.claimed.insert(from, now).is_some_and(|before| now.since(before) < REPLACE_AFTER)
         {
-            self.refused.insert(from, now);
+            // A new life does not make it honest.
+            self.refused.insert(from, (now, u64::MAX));
         }
     }
 

@@ -4,6 +4,8 @@ use idlewood_scheduler::{Acting, Appointment, Delta, STEWARDS_MAX, Term};
 
 use super::*;
 
+mod leaving;
+
 const SUBMITTER: u8 = 2;
 const TASKS: u64 = 40;
 
@@ -277,7 +279,7 @@ fn a_machine_refuses_to_keep_more_than_its_owner_gives_room_for() {
     assert!(matches!(host.sent.last(), Some((_, Message::KeepAnswer { accepts: true, .. }))));
 }
 
-/// Machines crash and return, and links break and heal, in any order: in the end every task has ended for its submitter, and one keeper
+/// Machines crash, leave in good order and return, and links break and heal, in any order: in the end every task has ended for its submitter, and one keeper
 /// acts.
 #[test]
 fn whatever_dies_and_returns_all_tasks_end() {
@@ -294,7 +296,8 @@ fn whatever_dies_and_returns_all_tasks_end() {
         for _ in 0..10 {
             let number = 2 + draw(5) as u8;
             match draw(4) {
-                0 | 1 if grid.hosts.contains_key(&number) && grid.hosts.len() > 2 => grid.crash(number),
+                0 if grid.hosts.contains_key(&number) && grid.hosts.len() > 2 => grid.leave(number),
+                1 if grid.hosts.contains_key(&number) && grid.hosts.len() > 2 => grid.crash(number),
                 0..=2 if grid.down.contains_key(&number) => grid.start(number),
                 2 => grid.cut.clear(),
                 _ => {
@@ -414,6 +417,7 @@ fn a_steward_that_withholds_a_bag_holds_it_up_until_its_submitter_is_back() {
             failed: IntervalSet::new(),
             is_whole: false,
             is_over: false,
+            leaves: false,
         };
         grid.hosts.get_mut(&next).expect("it is up").receive(liar, Message::Deltas { deltas: vec![delta] });
         grid.pass(10);
@@ -449,6 +453,7 @@ fn a_steward_that_claims_that_all_has_ended_is_not_believed() {
         failed: IntervalSet::new(),
         is_whole: true,
         is_over: false,
+        leaves: false,
     };
     grid.hosts.get_mut(&SUBMITTER).expect("it is up").receive(liar, Message::Deltas { deltas: vec![delta] });
     grid.pass(20);

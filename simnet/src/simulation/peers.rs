@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use idlewood_machine::Effect as Order;
 use idlewood_overlay::{Body, Node, PeerId};
-use idlewood_scheduler::{Change, Event, Message, Notice, Peer, Record as StoreRecord};
+use idlewood_scheduler::{Appointment, Change, Event, Message, Notice, Peer, Record as StoreRecord, RecordKey};
 
 use super::deed::Deed;
 use super::observed::Observed;
@@ -61,6 +61,15 @@ impl Shard {
         }
     }
 
+    /// The ticket of a bag is written anew, as the agent does when it signs who keeps the bag.
+    fn write_ticket(&mut self, host: HostIndex, appointment: &Appointment) {
+        let bag = appointment.bag;
+        let mut records = self.host(host).peer().map(|peer| peer.records_of(bag)).unwrap_or_default();
+        records.retain(|record| record.key() != RecordKey::Stewards(bag));
+        records.push(StoreRecord::Stewards { appointment: appointment.clone(), adopts: false });
+        self.host_mut(host).tickets.insert(bag, records);
+    }
+
     fn carry_out(&mut self, host: HostIndex, order: Order, around: &Surroundings) {
         Trace(&mut self.host_mut(host).trace).order(&order);
         match order {
@@ -69,6 +78,7 @@ impl Shard {
             Order::KeepCheckpoints { stop, bag, tasks } => self.keep_checkpoints(host, stop, bag, &tasks, around),
             Order::SignAppointment(mut appointment) => {
                 appointment.signature = signature(self.host(host).id, &appointment.statement());
+                self.write_ticket(host, &appointment);
                 let (now, life) = (self.now, self.host(host).life);
                 self.cause(host, now, host, Occurrence::Signed { life, appointment: Box::new(appointment) });
             }
@@ -79,9 +89,16 @@ impl Shard {
             Order::Notify(Notice::BagClosed(bag)) => {
                 let predicted = self.host(host).peer().and_then(|peer| Predicted::of(peer, bag));
                 predicted.into_iter().for_each(|predicted| self.tell(host, Observed::Predicted(bag, predicted)));
+                self.host_mut(host).tickets.remove(&bag);
                 self.tell(host, Observed::Closed(bag));
             }
-            Order::Notify(Notice::BagRemoved(_) | Notice::BagElsewhere(_) | Notice::Joined | Notice::Left) => {}
+            Order::Notify(
+                Notice::BagRemoved(_)
+                | Notice::BagElsewhere(_)
+                | Notice::BagGivenUp { .. }
+                | Notice::Joined
+                | Notice::Left,
+            ) => {}
             Order::Fetch { fetch, wanted } => self.fetch(host, fetch, &wanted, around),
             Order::AbandonFetch { fetch } => {
                 let machine = self.host_mut(host);

@@ -554,6 +554,14 @@ impl Shard {
         self.went_down(host, downtime, around);
     }
 
+    /// The disk of a machine is taken, with its power; another one is in its place after this downtime.
+    pub(super) fn take_disk(&mut self, host: HostIndex, downtime: Duration, around: &Surroundings) {
+        self.counts.crashes += 1;
+        let now = self.now;
+        self.host_mut(host).lose_disk(now);
+        self.went_down(host, Some(downtime), around);
+    }
+
     /// The peer of a machine has left; the machine goes down.
     pub(super) fn leave(&mut self, host: HostIndex, around: &Surroundings) {
         self.counts.leaves += 1;

@@ -282,7 +282,7 @@ impl Trace<'_> {
                 self.word(u64::from(*kb_s));
             }
             Event::Vacate => self.letter(b'v'),
-            Event::VacatesAfter(_) => self.letter(b'V'),
+            Event::VacatesAfter(_) | Event::KeepsAtMost(_) => self.letter(b'V'),
             Event::OwnerReturned { .. } => self.letter(b'o'),
             Event::OwnerLeft => self.letter(b'a'),
             Event::DiskFull(is_full) => self.letter(if *is_full { b'B' } else { b'D' }),
@@ -314,6 +314,7 @@ impl Trace<'_> {
             Notice::BagClosed(bag) => (b'C', Some(*bag)),
             Notice::BagRemoved(bag) => (b'R', Some(*bag)),
             Notice::BagElsewhere(bag) => (b'E', Some(*bag)),
+            Notice::BagGivenUp { bag, .. } => (b'G', Some(*bag)),
             Notice::Joined => (b'J', None),
             Notice::Left => (b'L', None),
         };

@@ -8,7 +8,7 @@
 //! closed with all its tasks delivered or failed for good; then every router's summary must be that of its leaves (I8).
 //!
 //! All faults of the overlay's catalogue occur but those that take a machine's disk or identity: a submitter that has lost
-//! its disk has lost its bags. In their place a power cut may leave the last writes durable without the machine's knowledge,
+//! its disk has lost its bags, but for those that others keep ([`Case::draw_kept`]): of these no bag may be lost (I9). In their place a power cut may leave the last writes durable without the machine's knowledge,
 //! failures may lose what a machine held for others, and owners come and go.
 
 use std::fmt;
@@ -23,7 +23,7 @@ use crate::condition::Pause;
 use crate::event_queue::HostIndex;
 use crate::invariant::i7_once::Once;
 use crate::invariant::i8_summary::{self, Summaries};
-use crate::invariant::{Invariant, UNDERSTOOD, Violation, i6_tree};
+use crate::invariant::{Invariant, UNDERSTOOD, Violation, i6_tree, i9_kept};
 use crate::random::{exponential, happens, log_uniform, pick, stream};
 use crate::{BadRouting, Scenario, Simulation};
 
@@ -51,6 +51,8 @@ pub enum Fault {
     CrashBehindWrites,
     /// Owners come to their machines, or go.
     Owner,
+    /// Disks are taken, wherever another keeper has each bag that is lost with one: in cases with stewards alone.
+    DiskTaken,
 }
 
 /// All of it.
@@ -93,6 +95,24 @@ impl Case {
         let faulty = Duration::from_secs(rng.random_range(60..=600));
         let pause = Duration::from_millis(pick(&mut rng, &[1_000, 5_000, 20_000]));
         Self { scenario, faults, faulty, pause }
+    }
+
+    /// The case of this seed with bags that others keep, and with disks that are taken: the same machines, bags and other faults, tasks that
+    /// take longer, and for longer.
+    pub fn draw_kept(seed: u64) -> Self {
+        let mut case = Self::draw(seed);
+        let mut rng = stream(seed, "swarm of kept bags", 0);
+        let scenario = &mut case.scenario;
+        scenario.nodes = scenario.nodes.max(4);
+        // Bags with a quorum have no stewards.
+        (scenario.replicas, scenario.quorum, scenario.recheck, scenario.liars_percent) = (1, 1, 0, 0.0);
+        scenario.tasks_per_node = rng.random_range(3..=12);
+        scenario.peer.stewards = rng.random_range(1..=3);
+        scenario.peer.kept_bags_max = pick(&mut rng, &[1, 8, 64]);
+        scenario.peer.appoint_after = Duration::from_secs(pick(&mut rng, &[0, 10, 30]));
+        case.faults.push(Fault::DiskTaken);
+        case.faulty = case.faulty.max(Duration::from_secs(300));
+        case
     }
 
     /// Runs the case, and checks all invariants.
@@ -224,6 +244,9 @@ impl Run<'_> {
                 return Err(self.violates(UNDERSTOOD, Some(host), format!("{counters:?}")));
             }
         }
+        if scenario.peer.stewards > 0 {
+            i9_kept::check(&self.simulation)?;
+        }
         let lies = self.simulation.report().false_tasks;
         if scenario.quorum > 1 && lies > 0 {
             return Err(self.violates(KEPT, None, format!("{lies} lies were believed")));
@@ -264,6 +287,14 @@ impl Run<'_> {
                 if let Some(host) = self.somebody_up() {
                     let downtime = self.downtime();
                     self.simulation.crash_behind_writes(host, downtime);
+                }
+            }
+            Fault::DiskTaken => {
+                let able = self.awake().filter(|host| i9_kept::can_lose_disk(&self.simulation, *host));
+                let able: Vec<HostIndex> = able.collect();
+                if !able.is_empty() {
+                    let (host, downtime) = (pick(&mut self.rng, &able), self.downtime());
+                    self.simulation.take_disk(host, downtime);
                 }
             }
             Fault::Owner => {
@@ -328,8 +359,12 @@ impl Run<'_> {
 
     /// A machine that is up, and whose lid is open.
     fn somebody_up(&mut self) -> Option<HostIndex> {
-        let up: Vec<_> = self.simulation.up().iter().copied().filter(|host| !self.paused.contains(host)).collect();
+        let up: Vec<_> = self.awake().collect();
         (!up.is_empty()).then(|| pick(&mut self.rng, &up))
+    }
+
+    fn awake(&self) -> impl Iterator<Item = HostIndex> {
+        self.simulation.up().iter().copied().filter(|host| !self.paused.contains(host))
     }
 
     fn owner(&mut self, host: HostIndex, here: bool) {
@@ -355,6 +390,10 @@ impl Run<'_> {
         // The owners of machines that were down stayed.
         (0..self.case.scenario.nodes).for_each(|host| self.owner(host, false));
         self.tree_is_true(healed)?;
+        if self.case.scenario.peer.stewards > 0 {
+            self.run_until(self.simulation.now() + i9_kept::within(&self.simulation))?;
+            i9_kept::one_acts(&self.simulation)?;
+        }
         while self.simulation.record().open_bags() > 0 {
             if self.simulation.now().since(healed) > BAGS_BOUND {
                 let what = format!("{BAGS_BOUND:?} after the last fault:\n{}", self.simulation.report());

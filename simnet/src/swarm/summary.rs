@@ -14,6 +14,8 @@ pub enum Kind {
     Overlays,
     /// Whole machines with bags.
     Bags,
+    /// The same, whose bags other machines keep, and whose disks are taken.
+    KeptBags,
 }
 
 /// A case that violated an invariant.
@@ -37,6 +39,7 @@ impl Failure {
         let of = match self.kind {
             Kind::Overlays => "",
             Kind::Bags => " --bags",
+            Kind::KeptBags => " --bags --stewards",
         };
         format!("simnet swarm{of} --case {}", self.seed)
     }
@@ -89,6 +92,7 @@ fn attempt(kind: Kind, seed: u64) -> Result<Outcome, String> {
     let run = || match kind {
         Kind::Overlays => Case::draw(seed).run(&[]),
         Kind::Bags => bags::Case::draw(seed).run(),
+        Kind::KeptBags => bags::Case::draw_kept(seed).run(),
     };
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();

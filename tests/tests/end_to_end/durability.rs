@@ -412,7 +412,7 @@ fn lost_outputs_are_made_again_on_request() {
 }
 
 /// A file system for one agent, mounted until this is dropped.
-struct SmallDisk(PathBuf);
+pub(crate) struct SmallDisk(PathBuf);
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
@@ -422,7 +422,7 @@ impl Drop for SmallDisk {
 }
 
 /// `None` if this user may not mount one.
-fn small_disk(dir: &Path) -> Option<SmallDisk> {
+pub(crate) fn small_disk(dir: &Path) -> Option<SmallDisk> {
     let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=96m,mode=700", "tmpfs"]).arg(dir).output();
     let is_mounted = mount.is_ok_and(|mount| mount.status.success());
     if !is_mounted {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::durability::small_disk;
 use crate::harness::{Agent, Grid, command, probe_program, wait_for};
 
 const TASKS: usize = 100;
@@ -176,39 +177,143 @@ fn the_second_steward_acts_where_the_first_is_killed_too() {
 }
 
 #[test]
-fn all_keepers_that_die_at_once_and_return_in_another_order_lose_nothing() {
-    let mut grid = grid(5);
-    let tickets = write_tickets(&grid);
-    wait_for("the settings to count", || grid.agents[0].log().contains("the settings have changed"));
+fn a_bag_goes_on_within_seconds_while_its_machine_is_stopped() {
+    let mut grid = grid(4);
     let bag = submit(&grid, TASKS, &[]);
     let shown = wait_until_kept(&grid, &bag);
     let keepers = stewards(&grid, &shown);
-    let done = number(&shown["done"]);
-    assert!(ticket(&tickets).is_some());
-    grid.kill_at_once(&[0, keepers[0], keepers[1]]);
-    std::thread::sleep(Duration::from_secs(5));
-    for number in [keepers[1], 0, keepers[0]] {
-        grid.run(number);
-    }
-    assert!(number(&grid.agents[0].ask(&["bag", "show", &bag])["done"]) >= done, "what was done stays done");
+    let took = grid.agents[0].terminate();
+    assert!(took < Duration::from_secs(5), "nobody is waited for: {took:?}");
+    let begin = std::time::Instant::now();
+    wait_for("the first steward to act", || acts(&grid.agents[keepers[0]]));
+    assert!(begin.elapsed() < Duration::from_secs(5), "at once, and not after 30 s: {:?}", begin.elapsed());
+    let run = tasks_run(&grid);
+    wait_for("tasks to go on", || tasks_run(&grid) >= run + 6);
+    // The one that acts is stopped, too: then the next one does.
+    let took = grid.agents[keepers[0]].terminate();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let begin = std::time::Instant::now();
+    wait_for("the second steward to act", || acts(&grid.agents[keepers[1]]));
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    grid.run(keepers[0]);
+    grid.run(0);
     assert_every_byte(&grid.agents[0], &bag, TASKS, &out(&grid, "out"));
-    wait_for("the ticket of a bag that is over to go", || ticket(&tickets).is_none());
+}
+
+#[test]
+fn a_steward_that_is_stopped_or_whose_owner_wants_its_room_is_replaced_at_once() {
+    let mut grid = grid(5);
+    let bag = submit(&grid, TASKS, &[]);
+    let shown = wait_until_kept(&grid, &bag);
+    let keepers = stewards(&grid, &shown);
+    let are_without = |grid: &Grid, gone: &[usize]| {
+        let shown = grid.agents[0].ask(&["bag", "show", &bag]);
+        let names: Vec<String> = gone.iter().map(|&number| name(&grid.agents[number])).collect();
+        let stewards: Vec<&Value> = shown["keepers"].as_array().expect("a list").iter().skip(1).collect();
+        stewards.len() == 2
+            && stewards.iter().all(|steward| steward["up_to_date"] == true)
+            && stewards.iter().all(|steward| names.iter().all(|name| steward["machine"] != **name))
+    };
+    grid.agents[keepers[0]].configure("[limits]\nkeep = 0\n");
+    wait_for("another to keep the bag", || are_without(&grid, &[keepers[0]]));
+    wait_for("the owner to have the room", || number(&grid.agents[keepers[0]].ask(&["status"])["kept"]) == 0);
+    let shown = grid.agents[0].ask(&["bag", "show", &bag]);
+    let gone = stewards(&grid, &shown)[0];
+    let gone_name = name(&grid.agents[gone]);
+    assert!(grid.agents[gone].terminate() < Duration::from_secs(5));
+    wait_for("the one that has left to be named no longer", || {
+        let shown = grid.agents[0].ask(&["bag", "show", &bag]);
+        shown["keepers"].as_array().expect("a list").iter().all(|keeper| keeper["machine"] != *gone_name)
+    });
+    assert_every_byte(&grid.agents[0], &bag, TASKS, &out(&grid, "out"));
+}
+
+#[test]
+fn all_keepers_that_die_at_once_and_return_in_any_order_lose_nothing() {
+    let mut grid = grid(5);
+    let tickets = write_tickets(&grid);
+    wait_for("the settings to count", || grid.agents[0].log().contains("the settings have changed"));
+    // By rank; each order has one that comes back late, too.
+    for (number, order) in [[2, 0, 1], [1, 2, 0], [0, 2, 1]].into_iter().enumerate() {
+        let bag = submit(&grid, 40, &[]);
+        let shown = wait_until_kept(&grid, &bag);
+        let stewards = stewards(&grid, &shown);
+        let keepers = [0, stewards[0], stewards[1]];
+        let done = self::number(&shown["done"]);
+        assert!(ticket(&tickets).is_some());
+        grid.kill_at_once(&keepers);
+        for rank in order {
+            std::thread::sleep(Duration::from_secs(2));
+            grid.run(keepers[rank]);
+        }
+        let now = grid.agents[0].ask(&["bag", "show", &bag]);
+        assert!(self::number(&now["done"]) >= done, "what was done stays done: {now}");
+        assert_every_byte(&grid.agents[0], &bag, 40, &out(&grid, &format!("out{number}")));
+        wait_for("the ticket of a bag that is over to go", || ticket(&tickets).is_none());
+    }
+}
+
+/// The submitter stands still for so long, and has others act meanwhile.
+fn stands_still(still: Duration, tasks: usize) {
+    let grid = grid(4);
+    let bag = submit(&grid, tasks, &[]);
+    let shown = wait_until_kept(&grid, &bag);
+    let keepers = stewards(&grid, &shown);
+    grid.agents[0].signal("STOP");
+    let begin = std::time::Instant::now();
+    wait_for("the first steward to act", || acts(&grid.agents[keepers[0]]));
+    let others = || -> u64 { grid.agents[1..].iter().map(|agent| number(&agent.ask(&["status"])["tasks_run"])).sum() };
+    let run = others();
+    std::thread::sleep(still.saturating_sub(begin.elapsed()));
+    assert!(others() > run + still.as_secs() / 10, "the others go on: {} after {run}", others());
+    grid.agents[0].signal("CONT");
+    wait_for("the steward to stand down", || !acts(&grid.agents[keepers[0]]));
+    assert_every_byte(&grid.agents[0], &bag, tasks, &out(&grid, "out"));
+    let shown = grid.agents[0].ask(&["bag", "show", &bag]);
+    assert!(number(&shown["duplicates"]) < tasks as u64 / 10, "hardly anything runs twice: {shown}");
 }
 
 #[test]
 fn a_machine_that_stood_still_for_a_while_asks_before_it_goes_on() {
-    let grid = grid(4);
+    stands_still(Duration::from_secs(90), 130);
+}
+
+#[test]
+#[ignore = "takes a quarter of an hour"]
+fn a_machine_that_stood_still_for_ten_minutes_asks_before_it_goes_on() {
+    stands_still(Duration::from_secs(600), 750);
+}
+
+#[test]
+fn a_steward_whose_disk_is_full_says_so_and_another_keeps_the_bag() {
+    let mut grid = Grid::prepare_unstarted(5);
+    let Some(_disk) = small_disk(&grid.agents[1].dir) else {
+        return;
+    };
+    grid.keeps_soon = true;
+    (0..5).for_each(|number| grid.run(number));
+    grid.wait_until_formed(5);
     let bag = submit(&grid, TASKS, &[]);
     let shown = wait_until_kept(&grid, &bag);
     let keepers = stewards(&grid, &shown);
-    grid.agents[0].signal("STOP");
-    wait_for("the first steward to act", || acts(&grid.agents[keepers[0]]));
-    std::thread::sleep(Duration::from_secs(10));
-    grid.agents[0].signal("CONT");
-    wait_for("the steward to stand down", || !acts(&grid.agents[keepers[0]]));
+    assert!(keepers.contains(&1), "it has been up the longest of the others: {shown}");
+    let full = name(&grid.agents[1]);
+    let filler = grid.agents[1].dir.join("filler");
+    fs::write(&filler, vec![0; 200 << 20]).expect_err("it does not fit");
+    wait_for("another to keep the bag", || {
+        let shown = grid.agents[0].ask(&["bag", "show", &bag]);
+        let stewards: Vec<&Value> = shown["keepers"].as_array().expect("a list").iter().skip(1).collect();
+        stewards.len() == 2 && stewards.iter().all(|one| one["up_to_date"] == true && one["machine"] != *full)
+    });
+    let log = grid.agents[1].log();
+    assert!(log.contains("the disk is full: another machine is asked to keep a bag in this one's place"), "{log}");
+    // The bag outlives its submitter without that machine.
+    grid.agents[0].kill();
+    let run = tasks_run(&grid);
+    wait_for("the new keepers to go on", || tasks_run(&grid) >= run + 4);
+    fs::remove_file(&filler).expect("our directory");
+    grid.run(0);
     assert_every_byte(&grid.agents[0], &bag, TASKS, &out(&grid, "out"));
-    let shown = grid.agents[0].ask(&["bag", "show", &bag]);
-    assert!(number(&shown["duplicates"]) < TASKS as u64 / 10, "hardly anything runs twice: {shown}");
 }
 
 #[test]
@@ -223,14 +328,27 @@ fn a_machine_whose_disk_is_lost_is_replaced_from_a_ticket() {
     let input = out(&grid, "shared.txt");
     fs::write(&input, "what all tasks read").expect("our directory");
     let bag = submit(&grid, TASKS, &["--input", input.to_str().expect("ours")]);
-    wait_until_kept(&grid, &bag);
+    let shown = wait_until_kept(&grid, &bag);
+    let keepers = stewards(&grid, &shown);
     let ticket = ticket(&tickets).expect("it was written when others began to keep the bag");
     let bytes = fs::metadata(&ticket).expect("it is there").len();
     assert!(bytes < 64 << 10, "keys and names of stewards, not {bytes} bytes");
     grid.agents[0].kill();
     fs::remove_dir_all(&grid.agents[0].dir).expect("our directory");
     adopt(&ticket, &grid.agents[0]);
+    // Nobody who has anything of the bag is there: the user is told whom to start, and that is enough.
+    keepers.iter().for_each(|&keeper| grid.agents[keeper].kill());
     grid.run(0);
+    wait_for("the machine to say that nobody answers", || {
+        let shown = grid.agents[0].ask(&["bag", "show", &bag]);
+        shown["files_missing"] == true && shown["keepers"][1]["heard"] == false
+    });
+    let dir = grid.agents[0].dir.to_str().expect("ours");
+    let said = command(&["--state-dir", dir, "bag", "show", &bag]).stdout;
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains("no machine that keeps the bag answers: start ") && said.contains("bag cancel"), "{said}");
+    keepers.iter().for_each(|&keeper| grid.run(keeper));
+    wait_for("the bag's files to come", || grid.agents[0].ask(&["bag", "show", &bag])["files_missing"] == false);
     assert_every_byte(&grid.agents[0], &bag, TASKS, &out(&grid, "out"));
 }
 

@@ -1,0 +1,168 @@
+//! Keepers that leave in good order, or whose owners want their room.
+
+use super::*;
+
+impl Grid {
+    /// A machine leaves in good order, and ends.
+    pub(super) fn leave(&mut self, number: u8) {
+        self.give(number, Event::Leave);
+        self.pass(2);
+        self.crash(number);
+    }
+}
+
+#[test]
+fn a_steward_acts_at_once_where_the_submitter_leaves_in_good_order() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    // Results that came within the last seconds: no delta has told of them yet.
+    let done = grid.done();
+    grid.give(SUBMITTER, Event::Leave);
+    grid.pass(1);
+    assert_eq!(grid.acting(), [stewards[0]], "the second one waits for the first");
+    let over = grid.hosts[&stewards[0]].peer.over(BAG);
+    assert!(over.0.len() >= done, "{over:?}: all that the submitter had was told");
+    grid.pass(5);
+    grid.crash(SUBMITTER);
+    grid.pass(600);
+    assert_eq!(grid.hosts[&stewards[0]].peer.over(BAG).0.len(), TASKS);
+    grid.start(SUBMITTER);
+    grid.pass(60);
+    assert_eq!(grid.done(), TASKS);
+    assert!(grid.run_twice() <= 2, "{}: what the submitter itself ran", grid.run_twice());
+}
+
+#[test]
+fn a_machine_that_sleeps_for_a_while_leaves_its_bag_to_a_steward_and_takes_it_up_again() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    grid.give(SUBMITTER, Event::Leave);
+    grid.pass(40);
+    assert_eq!(grid.acting(), [stewards[0]]);
+    grid.give(SUBMITTER, Event::Return);
+    grid.pass(20);
+    assert!(grid.acting().is_empty(), "it has stood down");
+    grid.pass(600);
+    assert_eq!(grid.done(), TASKS);
+}
+
+#[test]
+fn the_next_steward_acts_at_once_where_the_acting_one_leaves_in_good_order() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    grid.crash(SUBMITTER);
+    grid.pass(60);
+    assert_eq!(grid.acting(), [stewards[0]]);
+    grid.leave(stewards[0]);
+    assert_eq!(grid.acting(), [stewards[1]], "the submitter was gone before");
+    grid.pass(300);
+    grid.start(SUBMITTER);
+    grid.start(stewards[0]);
+    grid.pass(600);
+    assert_eq!(grid.done(), TASKS);
+}
+
+#[test]
+fn a_steward_that_leaves_is_replaced_at_once_and_may_keep_the_bag_again_in_its_next_life() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    grid.leave(stewards[0]);
+    grid.pass(13);
+    let now = grid.stewards();
+    assert!(now.len() == 2 && !now.contains(&stewards[0]), "{now:?} after {stewards:?}");
+    grid.pass(10);
+    let keepers = grid.hosts[&SUBMITTER].peer.keepers(BAG);
+    assert!(keepers.iter().all(|keeper| keeper.is_up_to_date), "{keepers:?}");
+    // All others leave, too: there is nobody but the first, once it is back.
+    for number in 3..7 {
+        if number != stewards[0] {
+            grid.leave(number);
+        }
+    }
+    grid.pass(20);
+    assert!(grid.stewards().is_empty(), "nobody is named that is gone: {:?}", grid.stewards());
+    grid.start(stewards[0]);
+    grid.pass(30);
+    assert_eq!(grid.stewards(), [stewards[0]], "a machine that has started again is asked again");
+}
+
+#[test]
+fn an_owner_who_wants_fewer_bags_kept_gets_room_once_another_keeps_them() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    grid.give(stewards[0], Event::KeepsAtMost(0));
+    grid.pass(20);
+    let now = grid.stewards();
+    assert!(now.len() == 2 && !now.contains(&stewards[0]), "{now:?} after {stewards:?}");
+    grid.pass(50);
+    assert!(grid.hosts[&stewards[0]].peer.kept().next().is_none(), "its room is the owner's again");
+    assert!(grid.hosts[&stewards[0]].forgotten.contains(&BAG));
+    // The one that acts does not go before there is another keeper.
+    let next = now[0];
+    grid.crash(SUBMITTER);
+    grid.pass(60);
+    assert_eq!(grid.acting(), [next]);
+    grid.give(next, Event::KeepsAtMost(0));
+    grid.pass(300);
+    assert_eq!(grid.acting(), [next], "nobody can be appointed while the submitter is away");
+    grid.start(SUBMITTER);
+    grid.pass(600);
+    assert_eq!(grid.done(), TASKS);
+    assert!(grid.hosts[&next].peer.kept().next().is_none());
+}
+
+#[test]
+fn a_steward_whose_disk_is_full_is_replaced_and_is_offered_nothing() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    grid.give(stewards[1], Event::DiskFull(true));
+    grid.pass(20);
+    let now = grid.stewards();
+    assert!(now.len() == 2 && !now.contains(&stewards[1]), "{now:?} after {stewards:?}");
+    let given_up = Notice::BagGivenUp { bag: BAG, disk_is_full: true };
+    assert!(grid.hosts[&stewards[1]].notices.contains(&given_up), "its owner is told why");
+    let host = grid.hosts.get_mut(&stewards[1]).expect("it is up");
+    host.sent.clear();
+    let other = BagHeader { id: BagId([8; 32]), submitter: contact(3), ..bag(1) };
+    host.receive(3, Message::KeepOffer { bag: other.clone() });
+    assert!(matches!(host.sent.last(), Some((_, Message::KeepAnswer { accepts: false, .. }))), "{:?}", host.sent);
+    host.give(Event::DiskFull(false));
+    host.receive(3, Message::KeepOffer { bag: other });
+    assert!(matches!(host.sent.last(), Some((_, Message::KeepAnswer { accepts: true, .. }))), "{:?}", host.sent);
+}
+
+/// Only the keeper that acts can say that it goes: one that does not act, or acted in a term that is over, is not heard.
+#[test]
+fn nobody_says_for_another_that_it_leaves_nor_in_a_term_that_is_over() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    let Some(Record::Kept { acting, .. }) = grid.hosts[&stewards[1]].store.get(&RecordKey::Kept(BAG)).cloned() else {
+        panic!("no copy")
+    };
+    let farewell = |term: Term, acting: Option<Acting>| Message::Deltas {
+        deltas: vec![Delta {
+            bag: BAG,
+            term,
+            number: 0,
+            acting: acting.map(Box::new),
+            key: None,
+            records: Vec::new(),
+            gone: Vec::new(),
+            done: IntervalSet::new(),
+            failed: IntervalSet::new(),
+            is_whole: false,
+            is_over: false,
+            leaves: true,
+        }],
+    };
+    let older = Term { appointed: acting.term().appointed - 1, acting: 7 };
+    let replayed =
+        Acting { appointment: Appointment { term: older.appointed, ..acting.appointment.clone() }, ..acting };
+    let next = grid.hosts.get_mut(&stewards[1]).expect("it is up");
+    // A stranger, a steward that does not act, and the submitter in a term that is over.
+    next.receive(6, farewell(acting.term(), Some(acting.clone())));
+    next.receive(number(contact(stewards[0]).peer), farewell(acting.term(), None));
+    next.receive(SUBMITTER, farewell(older, Some(replayed)));
+    grid.pass(5);
+    assert!(grid.acting().is_empty(), "{:?}", grid.acting());
+}
