@@ -32,6 +32,7 @@ mod results;
 mod run;
 mod store;
 mod submit;
+mod tasks;
 mod ticket;
 mod which;
 

@@ -6,6 +6,7 @@
 //! | `GET /v1/status`, `/v1/peers`, `/v1/bags`, `/v1/bags/{id}`, `/v1/bags/{id}/results`, `/v1/bags/{id}/receipts`,
 //! `/v1/bags/{id}/ticket` | the present state |
 //! | `GET /v1/bags/{id}/results?from={index}&most={count}` | up to so many results, from that task on |
+//! | `GET /v1/bags/{id}/tasks?from={index}&most={count}&state={state},...` | up to so many tasks, from that one on, in these states |
 //! | `GET /v1/bags/{id}/results/{index}/output` | the output of a task, if it is small enough to be in its record; else
 //! the hash of its blob |
 //! | `POST /v1/bags` | the bag, once it is durable |
@@ -41,7 +42,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use idlewood_api::client::ENDPOINT_FILE;
-use idlewood_api::{Endpoint, PauseRequest, RerunRequest};
+use idlewood_api::{Endpoint, PauseRequest, RerunRequest, TaskState};
 use idlewood_blobs::Blobs;
 use idlewood_trust::Gate;
 use tempfile::NamedTempFile;
@@ -53,7 +54,7 @@ use tracing::{debug, warn};
 use answers::{Answer, Failure, REQUEST_BYTES_MAX, parse};
 use guard::Guard;
 
-use crate::handle::{NodeHandle, Page};
+use crate::handle::{NodeHandle, Page, TaskQuery};
 
 /// How long requests under way may continue after the agent was told to end.
 const DRAIN_WAIT: Duration = Duration::from_secs(2);
@@ -188,6 +189,7 @@ fn bag_routes(node: NodeHandle) -> Router {
         .route("/v1/peers", get(peers))
         .route("/v1/bags", get(bags).post(submit))
         .route("/v1/bags/{id}", get(bag))
+        .route("/v1/bags/{id}/tasks", get(tasks))
         .route("/v1/bags/{id}/results", get(results))
         .route("/v1/bags/{id}/results/{index}/output", get(task_output))
         .route("/v1/bags/{id}/receipts", get(receipts))
@@ -237,6 +239,35 @@ async fn results(
     Query(page): Query<Page>,
 ) -> Answer<Vec<idlewood_api::TaskResult>> {
     Ok(Json(node.results(&id, page).await?))
+}
+
+/// Which tasks to list.
+#[derive(serde::Deserialize)]
+struct TasksWanted {
+    #[serde(default)]
+    from: u64,
+    #[serde(default = "tasks_together")]
+    most: u64,
+    #[serde(default)]
+    state: String,
+}
+
+fn tasks_together() -> u64 {
+    1000
+}
+
+async fn tasks(
+    State(node): State<NodeHandle>,
+    UrlPath(id): UrlPath<String>,
+    Query(TasksWanted { from, most, state }): Query<TasksWanted>,
+) -> Answer<idlewood_api::Tasks> {
+    let words = state.split(',').filter(|word| !word.is_empty());
+    let states = words.map(str::parse).collect::<Result<Vec<TaskState>, String>>();
+    let mut states = states.map_err(|why| Failure::new(StatusCode::BAD_REQUEST, why))?;
+    if states.is_empty() {
+        states = TaskState::ALL.to_vec();
+    }
+    Ok(Json(node.tasks(&id, TaskQuery { from, most, states }).await?))
 }
 
 /// The output of a task: bytes if they are in the record of its result, else the hash of its blob.

@@ -45,6 +45,17 @@ impl Default for Page {
     }
 }
 
+/// Which tasks of a bag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskQuery {
+    /// Of the tasks from this one on.
+    pub from: u64,
+    /// So many at most.
+    pub most: u64,
+    /// In one of these states.
+    pub states: Vec<idlewood_api::TaskState>,
+}
+
 /// The way back to whoever asked.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 
@@ -70,6 +81,7 @@ pub(crate) enum Question {
 #[derive(Debug)]
 pub(crate) enum Reading {
     Results(String, Page, Reply<Vec<idlewood_api::TaskResult>>),
+    Tasks(String, TaskQuery, Reply<idlewood_api::Tasks>),
     Output(String, u64, Reply<Result<Vec<u8>, blake3::Hash>>),
     Receipts(String, Reply<Vec<idlewood_api::Receipt>>),
     Ticket(String, bool, Reply<idlewood_api::Ticket>),
@@ -187,6 +199,14 @@ impl NodeHandle {
     /// As [`NodeHandle::bag`]; [`Refusal::NotFound`] also when the task is not over.
     pub async fn output(&self, id: &str, index: u64) -> Result<Result<Vec<u8>, blake3::Hash>, Refusal> {
         self.ask(|reply| Reading::Output(id.to_owned(), index, reply)).await
+    }
+
+    /// Its tasks, by index.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::bag`].
+    pub async fn tasks(&self, id: &str, query: TaskQuery) -> Result<idlewood_api::Tasks, Refusal> {
+        self.ask(|reply| Reading::Tasks(id.to_owned(), query, reply)).await
     }
 
     /// What the machines signed that ran its tasks, by index; tasks that are over without any are left out.

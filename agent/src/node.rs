@@ -41,6 +41,7 @@ mod submission;
 mod submissions;
 mod supplies;
 mod task;
+mod tasks;
 mod traffic;
 mod views;
 

@@ -274,6 +274,11 @@ impl Ledger {
         self.ended.sets()
     }
 
+    /// The tasks that wait until they are tried again.
+    pub(crate) fn pausing(&self) -> IntervalSet {
+        self.waiting.pausing().fold(IntervalSet::new(), |all, ranges| all.union(ranges))
+    }
+
     pub(crate) fn is_measured(&self) -> bool {
         self.bag.task_mops > 0.0
     }

@@ -24,7 +24,7 @@ use ureq::{Agent, Body};
 
 use crate::{
     Bag, BagDetail, BlobBody, Endpoint, ErrorBody, InvitationView, InviteRequest, PauseRequest, Peers, Receipt,
-    RerunRequest, RevokeRequest, RevokedView, Status, SubmitRequest, TaskResult, Ticket,
+    RerunRequest, RevokeRequest, RevokedView, Status, SubmitRequest, TaskResult, TaskState, Tasks, Ticket,
 };
 
 /// Name of the file in the state directory with the agent's address.
@@ -260,6 +260,15 @@ impl Client {
             page.into_iter().filter(|result| result.index <= last).for_each(&mut each);
         }
         Ok(())
+    }
+
+    /// `GET /v1/bags/{id}/tasks`: up to so many tasks from `from` on that are in one of these states; of none given, in any.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn tasks(&self, id: &str, from: u64, most: u64, states: &[TaskState]) -> Result<Tasks, ClientError> {
+        let states = states.iter().map(|state| state.name()).collect::<Vec<_>>().join(",");
+        self.get(&format!("/v1/bags/{id}/tasks?from={from}&most={most}&state={states}"))
     }
 
     /// `GET /v1/bags/{id}/results/{index}/output`: the encoded output of a finished task.

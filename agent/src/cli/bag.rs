@@ -12,7 +12,7 @@ use idlewood_units::Numbers;
 use super::context::Context;
 use super::follow::{self, View};
 use super::which::{BagName, WhichBag};
-use super::{explain, kept, progress, receipts, results, ticket};
+use super::{explain, kept, progress, receipts, results, tasks, ticket};
 use crate::output::{self, Colour, Column, Format, Table};
 
 /// Failed tasks whose reasons are shown.
@@ -31,6 +31,9 @@ pub(super) enum BagCommand {
         #[command(flatten)]
         bag: WhichBag,
     },
+    /// List the tasks of a bag: where each is, how long it took, its exit code
+    #[command(after_help = tasks::STATES)]
+    Tasks(tasks::TasksArgs),
     /// Why tasks of a bag run or do not, how many machines that concerns, and what would end it
     #[command(after_help = explain::CODES)]
     Explain {
@@ -91,6 +94,7 @@ pub(super) fn run(context: &Context, command: BagCommand) -> anyhow::Result<Exit
     match command {
         BagCommand::List => list(context),
         BagCommand::Show { bag } => show(context, &bag.id.0),
+        BagCommand::Tasks(args) => tasks::tasks(context, &args),
         BagCommand::Explain { bag } => explain::bag(context, &bag.id.0),
         BagCommand::Watch { bag } => follow::to_the_end(context, &bag.id.0, View::on_stdout()),
         BagCommand::Wait { bag, progress } => {

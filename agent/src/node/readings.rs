@@ -11,6 +11,7 @@ use super::pins;
 use super::receipts;
 use super::results::{self, Finished};
 use super::shared::Shared;
+use super::tasks;
 use crate::handle::{Page, Reading, Refusal, Reply, answer};
 
 /// Answers a question about a bag of this machine with what its records say.
@@ -18,6 +19,10 @@ pub(super) fn read(question: Reading, reader: Reader, peer: &Peer, shared: &mut 
     match question {
         Reading::Results(id, page, reply) => match find(peer, &id) {
             Ok(view) => results(view.bag.id, page, reply, reader, shared),
+            Err(refusal) => answer(reply, Err(refusal)),
+        },
+        Reading::Tasks(id, query, reply) => match find(peer, &id) {
+            Ok(view) => tasks::answer_with(&view, query, reply, reader, peer, shared),
             Err(refusal) => answer(reply, Err(refusal)),
         },
         Reading::Output(id, index, reply) => match find(peer, &id) {

@@ -62,6 +62,11 @@ impl Peer {
         placements.map(|(executor, ranges)| (executor.clone(), ranges.clone())).collect()
     }
 
+    /// Tasks of a bag submitted from this machine that wait until they are tried again, since they failed or were declined.
+    pub fn pausing(&self, id: BagId) -> IntervalSet {
+        self.ledgers.get(&id).map(|ledger| ledger.pausing()).unwrap_or_default()
+    }
+
     /// What this machine takes its link for, in kB/s: the paper's until it has downloaded something.
     pub fn link_kb_s(&self) -> u32 {
         self.io.link_kb_s

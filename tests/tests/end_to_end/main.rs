@@ -13,6 +13,7 @@ mod home;
 mod keepers;
 mod mistakes;
 mod native;
+mod orders;
 mod owner;
 mod places;
 mod redteam;
