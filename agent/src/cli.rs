@@ -25,6 +25,7 @@ mod follow;
 mod grid;
 mod interrupt;
 mod kept;
+mod list;
 mod machine;
 mod progress;
 mod receipts;

@@ -5,12 +5,13 @@
 //! |---|---|
 //! | `GET /v1/status`, `/v1/peers`, `/v1/bags`, `/v1/bags/{id}`, `/v1/bags/{id}/results`, `/v1/bags/{id}/receipts`,
 //! `/v1/bags/{id}/ticket` | the present state |
+//! | `GET /v1/bags?state={state},...&since_s={seconds}&limit={count}` | the latest bags of those |
 //! | `GET /v1/bags/{id}/results?from={index}&most={count}` | up to so many results, from that task on |
 //! | `GET /v1/bags/{id}/tasks?from={index}&most={count}&state={state},...` | up to so many tasks, from that one on, in these states |
 //! | `GET /v1/bags/{id}/results/{index}/output` | the output of a task, if it is small enough to be in its record; else
 //! the hash of its blob |
 //! | `POST /v1/bags` | the bag, once it is durable |
-//! | `POST /v1/bags/{id}/cancel`, `rerun`, `remove`, `/v1/pause`, `/v1/resume`, `/v1/finish` | the state afterwards |
+//! | `POST /v1/bags/{id}/cancel`, `hold`, `release`, `rename`, `rerun`, `remove`, `/v1/pause`, `/v1/resume`, `/v1/finish` | the state afterwards |
 //! | `POST /v1/grid/invite`, `/v1/grid/revoke` | the invitation, the revoked machine |
 //! | `HEAD`, `GET /v1/blobs/{hash}` | the content, streamed |
 //! | `POST /v1/blobs?blob={hash}` | stores the content, streamed; not durable before a bag that names it is |
@@ -42,8 +43,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use idlewood_api::client::ENDPOINT_FILE;
-use idlewood_api::{Endpoint, PauseRequest, RerunRequest, TaskState};
+use idlewood_api::{BagsWanted, Endpoint, PauseRequest, RenameRequest, RerunRequest, TaskState};
 use idlewood_blobs::Blobs;
+use idlewood_scheduler::Wish;
 use idlewood_trust::Gate;
 use tempfile::NamedTempFile;
 use tokio::net::TcpListener;
@@ -195,6 +197,9 @@ fn bag_routes(node: NodeHandle) -> Router {
         .route("/v1/bags/{id}/receipts", get(receipts))
         .route("/v1/bags/{id}/ticket", get(ticket))
         .route("/v1/bags/{id}/cancel", post(cancel))
+        .route("/v1/bags/{id}/hold", post(hold))
+        .route("/v1/bags/{id}/release", post(release))
+        .route("/v1/bags/{id}/rename", post(rename))
         .route("/v1/bags/{id}/rerun", post(rerun))
         .route("/v1/bags/{id}/remove", post(remove))
         .route("/v1/pause", post(pause))
@@ -225,8 +230,26 @@ async fn peers(State(node): State<NodeHandle>) -> Answer<idlewood_api::Peers> {
     Ok(Json(node.peers().await?))
 }
 
-async fn bags(State(node): State<NodeHandle>) -> Answer<Vec<idlewood_api::Bag>> {
-    Ok(Json(node.bags().await?))
+/// Which bags to list.
+#[derive(serde::Deserialize)]
+struct BagsQuery {
+    #[serde(default)]
+    state: String,
+    since_s: Option<f64>,
+    limit: Option<u64>,
+}
+
+async fn bags(
+    State(node): State<NodeHandle>,
+    Query(BagsQuery { state, since_s, limit }): Query<BagsQuery>,
+) -> Answer<Vec<idlewood_api::Bag>> {
+    Ok(Json(node.bags(BagsWanted { state: states(&state)?, since_s, limit }).await?))
+}
+
+/// States with commas between.
+fn states<T: std::str::FromStr<Err = String>>(text: &str) -> Result<Vec<T>, Failure> {
+    let words = text.split(',').filter(|word| !word.is_empty());
+    words.map(str::parse).collect::<Result<_, String>>().map_err(|why| Failure::new(StatusCode::BAD_REQUEST, why))
 }
 
 async fn bag(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<idlewood_api::BagDetail> {
@@ -261,9 +284,7 @@ async fn tasks(
     UrlPath(id): UrlPath<String>,
     Query(TasksWanted { from, most, state }): Query<TasksWanted>,
 ) -> Answer<idlewood_api::Tasks> {
-    let words = state.split(',').filter(|word| !word.is_empty());
-    let states = words.map(str::parse).collect::<Result<Vec<TaskState>, String>>();
-    let mut states = states.map_err(|why| Failure::new(StatusCode::BAD_REQUEST, why))?;
+    let mut states: Vec<TaskState> = states(&state)?;
     if states.is_empty() {
         states = TaskState::ALL.to_vec();
     }
@@ -294,6 +315,23 @@ async fn submit(State(node): State<NodeHandle>, body: Result<Bytes, BytesRejecti
 
 async fn cancel(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<idlewood_api::Bag> {
     Ok(Json(node.cancel(&id).await?))
+}
+
+async fn hold(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<idlewood_api::Bag> {
+    Ok(Json(node.wish(&id, Wish::Hold).await?))
+}
+
+async fn release(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<idlewood_api::Bag> {
+    Ok(Json(node.wish(&id, Wish::Release).await?))
+}
+
+async fn rename(
+    State(node): State<NodeHandle>,
+    UrlPath(id): UrlPath<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<idlewood_api::Bag> {
+    let RenameRequest { name } = parse(body)?;
+    Ok(Json(node.wish(&id, Wish::Rename(name)).await?))
 }
 
 async fn rerun(

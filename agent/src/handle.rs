@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use idlewood_scheduler::Wish;
 use tokio::sync::{mpsc, oneshot};
 
 /// Why a question gets no answer. One sentence each; nothing was changed.
@@ -73,7 +74,7 @@ pub(crate) enum Command {
 pub(crate) enum Question {
     Status(Reply<idlewood_api::Status>),
     Peers(Reply<idlewood_api::Peers>),
-    Bags(Reply<Vec<idlewood_api::Bag>>),
+    Bags(idlewood_api::BagsWanted, Reply<Vec<idlewood_api::Bag>>),
     Bag(String, Reply<idlewood_api::BagDetail>),
 }
 
@@ -92,6 +93,7 @@ pub(crate) enum Reading {
 pub(crate) enum BagOrder {
     Submit(Box<idlewood_api::SubmitRequest>, Reply<idlewood_api::Bag>),
     Cancel(String, Reply<idlewood_api::Bag>),
+    Wish(String, Wish, Reply<idlewood_api::Bag>),
     Rerun(String, Option<Vec<u64>>, Reply<idlewood_api::Bag>),
     Remove(String, Reply<idlewood_api::Bag>),
 }
@@ -173,8 +175,8 @@ impl NodeHandle {
     ///
     /// # Errors
     /// As [`NodeHandle::status`].
-    pub async fn bags(&self) -> Result<Vec<idlewood_api::Bag>, Refusal> {
-        self.ask(Question::Bags).await
+    pub async fn bags(&self, wanted: idlewood_api::BagsWanted) -> Result<Vec<idlewood_api::Bag>, Refusal> {
+        self.ask(|reply| Question::Bags(wanted, reply)).await
     }
 
     /// One of them, by a unique prefix of its id, or `last`.
@@ -231,6 +233,14 @@ impl NodeHandle {
     /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when it is over.
     pub async fn cancel(&self, id: &str) -> Result<idlewood_api::Bag, Refusal> {
         self.ask(|reply| BagOrder::Cancel(id.to_owned(), reply)).await
+    }
+
+    /// Holds, releases or renames a bag; returns when that is durable.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when it is over.
+    pub async fn wish(&self, id: &str, wish: Wish) -> Result<idlewood_api::Bag, Refusal> {
+        self.ask(|reply| BagOrder::Wish(id.to_owned(), wish, reply)).await
     }
 
     /// Runs those of these tasks of a bag again that are over, or those that failed.

@@ -20,6 +20,7 @@ mod kept_files;
 mod manifests;
 mod measuring;
 mod neighbours;
+mod notify;
 mod outputs;
 mod owner;
 mod packing;
@@ -71,6 +72,7 @@ use self::execution::Execution;
 use self::homes::Homes;
 use self::keeping::Keeping;
 use self::measuring::Measuring;
+use self::notify::NotifyFiles;
 use self::outputs::Outputs;
 use self::owner::Owner;
 use self::packing::Packing;
@@ -266,6 +268,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         keeping: Keeping::new(directory.clone()),
         presence: Presence::new(address, neighbours, bootstrap, heartbeat, clock.now()),
         traffic: Traffic::default(),
+        notify: NotifyFiles::new(&directory),
         shared: Shared::new(clock, config, settings, net, supplies),
     };
     let ran = driver.run().await;

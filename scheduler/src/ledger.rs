@@ -16,6 +16,7 @@
 mod astray;
 mod avoided;
 mod checkpoints;
+mod conditions;
 mod copies;
 mod declined;
 mod ended;
@@ -63,7 +64,10 @@ use self::quorum::Votes;
 pub use self::quorum::{REPLICAS_MAX, Replication};
 use self::waiting::Waiting;
 use self::work::Work;
-use crate::bag::{BAG_WORK_MOPS_MAX, BagHeader, Checkpoint, DeclineReason, REQUEST_INTERVALS_MAX, Request, TaskResult};
+use crate::bag::{
+    BAG_WORK_MOPS_MAX, BagHeader, BagId, Checkpoint, DeclineReason, REQUEST_INTERVALS_MAX, Request, TaskResult,
+};
+use crate::conditions::{Awaited, Conditions};
 use crate::config::Config;
 use crate::io::{Io, Journalling, Then};
 use crate::link::Writers;
@@ -78,11 +82,15 @@ use crate::record::{Change, Closing, Record, RecordKey};
 pub(crate) struct Ledger {
     bag: BagHeader,
     released: Time,
+    /// When it was submitted: r, unless its user held it at first.
+    submitted: Time,
     closed: Option<(Closing, Time)>,
     /// The bag's record is durable.
     open: bool,
     /// a and w are durable, so that requests may name them.
     sized: bool,
+    /// The first task was given out to be measured.
+    is_measuring: bool,
     /// The newest attempt number of requests.
     attempt: u32,
     waiting: Waiting,
@@ -101,6 +109,7 @@ pub(crate) struct Ledger {
     /// The work of a task, as executors report it.
     work: Work,
     keeping: Keeping,
+    conditions: Conditions,
     counts: Counts,
     /// No lease, pause or request ends before this moment, at which the ledger looks for the first that does. A renewal does
     /// not move it: that would need the leases in order.
@@ -125,6 +134,8 @@ pub struct BagView {
     pub bag: BagHeader,
     /// r.
     pub released: Time,
+    /// When it was submitted: r, unless its user held it at first, or it waited for others.
+    pub submitted: Time,
     /// Tasks that succeeded, by journalled results.
     pub done: u64,
     /// Tasks that failed for good, likewise.
@@ -169,6 +180,10 @@ pub struct BagView {
     pub astray: u64,
     /// Routers that alone had to pass on tasks for which no machine then accounted.
     pub swallowed: BTreeMap<PeerId, Swallowed>,
+    /// What its user says of when its tasks may be issued.
+    pub conditions: Conditions,
+    /// The bags for which it waits, and why they have not succeeded.
+    pub awaited: BTreeMap<BagId, Awaited>,
     /// How and when the bag ended.
     pub closed: Option<(Closing, Time)>,
 }
@@ -197,9 +212,11 @@ impl Ledger {
         let number = u64::try_from(io.wall(io.now).0).unwrap_or(0);
         Self {
             released,
+            submitted: released,
             closed: None,
             open: false,
             sized: false,
+            is_measuring: false,
             attempt: 0,
             waiting: Waiting::new(bag.tasks),
             issues: Issues::new(number),
@@ -216,6 +233,7 @@ impl Ledger {
             copies: Copies::default(),
             work: Work::new(bag.task_mops),
             keeping: Keeping::default(),
+            conditions: Conditions::default(),
             counts: Counts::default(),
             next_end: None,
             bag,
@@ -296,6 +314,7 @@ impl Ledger {
             closed: self.closed.map(|(closing, at)| (closing, io.wall(at))),
             replication: self.votes.replication(),
             stewards: self.keeping.stewards,
+            conditions: Box::new(self.recorded_conditions(io)),
         }
     }
 
@@ -307,6 +326,7 @@ impl Ledger {
         BagView {
             bag: self.bag.clone(),
             released: self.released,
+            submitted: self.submitted,
             done: self.ended.done(),
             failed: self.ended.failed(),
             placed: self.placed.tasks(),
@@ -329,6 +349,8 @@ impl Ledger {
             disputed: self.votes.disputed(),
             undecided: self.votes.undecided(),
             declined: self.declined.reasons(),
+            conditions: self.conditions.clone(),
+            awaited: BTreeMap::new(),
             closed: self.closed,
         }
     }
@@ -396,8 +418,17 @@ impl Ledger {
             changes.push(Change::Delete(RecordKey::Placed(bag, peer)));
             if !placement.ranges.is_empty() {
                 let (term, drop, rest) = (Duration::ZERO, placement.ranges, Duration::ZERO);
-                let lease =
-                    Message::Lease { bag, version: 0, submitter: None, term, drop, rest, key: None, sizes: None };
+                let lease = Message::Lease {
+                    bag,
+                    version: 0,
+                    submitter: None,
+                    term,
+                    drop,
+                    rest,
+                    key: None,
+                    sizes: None,
+                    withheld: false,
+                };
                 then.push(Then::Send(placement.executor, lease));
             }
         }
@@ -426,7 +457,11 @@ impl Ledger {
             let willing = direct.and_then(|direct| self.willing(&direct, &known, io));
             is_anybody_willing = willing.is_some();
             let from = willing.as_ref().map_or(self.waiting.unissued(), |(_, may_have)| may_have);
-            let ranges = self.checkpoints.within_request(from.ranges().take(REQUEST_INTERVALS_MAX).collect());
+            let ranges = self.within_room(from.ranges().take(REQUEST_INTERVALS_MAX).collect());
+            let ranges = self.checkpoints.within_request(ranges);
+            if ranges.is_empty() {
+                break;
+            }
             self.waiting.take(&ranges);
             let to = willing.map(|(to, _)| to);
             let only = to.as_ref().map(|to| to.peer);

@@ -45,6 +45,7 @@ fn result() -> TaskResult {
         work_mops: 2.0,
         exit_code: None,
         receipt: None,
+        fingerprint: None,
     }
 }
 
@@ -108,6 +109,7 @@ fn messages() -> Vec<Message> {
             rest: Duration::ZERO,
             key: Some([3; 32].into()),
             sizes: Some(Sizes { task_mops: 10.0, application_size_mops: 400.0, declared: true }),
+            withheld: false,
         },
         Message::Lease {
             bag: bag().id,
@@ -118,6 +120,7 @@ fn messages() -> Vec<Message> {
             rest: Duration::ZERO,
             key: None,
             sizes: None,
+            withheld: false,
         },
         Message::Renewal { executor: speaker(2), bags: vec![(bag().id, 6), (BagId([8; 32]), 70)] },
         Message::Renewed { bags: vec![(bag().id, 6)], term: Duration::from_secs(60) },
@@ -243,6 +246,7 @@ fn records() -> Vec<Record> {
             closed: Some((Closing::Completed, released)),
             replication: Replication::default(),
             stewards: None,
+            conditions: Box::default(),
         },
         Record::Placed { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2) },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: result() },
@@ -254,6 +258,7 @@ fn records() -> Vec<Record> {
             crashed_on: vec![PeerId([2; 32])],
             next_attempt: 4,
             void_before: 0,
+            endings: Vec::new(),
         },
         Record::Held {
             bag: bag(),
@@ -272,6 +277,7 @@ fn records() -> Vec<Record> {
             closed: None,
             replication: Replication { replicas: 3, quorum: 2, recheck: 20 },
             stewards: None,
+            conditions: Box::default(),
         },
         Record::Reputation {
             executor: PeerId([2; 32]),
@@ -287,7 +293,15 @@ fn records() -> Vec<Record> {
             finished: released,
             result: TaskResult { exit_code: Some(0), receipt: Some(vec![1, 2]), ..result() },
         },
-        Record::Failures { bag: bag().id, index: 3, count: 0, crashed_on: Vec::new(), next_attempt: 0, void_before: 4 },
+        Record::Failures {
+            bag: bag().id,
+            index: 3,
+            count: 0,
+            crashed_on: Vec::new(),
+            next_attempt: 0,
+            void_before: 4,
+            endings: Vec::new(),
+        },
         Record::Outbox { bag: bag(), released, result: with_output() },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: with_output() },
         Record::Stewards { appointment: acting().appointment, adopts: false },
@@ -408,7 +422,17 @@ fn impossible_messages_are_refused() {
     let renewal = Message::Renewal { executor: astray(), bags: Vec::new() };
     assert_eq!(Message::decode(&renewal.encode()), Err(DecodeError::Invalid("renewal")));
     let (submitter, term, drop, rest) = (Some(astray()), Duration::ZERO, IntervalSet::new(), Duration::ZERO);
-    let lease = Message::Lease { bag: bag().id, version: 0, submitter, term, drop, rest, key: None, sizes: None };
+    let lease = Message::Lease {
+        bag: bag().id,
+        version: 0,
+        submitter,
+        term,
+        drop,
+        rest,
+        key: None,
+        sizes: None,
+        withheld: false,
+    };
     assert_eq!(Message::decode(&lease.encode()), Err(DecodeError::Invalid("lease")));
     for (speed_mops, stretch) in [
         (f64::NAN, 0.0),

@@ -4,7 +4,7 @@
 
 pub mod client;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use idlewood_scheduler::Replication;
 use serde::{Deserialize, Serialize};
@@ -84,6 +84,50 @@ pub struct SubmitRequest {
     /// How many other machines keep the bag; absent: as the settings say.
     #[serde(default)]
     pub stewards: Option<u32>,
+    /// Whether no task of it runs before `POST /v1/bags/{id}/release`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hold: bool,
+    /// Bags of this machine that have to succeed before: ids, prefixes of ids, or names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<String>,
+    /// So many of its tasks are with machines at once, at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_running: Option<u64>,
+    /// The exit codes of failures that are tried again; absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_on: Option<BTreeSet<u8>>,
+    /// What to run on the agent's machine when the bag is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notify: Option<Notify>,
+}
+
+/// A command that the agent runs once when a bag is over, by `/bin/sh -c`, with `IDLEWOOD_BAG_ID`, `_NAME`, `_STATE`, `_TASKS`, `_DONE`
+/// and `_FAILED` in its environment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notify {
+    /// The command.
+    pub command: String,
+    /// Where it is run; in the state directory if that is gone.
+    pub directory: String,
+}
+
+/// `POST /v1/bags/{id}/rename`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RenameRequest {
+    /// The new name.
+    pub name: String,
+}
+
+/// A bag that has to succeed before another begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AwaitedBag {
+    /// Full id.
+    pub id: String,
+    /// The user's name for it; empty where it is not here.
+    pub name: String,
+    /// `open`, `failed`, `cancelled`, or `unknown`: it was removed.
+    pub state: String,
 }
 
 fn disk_bytes_default() -> u64 {
@@ -113,6 +157,11 @@ impl SubmitRequest {
             native: false,
             replication: Replication::default(),
             stewards: None,
+            hold: false,
+            after: Vec::new(),
+            max_running: None,
+            retry_on: None,
+            notify: None,
         }
     }
 }
@@ -121,6 +170,10 @@ impl SubmitRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BagState {
+    /// Its user holds it, or a bag has failed for which it waits.
+    Held,
+    /// It waits for other bags to succeed.
+    Waiting,
     /// Its first task runs here to measure its work.
     Measuring,
     /// Some tasks are unfinished.
@@ -134,10 +187,48 @@ pub enum BagState {
 }
 
 impl BagState {
+    /// All of them, in the order in which a bag can have them.
+    pub const ALL: [Self; 7] =
+        [Self::Held, Self::Waiting, Self::Measuring, Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled];
+
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Waiting => "waiting",
+            Self::Measuring => "measuring",
+            Self::Running => "running",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
     /// Whether the bag is finished or cancelled.
     pub fn is_closed(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
     }
+}
+
+impl std::str::FromStr for BagState {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = Self::ALL.map(Self::name).join(", ");
+        let is_it = |state: &Self| state.name() == text;
+        Self::ALL.into_iter().find(is_it).ok_or_else(|| format!("no bag is {text:?}; a bag is {names}"))
+    }
+}
+
+/// `GET /v1/bags?state={state},...&since_s={seconds}&limit={count}`: which bags, the latest first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BagsWanted {
+    /// In one of these states; in any, if none is named.
+    pub state: Vec<BagState>,
+    /// Submitted at most so many seconds ago.
+    pub since_s: Option<f64>,
+    /// So many at most.
+    pub limit: Option<u64>,
 }
 
 /// A bag as its submitter sees it.
@@ -240,6 +331,18 @@ pub struct Bag {
     /// Whether another machine goes on as this one, since it adopted a ticket of the bag: this one does nothing for it.
     #[serde(default)]
     pub adopted_elsewhere: bool,
+    /// Whether its user holds it.
+    #[serde(default)]
+    pub held: bool,
+    /// The bags for which it waits; those that have succeeded are not listed.
+    #[serde(default)]
+    pub after: Vec<AwaitedBag>,
+    /// So many of its tasks are with machines at once, at most; null: as many as there are.
+    #[serde(default)]
+    pub max_running: Option<u64>,
+    /// The exit codes of failures that are tried again; null: all.
+    #[serde(default)]
+    pub retry_on: Option<Vec<u8>>,
 }
 
 /// Something that keeps tasks of a bag, or of this machine, from running, or `runs`: that some run.

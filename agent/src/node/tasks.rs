@@ -217,7 +217,10 @@ mod tests {
         }
         assert_eq!(seen, all.0);
         assert_eq!([11, 12, 13, 37].map(|index| seen[&index].name()), ["failed", "retrying", "waiting", "placed"]);
-        assert_eq!([30, 45, 55].map(|index| whereabouts.machine(index).map(|peer| peer.0[0])), [Some(1), Some(2), None]);
+        assert_eq!(
+            [30, 45, 55].map(|index| whereabouts.machine(index).map(|peer| peer.0[0])),
+            [Some(1), Some(2), None]
+        );
         let failed = page(&whereabouts, &query(&[TaskState::Failed], 11, 5));
         assert_eq!((failed.0.into_keys().collect::<Vec<_>>(), failed.1), (vec![11], 2));
 

@@ -76,7 +76,9 @@ impl Shard {
             Order::ForgetFiles { .. } => {}
             Order::Notify(Notice::BagAccepted(bag)) => self.tell(host, Observed::Accepted(bag)),
             Order::Notify(Notice::BagClosed(bag)) => self.tell(host, Observed::Closed(bag)),
-            Order::Notify(Notice::BagRemoved(_) | Notice::BagElsewhere(_) | Notice::Joined | Notice::Left) => {}
+            Order::Notify(
+                Notice::BagChanged(_) | Notice::BagRemoved(_) | Notice::BagElsewhere(_) | Notice::Joined | Notice::Left,
+            ) => {}
             Order::Fetch { fetch, wanted } => self.fetch(host, fetch, &wanted, around),
             Order::AbandonFetch { fetch } => {
                 let machine = self.host_mut(host);

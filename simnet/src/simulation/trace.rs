@@ -252,6 +252,14 @@ impl Trace<'_> {
                 self.bag(*bag);
                 self.word(tasks.len());
             }
+            Event::Wished { bag, wish } => {
+                self.letter(match wish {
+                    Wish::Hold => b'h',
+                    Wish::Release => b'g',
+                    Wish::Rename(_) => b'n',
+                });
+                self.bag(*bag);
+            }
             Event::Removed(bag) => {
                 self.letter(b'z');
                 self.bag(*bag);
@@ -312,6 +320,7 @@ impl Trace<'_> {
         let (letter, bag) = match notice {
             Notice::BagAccepted(bag) => (b'A', Some(*bag)),
             Notice::BagClosed(bag) => (b'C', Some(*bag)),
+            Notice::BagChanged(bag) => (b'W', Some(*bag)),
             Notice::BagRemoved(bag) => (b'R', Some(*bag)),
             Notice::BagElsewhere(bag) => (b'E', Some(*bag)),
             Notice::Joined => (b'J', None),

@@ -1,5 +1,5 @@
-//! How long a task ran, from the end of its encoded output: the time is the output's last field, so that of a large output only the
-//! end has to be read.
+//! What is told of an output without reading or comparing all of it: how long its task ran, from the end of its encoded bytes (the time
+//! is the last field), and a fingerprint.
 
 use super::TaskOutput;
 
@@ -9,6 +9,21 @@ pub const TAIL_BYTES: usize = 16;
 const KEY: &[u8] = b"\x66wall_s";
 
 impl TaskOutput {
+    /// What the task printed and left, and how it ended, hashed without its times: failures with the same cause have the same.
+    ///
+    /// # Panics
+    /// Never: a hash takes every write.
+    pub fn fingerprint(&self) -> u64 {
+        let Self { exit_code, error, stdout, stderr, files, left_out, cpu_s: _, wall_s: _ } = self;
+        let mut hasher = blake3::Hasher::new();
+        let (stdout, stderr) = (serde_bytes::Bytes::new(stdout), serde_bytes::Bytes::new(stderr));
+        ciborium::into_writer(&(exit_code, error, stdout, stderr, files, left_out), &mut hasher)
+            .expect("a hash takes every write, and an output holds no unserialisable value");
+        let mut first = [0; 8];
+        first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+        u64::from_le_bytes(first)
+    }
+
     /// The `wall_s` of an output that ends in these bytes; `None` if it is no output as [`TaskOutput::encode`] makes it.
     pub fn wall_s_at_the_end(tail: &[u8]) -> Option<f64> {
         let at = tail.windows(KEY.len()).rposition(|window| window == KEY)?;
@@ -20,6 +35,21 @@ impl TaskOutput {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fingerprint_is_of_everything_but_times() {
+        let output = TaskOutput { exit_code: Some(3), stderr: b"no such file".to_vec(), ..TaskOutput::default() };
+        let later = TaskOutput { wall_s: 7.0, cpu_s: 1.0, ..output.clone() };
+        assert_eq!(output.fingerprint(), later.fingerprint());
+        for other in [
+            TaskOutput { exit_code: Some(4), ..output.clone() },
+            TaskOutput { stderr: b"no such files".to_vec(), ..output.clone() },
+            TaskOutput { stdout: b"x".to_vec(), ..output.clone() },
+            TaskOutput { files: [("f".to_owned(), Vec::new().into())].into(), ..output.clone() },
+        ] {
+            assert_ne!(other.fingerprint(), output.fingerprint(), "{other:?}");
+        }
+    }
 
     #[test]
     fn the_end_of_an_output_says_how_long_its_task_ran() {
