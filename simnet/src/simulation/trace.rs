@@ -7,7 +7,7 @@
 use idlewood_machine::policy::Input;
 use idlewood_machine::{Effect as Order, FetchEnd, FirstTask, WorkEvent, WorkOrder};
 use idlewood_overlay::PeerId;
-use idlewood_scheduler::{BagId, Change, Event, Notice, TaskId, TaskOutcome};
+use idlewood_scheduler::{BagId, Change, Event, Notice, TaskId, TaskOutcome, Wish};
 
 use crate::size::mix;
 use crate::size::size_of;
