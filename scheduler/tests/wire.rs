@@ -8,9 +8,9 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Node, PeerId, Side, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    Acting, Appointment, Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, DeclineReason, DecodeError, Delta,
-    Message, Path, Record, RecordError, RecordKey, Replication, Reputation, Request, Sizes, SmallOutput, Speaker,
-    TaskResult,
+    Acting, Appointment, Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, Conditions, DeclineReason, DecodeError,
+    Delta, Ending, Message, Path, Record, RecordError, RecordKey, Replication, Reputation, Request, Sizes, SmallOutput,
+    Speaker, TaskResult,
 };
 
 fn contact(byte: u8) -> Contact {
@@ -182,6 +182,23 @@ fn messages() -> Vec<Message> {
             results: vec![(PeerId([4; 32]), TaskResult { receipt: Some(vec![1, 2]), ..with_output() })],
         },
         Message::KeptAck { bag: bag().id, indices: IntervalSet::from(3..4) },
+        Message::Lease {
+            bag: bag().id,
+            version: 0,
+            submitter: None,
+            term: Duration::from_secs(60),
+            drop: IntervalSet::new(),
+            rest: Duration::ZERO,
+            key: None,
+            sizes: None,
+            withheld: true,
+        },
+        Message::Results {
+            bag: bag().id,
+            executor: speaker(2),
+            results: vec![TaskResult { success: false, exit_code: Some(3), fingerprint: Some(7), ..result() }],
+            signature: None,
+        },
     ]
 }
 
@@ -313,6 +330,32 @@ fn records() -> Vec<Record> {
             has_files: true,
         },
         Record::Obeyed { acting: acting() },
+        Record::Bag {
+            bag: bag(),
+            released,
+            retries_max: 2,
+            attempt: 3,
+            closed: None,
+            replication: Replication::default(),
+            stewards: None,
+            conditions: Box::new(Conditions {
+                withheld: true,
+                after: [BagId([9; 32])].into(),
+                running_max: Some(3),
+                retry_on: Some([75].into()),
+                name: Some("night run".to_owned()),
+                submitted: Some(released),
+            }),
+        },
+        Record::Failures {
+            bag: bag().id,
+            index: 3,
+            count: 1,
+            crashed_on: Vec::new(),
+            next_attempt: 4,
+            void_before: 0,
+            endings: vec![Ending { machine: PeerId([2; 32]), exit_code: 3, fingerprint: 7 }],
+        },
     ]
 }
 
