@@ -4,7 +4,7 @@
 
 use idlewood_machine::explain::Bound;
 use idlewood_overlay::{PeerId, Time};
-use idlewood_scheduler::{BagId, DeclineReason};
+use idlewood_scheduler::{Awaited, BagId, DeclineReason};
 use idlewood_trust::identity;
 
 use crate::output::{self, count};
@@ -133,6 +133,18 @@ pub(crate) fn told(bound: &Bound, around: &Around) -> idlewood_api::Bound {
                 format!("{} on this machine behind {} of {}", wait(*waiting), tasks(*number), queue(before, around));
             ("behind", sentence, Some(1), Some(*waiting), Some("those end, or another machine has room".to_owned()))
         }
+        Bound::Held { tasks: number } => {
+            let sentence = format!("you hold it: {} to go, and none begins", tasks(*number));
+            ("held", sentence, None, Some(*number), Some("`idlewood bag release`".to_owned()))
+        }
+        Bound::After { bags } => {
+            let (sentence, ends) = after(bags, around);
+            ("held", sentence, None, None, Some(ends))
+        }
+        Bound::Full { most, tasks: number } => {
+            let sentence = format!("--max-running {most}: so many are handed out, and {}", wait(*number));
+            ("full", sentence, None, Some(*number), Some("one of them ends".to_owned()))
+        }
         Bound::OnTheWay { tasks: number } => {
             ("on_the_way", format!("{} on the way to machines", be(*number)), None, Some(*number), None)
         }
@@ -169,6 +181,41 @@ fn queue(before: &[(BagId, PeerId)], around: &Around) -> String {
     let more =
         if before.len() > QUEUE_NAMED { format!(" and {} more", before.len() - QUEUE_NAMED) } else { String::new() };
     format!("{} {}{more}", if before.len() == 1 { "bag" } else { "bags" }, named.join(", "))
+}
+
+/// Why a bag waits for these others, and what would end that. Those that cannot succeed by themselves come first.
+fn after(bags: &[(BagId, Awaited)], around: &Around) -> (String, String) {
+    let stuck: Vec<_> = bags.iter().filter(|(_, why)| *why != Awaited::Open).collect();
+    let named = |&(bag, why): &(BagId, Awaited)| {
+        let hex = hex::encode(bag.0);
+        let id = output::short_id(&hex);
+        let name = (around.name)(bag).map(|name| format!(" ({name})")).unwrap_or_default();
+        match why {
+            Awaited::Open => format!("bag {id}{name}"),
+            Awaited::Failed => format!("bag {id}{name}, which failed"),
+            Awaited::Cancelled => format!("bag {id}{name}, which was cancelled"),
+            Awaited::Unknown => format!("bag {id}, which is not here any more"),
+        }
+    };
+    let shown: Vec<String> = if stuck.is_empty() {
+        bags.iter().take(QUEUE_NAMED).map(named).collect()
+    } else {
+        stuck.iter().take(QUEUE_NAMED).map(|bag| named(bag)).collect()
+    };
+    let more = bags.len() - shown.len();
+    let more = if more > 0 { format!(" and {}", count(more as u64, "other bag")) } else { String::new() };
+    let ends = match stuck.first() {
+        None => "they have succeeded; `idlewood bag release` does not wait for them".to_owned(),
+        Some((bag, Awaited::Failed)) => {
+            let hex = hex::encode(bag.0);
+            format!(
+                "its failed tasks succeed (`idlewood bag rerun --failed {}`), or `idlewood bag release`",
+                output::short_id(&hex)
+            )
+        }
+        Some(_) => "`idlewood bag release`".to_owned(),
+    };
+    (format!("it waits for {}{more}", shown.join(", ")), ends)
 }
 
 /// Bags before one that are named.
@@ -275,6 +322,36 @@ mod tests {
                 "2 tasks wait on this machine behind 5 tasks of bag 020202020202 (night run)",
                 Some(1),
                 Some("those end, or another machine has room"),
+            ),
+            (
+                Bound::Held { tasks: 4 },
+                "held",
+                "you hold it: 4 tasks to go, and none begins",
+                None,
+                Some("`idlewood bag release`"),
+            ),
+            (
+                Bound::After { bags: vec![(BagId([2; 32]), Awaited::Open), (BagId([3; 32]), Awaited::Open)] },
+                "held",
+                "it waits for bag 020202020202 (night run), bag 030303030303",
+                None,
+                Some("they have succeeded; `idlewood bag release` does not wait for them"),
+            ),
+            (
+                Bound::After { bags: vec![(BagId([3; 32]), Awaited::Open), (BagId([2; 32]), Awaited::Failed)] },
+                "held",
+                "it waits for bag 020202020202 (night run), which failed and 1 other bag",
+                None,
+                Some(
+                    "its failed tasks succeed (`idlewood bag rerun --failed 020202020202`), or `idlewood bag release`",
+                ),
+            ),
+            (
+                Bound::Full { most: 3, tasks: 1 },
+                "full",
+                "--max-running 3: so many are handed out, and 1 task waits",
+                None,
+                Some("one of them ends"),
             ),
             (
                 Bound::Unheard { tasks: 9, ago: Duration::from_secs(12) },

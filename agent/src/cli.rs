@@ -26,6 +26,7 @@ mod follow;
 mod grid;
 mod interrupt;
 mod kept;
+mod list;
 mod machine;
 mod progress;
 mod reach;
@@ -36,6 +37,7 @@ mod schema;
 mod service;
 mod store;
 mod submit;
+mod tasks;
 mod ticket;
 mod which;
 

@@ -5,11 +5,13 @@
 //! |---|---|
 //! | `GET /v1/status`, `/v1/peers`, `/v1/bags`, `/v1/bags/{id}`, `/v1/bags/{id}/results`, `/v1/bags/{id}/receipts`,
 //! `/v1/bags/{id}/ticket` | the present state |
+//! | `GET /v1/bags?state={state},...&since_s={seconds}&limit={count}` | the latest bags of those |
 //! | `GET /v1/bags/{id}/results?from={index}&most={count}` | up to so many results, from that task on |
+//! | `GET /v1/bags/{id}/tasks?from={index}&most={count}&state={state},...` | up to so many tasks, from that one on, in these states |
 //! | `GET /v1/bags/{id}/results/{index}/output` | the output of a task, if it is small enough to be in its record; else
 //! the hash of its blob |
 //! | `POST /v1/bags` | the bag, once it is durable |
-//! | `POST /v1/bags/{id}/cancel`, `rerun`, `remove`, `/v1/pause`, `/v1/resume`, `/v1/finish`,
+//! | `POST /v1/bags/{id}/cancel`, `hold`, `release`, `rename`, `rerun`, `remove`, `/v1/pause`, `/v1/resume`, `/v1/finish`,
 //! `/v1/restart` | the state afterwards |
 //! | `POST /v1/grid/invite`, `/v1/grid/revoke` | the invitation, the revoked machine |
 //! | `POST /v1/reach` | what other machines say that were asked to connect to this one |
@@ -46,7 +48,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use idlewood_api::client::ENDPOINT_FILE;
-use idlewood_api::{Endpoint, PauseRequest, RerunRequest};
+use idlewood_api::{BagsWanted, Endpoint, PauseRequest, RenameRequest, RerunRequest, TaskState};
 use idlewood_blobs::Blobs;
 use idlewood_net::NetHandle;
 use idlewood_trust::Gate;
@@ -59,7 +61,7 @@ use tracing::{debug, warn};
 use answers::{Answer, Failure, REQUEST_BYTES_MAX, parse};
 use guard::Guard;
 
-use crate::handle::{NodeHandle, Page};
+use crate::handle::{NodeHandle, Page, TaskQuery};
 
 /// How long requests under way may continue after the agent was told to end.
 const DRAIN_WAIT: Duration = Duration::from_secs(2);
@@ -197,11 +199,15 @@ fn bag_routes(node: NodeHandle) -> Router {
         .route("/v1/peers", get(peers))
         .route("/v1/bags", get(bags).post(submit))
         .route("/v1/bags/{id}", get(bag))
+        .route("/v1/bags/{id}/tasks", get(tasks))
         .route("/v1/bags/{id}/results", get(results))
         .route("/v1/bags/{id}/results/{index}/output", get(task_output))
         .route("/v1/bags/{id}/receipts", get(receipts))
         .route("/v1/bags/{id}/ticket", get(ticket))
         .route("/v1/bags/{id}/cancel", post(cancel))
+        .route("/v1/bags/{id}/hold", post(hold))
+        .route("/v1/bags/{id}/release", post(release))
+        .route("/v1/bags/{id}/rename", post(rename))
         .route("/v1/bags/{id}/rerun", post(rerun))
         .route("/v1/bags/{id}/remove", post(remove))
         .route("/v1/pause", post(pause))
@@ -233,8 +239,26 @@ async fn peers(State(node): State<NodeHandle>) -> Answer<idlewood_api::Peers> {
     Ok(Json(node.peers().await?))
 }
 
-async fn bags(State(node): State<NodeHandle>) -> Answer<Vec<idlewood_api::Bag>> {
-    Ok(Json(node.bags().await?))
+/// Which bags to list.
+#[derive(serde::Deserialize)]
+struct BagsQuery {
+    #[serde(default)]
+    state: String,
+    since_s: Option<f64>,
+    limit: Option<u64>,
+}
+
+async fn bags(
+    State(node): State<NodeHandle>,
+    Query(BagsQuery { state, since_s, limit }): Query<BagsQuery>,
+) -> Answer<Vec<idlewood_api::Bag>> {
+    Ok(Json(node.bags(BagsWanted { state: states(&state)?, since_s, limit }).await?))
+}
+
+/// States with commas between.
+fn states<T: std::str::FromStr<Err = String>>(text: &str) -> Result<Vec<T>, Failure> {
+    let words = text.split(',').filter(|word| !word.is_empty());
+    words.map(str::parse).collect::<Result<_, String>>().map_err(|why| Failure::new(StatusCode::BAD_REQUEST, why))
 }
 
 async fn bag(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<idlewood_api::BagDetail> {
@@ -247,6 +271,33 @@ async fn results(
     Query(page): Query<Page>,
 ) -> Answer<Vec<idlewood_api::TaskResult>> {
     Ok(Json(node.results(&id, page).await?))
+}
+
+/// Which tasks to list.
+#[derive(serde::Deserialize)]
+struct TasksWanted {
+    #[serde(default)]
+    from: u64,
+    #[serde(default = "tasks_together")]
+    most: u64,
+    #[serde(default)]
+    state: String,
+}
+
+fn tasks_together() -> u64 {
+    1000
+}
+
+async fn tasks(
+    State(node): State<NodeHandle>,
+    UrlPath(id): UrlPath<String>,
+    Query(TasksWanted { from, most, state }): Query<TasksWanted>,
+) -> Answer<idlewood_api::Tasks> {
+    let mut states: Vec<TaskState> = states(&state)?;
+    if states.is_empty() {
+        states = TaskState::ALL.to_vec();
+    }
+    Ok(Json(node.tasks(&id, TaskQuery { from, most, states }).await?))
 }
 
 /// The output of a task: bytes if they are in the record of its result, else the hash of its blob.
@@ -273,6 +324,23 @@ async fn submit(State(node): State<NodeHandle>, body: Result<Bytes, BytesRejecti
 
 async fn cancel(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<idlewood_api::Bag> {
     Ok(Json(node.cancel(&id).await?))
+}
+
+async fn hold(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<idlewood_api::Bag> {
+    Ok(Json(node.wish(&id, Wish::Hold).await?))
+}
+
+async fn release(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<idlewood_api::Bag> {
+    Ok(Json(node.wish(&id, Wish::Release).await?))
+}
+
+async fn rename(
+    State(node): State<NodeHandle>,
+    UrlPath(id): UrlPath<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<idlewood_api::Bag> {
+    let RenameRequest { name } = parse(body)?;
+    Ok(Json(node.wish(&id, Wish::Rename(name)).await?))
 }
 
 async fn rerun(

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use idlewood_scheduler::Wish;
 use tokio::sync::{mpsc, oneshot};
 
 /// Why a question gets no answer. One sentence each; nothing was changed.
@@ -45,6 +46,17 @@ impl Default for Page {
     }
 }
 
+/// Which tasks of a bag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskQuery {
+    /// Of the tasks from this one on.
+    pub from: u64,
+    /// So many at most.
+    pub most: u64,
+    /// In one of these states.
+    pub states: Vec<idlewood_api::TaskState>,
+}
+
 /// The way back to whoever asked.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 
@@ -62,7 +74,7 @@ pub(crate) enum Command {
 pub(crate) enum Question {
     Status(Reply<idlewood_api::Status>),
     Peers(Reply<idlewood_api::Peers>),
-    Bags(Reply<Vec<idlewood_api::Bag>>),
+    Bags(idlewood_api::BagsWanted, Reply<Vec<idlewood_api::Bag>>),
     Bag(String, Reply<idlewood_api::BagDetail>),
 }
 
@@ -70,6 +82,7 @@ pub(crate) enum Question {
 #[derive(Debug)]
 pub(crate) enum Reading {
     Results(String, Page, Reply<Vec<idlewood_api::TaskResult>>),
+    Tasks(String, TaskQuery, Reply<idlewood_api::Tasks>),
     Output(String, u64, Reply<Result<Vec<u8>, blake3::Hash>>),
     Receipts(String, Reply<Vec<idlewood_api::Receipt>>),
     Ticket(String, bool, Reply<idlewood_api::Ticket>),
@@ -80,6 +93,7 @@ pub(crate) enum Reading {
 pub(crate) enum BagOrder {
     Submit(Box<idlewood_api::SubmitRequest>, Reply<idlewood_api::Bag>),
     Cancel(String, Reply<idlewood_api::Bag>),
+    Wish(String, Wish, Reply<idlewood_api::Bag>),
     Rerun(String, Option<Vec<u64>>, Reply<idlewood_api::Bag>),
     Remove(String, Reply<idlewood_api::Bag>),
 }
@@ -162,8 +176,8 @@ impl NodeHandle {
     ///
     /// # Errors
     /// As [`NodeHandle::status`].
-    pub async fn bags(&self) -> Result<Vec<idlewood_api::Bag>, Refusal> {
-        self.ask(Question::Bags).await
+    pub async fn bags(&self, wanted: idlewood_api::BagsWanted) -> Result<Vec<idlewood_api::Bag>, Refusal> {
+        self.ask(|reply| Question::Bags(wanted, reply)).await
     }
 
     /// One of them, by a unique prefix of its id, or `last`.
@@ -190,6 +204,14 @@ impl NodeHandle {
         self.ask(|reply| Reading::Output(id.to_owned(), index, reply)).await
     }
 
+    /// Its tasks, by index.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::bag`].
+    pub async fn tasks(&self, id: &str, query: TaskQuery) -> Result<idlewood_api::Tasks, Refusal> {
+        self.ask(|reply| Reading::Tasks(id.to_owned(), query, reply)).await
+    }
+
     /// What the machines signed that ran its tasks, by index; tasks that are over without any are left out.
     ///
     /// # Errors
@@ -212,6 +234,14 @@ impl NodeHandle {
     /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when it is over.
     pub async fn cancel(&self, id: &str) -> Result<idlewood_api::Bag, Refusal> {
         self.ask(|reply| BagOrder::Cancel(id.to_owned(), reply)).await
+    }
+
+    /// Holds, releases or renames a bag; returns when that is durable.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when it is over.
+    pub async fn wish(&self, id: &str, wish: Wish) -> Result<idlewood_api::Bag, Refusal> {
+        self.ask(|reply| BagOrder::Wish(id.to_owned(), wish, reply)).await
     }
 
     /// Runs those of these tasks of a bag again that are over, or those that failed.

@@ -20,6 +20,7 @@ mod kept_files;
 mod manifests;
 mod measuring;
 mod neighbours;
+mod notify;
 mod outputs;
 mod owner;
 mod packing;
@@ -42,6 +43,7 @@ mod submission;
 mod submissions;
 mod supplies;
 mod task;
+mod tasks;
 mod traffic;
 mod views;
 
@@ -71,6 +73,7 @@ use self::execution::Execution;
 use self::homes::Homes;
 use self::keeping::Keeping;
 use self::measuring::Measuring;
+use self::notify::NotifyFiles;
 use self::outputs::Outputs;
 use self::owner::Owner;
 use self::packing::Packing;
@@ -282,6 +285,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
         keeping: Keeping::new(directory.clone()),
         presence: Presence::new(address, neighbours, bootstrap, heartbeat, clock.now()),
         traffic: Traffic::default(),
+        notify: NotifyFiles::new(&directory),
         shared: Shared::new(clock, config, settings, net, supplies),
     };
     let ran = driver.run().await;

@@ -230,6 +230,8 @@ fn when_in(iso: &str, zone: &TimeZone) -> String {
 /// Name of a bag's state.
 pub fn state(state: BagState) -> &'static str {
     match state {
+        BagState::Held => "held",
+        BagState::Waiting => "waiting",
         BagState::Measuring => "measuring",
         BagState::Running => "running",
         BagState::Succeeded => "succeeded",
@@ -253,7 +255,7 @@ impl Colour {
     /// Colour of a bag's state.
     pub fn of(state: BagState) -> Self {
         match state {
-            BagState::Measuring | BagState::Running => Self::Yellow,
+            BagState::Held | BagState::Waiting | BagState::Measuring | BagState::Running => Self::Yellow,
             BagState::Succeeded => Self::Green,
             BagState::Failed | BagState::Cancelled => Self::Red,
         }

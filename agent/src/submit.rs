@@ -20,7 +20,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use blake3::Hash;
-use idlewood_scheduler::{BlobId, REPLICAS_MAX, Replication, STEWARDS_MAX};
+use idlewood_scheduler::{AFTER_MAX, BlobId, REPLICAS_MAX, Replication, STEWARDS_MAX};
 use idlewood_trust::manifest::{self, DISK_BYTES_DEFAULT, Entry, Fields, INPUT_BYTES_MAX, Input, is_file_name};
 use idlewood_units::{Span, TASKS_MAX};
 use idlewood_worker::check_program;
@@ -112,6 +112,11 @@ impl Plan {
             native: options.native,
             replication,
             stewards: options.stewards,
+            hold: options.hold,
+            after: options.after,
+            max_running: options.max_running,
+            retry_on: options.retry_on.map(|codes| codes.into_iter().collect()),
+            notify: options.notify.map(notify),
         };
         Ok(Self { request, files: files.0, left_out })
     }
@@ -126,6 +131,12 @@ impl Plan {
 pub fn fill(template: &str, index: u64, request: &SubmitRequest) -> String {
     let entry = usize::try_from(index).ok().and_then(|position| request.entries.get(position)).cloned();
     manifest::filled(template, index, &entry.unwrap_or_default(), request.fields.as_ref())
+}
+
+/// A command that is run where this one was.
+fn notify(command: String) -> idlewood_api::Notify {
+    let directory = std::env::current_dir().unwrap_or_default();
+    idlewood_api::Notify { command, directory: directory.to_string_lossy().into_owned() }
 }
 
 /// How many machines run each task, by the options.
@@ -150,6 +161,30 @@ fn check_values(options: &Options) -> Result<(), SubmitError> {
     }
     if let Some(stewards) = options.stewards.filter(|&stewards| stewards > STEWARDS_MAX) {
         return wrong(format!("{stewards} stewards are too many: {STEWARDS_MAX} at most"));
+    }
+    if options.max_running == Some(0) {
+        return wrong("no task could ever run: --max-running takes 1 or more, and --hold holds a bag".to_owned());
+    }
+    if options.after.len() > AFTER_MAX || options.after.iter().any(String::is_empty) {
+        return wrong(format!("--after names from 1 to {AFTER_MAX} bags, with commas between"));
+    }
+    if replication(options).replicas > 1 && (options.max_running.is_some() || options.retry_on.is_some()) {
+        let why = "machines vote on how a task ends, and as many as vote run it";
+        return wrong(format!("--max-running and --retry-on do not go with --replicas: {why}"));
+    }
+    if let Some(codes) = &options.retry_on {
+        let success = options.success_codes.as_deref().unwrap_or(&[0]);
+        if let Some(code) = codes.iter().find(|code| success.contains(&i32::from(**code))) {
+            return wrong(format!(
+                "exit code {code} means success, so that nothing is tried again: leave it out of --retry-on"
+            ));
+        }
+        if options.max_retries == Some(0) {
+            return wrong("--max-retries 0 tries nothing again, and --retry-on says what to try again".to_owned());
+        }
+    }
+    if options.notify.as_ref().is_some_and(|command| command.trim().is_empty() || command.contains('\0')) {
+        return wrong("--notify takes a command, as /bin/sh does".to_owned());
     }
     if let Some(size) = options.memory.filter(|size| size.0 < 1 << 16 || size.0 > 4 << 30) {
         return wrong(format!("a task can have from 64K to 4G of memory, not {} bytes", size.0));

@@ -254,6 +254,9 @@ pub struct TaskResult {
     /// Its exit code; `None` where it did not end by itself, and in what was stored before version 4.
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<u8>,
+    /// Of a failure: what it printed and left, hashed without times, so that failures of the same kind can be told.
+    #[serde(rename = "f", default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<u64>,
     /// What its executor signed of it, as the submitter's driver has checked it; never on the way between machines.
     #[serde(rename = "r", default, skip_serializing_if = "Option::is_none", with = "serde_bytes")]
     pub receipt: Option<Vec<u8>>,
@@ -288,12 +291,14 @@ pub struct Finished {
     pub work_mops: f64,
     /// Its exit code; `None` where it did not end by itself.
     pub exit_code: Option<u8>,
+    /// [`TaskResult::fingerprint`].
+    pub fingerprint: Option<u64>,
 }
 
 impl TaskResult {
     /// Of a task that ran, not signed yet.
     pub fn of(index: u64, attempt: u32, finished: Finished) -> Self {
-        let Finished { success, crashed, output, output_bytes, content, work_mops, exit_code } = finished;
+        let Finished { success, crashed, output, output_bytes, content, work_mops, exit_code, fingerprint } = finished;
         let (unfinished, receipt) = (false, None);
         Self {
             index,
@@ -306,6 +311,7 @@ impl TaskResult {
             content,
             work_mops,
             exit_code,
+            fingerprint,
             receipt,
         }
     }
@@ -319,7 +325,8 @@ impl TaskResult {
     pub(crate) fn unfinished(index: u64, attempt: u32, checkpoint: Checkpoint) -> Self {
         let Checkpoint { blob: output, bytes: output_bytes } = checkpoint;
         let (success, crashed, content, work_mops, exit_code) = (false, false, None, 0.0, None);
-        let finished = Finished { success, crashed, output, output_bytes, content, work_mops, exit_code };
+        let finished =
+            Finished { success, crashed, output, output_bytes, content, work_mops, exit_code, fingerprint: None };
         Self { unfinished: true, ..Self::of(index, attempt, finished) }
     }
 

@@ -75,6 +75,7 @@ pub(crate) struct Lease {
     pub(crate) rest: Duration,
     pub(crate) key: Option<BagKey>,
     pub(crate) sizes: Option<Sizes>,
+    pub(crate) withheld: bool,
 }
 
 /// The executor of one peer.
@@ -291,7 +292,7 @@ impl Executor {
     /// A `Lease` arrived, asked for or not: ignored unless `from` is the bag's submitter. Drops tasks if it was not asked for
     /// (version 0), or answers the last `Holding`.
     pub(crate) fn lease(&mut self, from: PeerId, lease: Lease, io: &mut Io, config: &Config) {
-        let Lease { bag, version, submitter, term, drop, rest, key, sizes } = lease;
+        let Lease { bag, version, submitter, term, drop, rest, key, sizes, withheld } = lease;
         let Some(held) = self.bags.get_mut(&bag).filter(|held| held.keepers.is_obeyed(from)) else { return };
         held.keepers.answered();
         if let Some(keeper) = submitter {
@@ -324,6 +325,9 @@ impl Executor {
             self.give_up(bag, &drop, io);
         } else if version != 0 {
             self.forget_if_empty(bag);
+        }
+        if withheld {
+            self.give_back_unstarted(bag, io, config);
         }
     }
 

@@ -16,6 +16,7 @@
 mod astray;
 mod avoided;
 mod checkpoints;
+mod conditions;
 mod copies;
 mod declined;
 mod ended;
@@ -66,7 +67,10 @@ use self::quorum::Votes;
 pub use self::quorum::{REPLICAS_MAX, Replication};
 use self::waiting::Waiting;
 use self::work::Work;
-use crate::bag::{BAG_WORK_MOPS_MAX, BagHeader, Checkpoint, DeclineReason, REQUEST_INTERVALS_MAX, Request, TaskResult};
+use crate::bag::{
+    BAG_WORK_MOPS_MAX, BagHeader, BagId, Checkpoint, DeclineReason, REQUEST_INTERVALS_MAX, Request, TaskResult,
+};
+use crate::conditions::{Awaited, Conditions};
 use crate::config::Config;
 use crate::io::{Io, Journalling, Then};
 use crate::link::Writers;
@@ -81,11 +85,15 @@ use crate::record::{Change, Closing, Record, RecordKey};
 pub(crate) struct Ledger {
     bag: BagHeader,
     released: Time,
+    /// When it was submitted: r, unless its user held it at first.
+    submitted: Time,
     closed: Option<(Closing, Time)>,
     /// The bag's record is durable.
     open: bool,
     /// a and w are durable, so that requests may name them.
     sized: bool,
+    /// The first task was given out to be measured.
+    is_measuring: bool,
     /// The newest attempt number of requests.
     attempt: u32,
     waiting: Waiting,
@@ -105,6 +113,7 @@ pub(crate) struct Ledger {
     work: Work,
     predicting: Predicting,
     keeping: Keeping,
+    conditions: Conditions,
     counts: Counts,
     /// No lease, pause or request ends before this moment, at which the ledger looks for the first that does. A renewal does
     /// not move it: that would need the leases in order.
@@ -129,6 +138,8 @@ pub struct BagView {
     pub bag: BagHeader,
     /// r.
     pub released: Time,
+    /// When it was submitted: r, unless its user held it at first, or it waited for others.
+    pub submitted: Time,
     /// Tasks that succeeded, by journalled results.
     pub done: u64,
     /// Tasks that failed for good, likewise.
@@ -173,6 +184,10 @@ pub struct BagView {
     pub astray: u64,
     /// Routers that alone had to pass on tasks for which no machine then accounted.
     pub swallowed: BTreeMap<PeerId, Swallowed>,
+    /// What its user says of when its tasks may be issued.
+    pub conditions: Conditions,
+    /// The bags for which it waits, and why they have not succeeded.
+    pub awaited: BTreeMap<BagId, Awaited>,
     /// How and when the bag ended.
     pub closed: Option<(Closing, Time)>,
 }
@@ -201,9 +216,11 @@ impl Ledger {
         let number = u64::try_from(io.wall(io.now).0).unwrap_or(0);
         Self {
             released,
+            submitted: released,
             closed: None,
             open: false,
             sized: false,
+            is_measuring: false,
             attempt: 0,
             waiting: Waiting::new(bag.tasks),
             issues: Issues::new(number),
@@ -221,6 +238,7 @@ impl Ledger {
             work: Work::new(bag.task_mops),
             predicting: Predicting::default(),
             keeping: Keeping::default(),
+            conditions: Conditions::default(),
             counts: Counts::default(),
             next_end: None,
             bag,
@@ -309,6 +327,11 @@ impl Ledger {
         self.ended.sets()
     }
 
+    /// The tasks that wait until they are tried again.
+    pub(crate) fn pausing(&self) -> IntervalSet {
+        self.waiting.pausing().fold(IntervalSet::new(), |all, ranges| all.union(ranges))
+    }
+
     pub(crate) fn is_measured(&self) -> bool {
         self.bag.task_mops > 0.0
     }
@@ -326,6 +349,7 @@ impl Ledger {
             closed: self.closed.map(|(closing, at)| (closing, io.wall(at))),
             replication: self.votes.replication(),
             stewards: self.keeping.stewards,
+            conditions: Box::new(self.recorded_conditions(io)),
         }
     }
 
@@ -337,6 +361,7 @@ impl Ledger {
         BagView {
             bag: self.bag.clone(),
             released: self.released,
+            submitted: self.submitted,
             done: self.ended.done(),
             failed: self.ended.failed(),
             placed: self.placed.tasks(),
@@ -359,6 +384,8 @@ impl Ledger {
             disputed: self.votes.disputed(),
             undecided: self.votes.undecided(),
             declined: self.declined.reasons(),
+            conditions: self.conditions.clone(),
+            awaited: BTreeMap::new(),
             closed: self.closed,
         }
     }
@@ -426,8 +453,17 @@ impl Ledger {
             changes.push(Change::Delete(RecordKey::Placed(bag, peer)));
             if !placement.ranges.is_empty() {
                 let (term, drop, rest) = (Duration::ZERO, placement.ranges, Duration::ZERO);
-                let lease =
-                    Message::Lease { bag, version: 0, submitter: None, term, drop, rest, key: None, sizes: None };
+                let lease = Message::Lease {
+                    bag,
+                    version: 0,
+                    submitter: None,
+                    term,
+                    drop,
+                    rest,
+                    key: None,
+                    sizes: None,
+                    withheld: false,
+                };
                 then.push(Then::Send(placement.executor, lease));
             }
         }
@@ -456,7 +492,11 @@ impl Ledger {
             let willing = direct.and_then(|direct| self.willing(&direct, &known, io));
             is_anybody_willing = willing.is_some();
             let from = willing.as_ref().map_or(self.waiting.unissued(), |(_, may_have)| may_have);
-            let ranges = self.checkpoints.within_request(from.ranges().take(REQUEST_INTERVALS_MAX).collect());
+            let ranges = self.within_room(from.ranges().take(REQUEST_INTERVALS_MAX).collect());
+            let ranges = self.checkpoints.within_request(ranges);
+            if ranges.is_empty() {
+                break;
+            }
             self.waiting.take(&ranges);
             let to = willing.map(|(to, _)| to);
             let only = to.as_ref().map(|to| to.peer);

@@ -8,6 +8,7 @@
 
 pub mod availability;
 mod bag;
+mod conditions;
 mod config;
 mod crowd;
 mod executor;
@@ -38,6 +39,7 @@ pub use bag::{
     Path, REQUEST_INTERVALS_MAX, Request, SMALL_OUTPUT_BYTES_MAX, SMALL_OUTPUTS_BYTES_MAX, Sizes, SmallOutput, TaskId,
     TaskResult, manifest_age,
 };
+pub use conditions::{AFTER_MAX, Awaited, Conditions, NAME_BYTES_MAX, Wish};
 pub use config::{Config, PerSubmitter};
 pub use executor::{HeldView, RunningTask};
 pub use io::Ticket;
@@ -46,7 +48,7 @@ pub use link::LINK_KB_S;
 pub use message::{Asker, DecodeError, MESSAGE_BYTES_MAX, Message, RESULTS_MAX, Speaker, results_within};
 pub use message_kind::MESSAGE_KINDS;
 pub use peer::{Approval, Effect, Event, Notice, Peer, RestoreError, Seed, Submission, SubmitError, TaskOutcome};
-pub use record::{Change, Closing, RECORD_VERSION, Record, RecordError, RecordKey};
+pub use record::{Change, Closing, Ending, RECORD_VERSION, Record, RecordError, RecordKey};
 pub use reputation::Reputation;
 pub use router::{ClimbingRule, Platform};
 pub use steward::feed::Delta;

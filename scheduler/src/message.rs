@@ -163,6 +163,9 @@ pub enum Message {
         /// The bag's sizes, where tasks are placed with the executor. Executors believe these, not requests.
         #[serde(rename = "z", default, skip_serializing_if = "Option::is_none")]
         sizes: Option<Sizes>,
+        /// The bag is withheld: the executor is to give back what has not begun.
+        #[serde(rename = "w", default, skip_serializing_if = "std::ops::Not::not")]
+        withheld: bool,
     },
     /// Executor to submitter: of each bag the executor still accounts for the tasks in its `Holding` of that version, less those
     /// that the submitter has acknowledged or dropped since. Renews the leases in less space than `Holding`.

@@ -3,6 +3,7 @@
 //! A driver owns a [`Peer`] and nothing else of the protocol. It feeds [`Event`]s and carries out [`Effect`]s; the
 //! agent does so with sockets, processes and a store, the simulator with an event queue.
 
+mod conditions;
 mod event;
 #[cfg(debug_assertions)]
 mod invariants;
@@ -139,6 +140,12 @@ impl Peer {
                 if let Some(ledger) = self.ledgers.get_mut(&bag).filter(|ledger| !ledger.is_kept()) {
                     ledger.rerun(&tasks, &mut self.io);
                 }
+            }
+            Event::Wished { bag, wish } => {
+                if let Some(ledger) = self.ledgers.get_mut(&bag).filter(|ledger| !ledger.is_kept()) {
+                    ledger.wish(wish, &mut self.io, &self.config);
+                }
+                self.measure(bag);
             }
             Event::Removed(bag) => self.remove(bag),
             Event::Authorised { bag, verdict } => {
@@ -289,6 +296,17 @@ impl Peer {
         if submission.stewards.is_some_and(|stewards| stewards > STEWARDS_MAX) {
             return Err(SubmitError::Stewards);
         }
+        let conditions = &submission.conditions;
+        if !conditions.is_valid() {
+            return Err(SubmitError::Conditions);
+        }
+        if submission.replication.quorum > 1 && (conditions.running_max.is_some() || conditions.retry_on.is_some()) {
+            return Err(SubmitError::ConditionsOfVotes);
+        }
+        let is_own = |bag: &BagId| self.ledgers.get(bag).is_some_and(|ledger| !ledger.is_kept());
+        if let Some(&unknown) = conditions.after.iter().find(|bag| !is_own(bag)) {
+            return Err(SubmitError::After(unknown));
+        }
         if self.ledgers.contains_key(&submission.id) || self.removals.contains_key(&submission.id) {
             return Err(SubmitError::Known);
         }
@@ -375,9 +393,9 @@ impl Peer {
                 }
             }
             Message::Renewal { executor, bags } => self.renewal(executor.contact(from), bags),
-            Message::Lease { bag, version, submitter, term, drop, rest, key, sizes } => {
+            Message::Lease { bag, version, submitter, term, drop, rest, key, sizes, withheld } => {
                 let submitter = submitter.map(|submitter| submitter.contact(from));
-                let lease = Lease { bag, version, submitter, term, drop, rest, key, sizes };
+                let lease = Lease { bag, version, submitter, term, drop, rest, key, sizes, withheld };
                 self.executor.lease(from, lease, &mut self.io, &self.config);
             }
             Message::Acts { acting } => self.executor.acts(from, &acting, &mut self.io, &self.config),
@@ -441,6 +459,7 @@ impl Peer {
         };
         let mut ledger = Ledger::new(bag, self.io.now, submission.retries_max, submission.replication, &self.io);
         ledger.set_stewards(submission.stewards);
+        ledger.set_conditions(submission.conditions, &self.io);
         let record = ledger.record(&self.io);
         self.ledgers.insert(submission.id, Box::new(ledger));
         let then = vec![Then::Notify(Notice::BagAccepted(submission.id)), Then::Open(submission.id)];
@@ -489,6 +508,7 @@ impl Peer {
         for ledger in self.ledgers.values_mut() {
             ledger.expire(&mut self.io);
         }
+        self.end_waits();
         self.keep();
         if self.io.acks_due().is_some_and(|due| due <= self.io.now) {
             self.io.send_acks();
@@ -522,9 +542,7 @@ impl Peer {
         let Some(ledger) = self.ledgers.get_mut(&bag) else { return };
         // Also where the measured task was the only one: a rerun opens the bag again.
         ledger.open();
-        if !ledger.is_measured() && !ledger.is_closed() {
-            self.io.effects.push(Effect::MeasureTask { bag });
-        }
+        self.measure(bag);
     }
 
     /// Sends out everything that is to be placed, once this machine has its place in the tree: a submitter that

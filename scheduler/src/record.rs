@@ -8,6 +8,7 @@ use idlewood_overlay::{Contact, PeerId, WallTime};
 use serde::{Deserialize, Serialize};
 
 use crate::bag::{BagHeader, BagId, BagKey, Checkpoint, TaskResult, is_zero};
+use crate::conditions::Conditions;
 use crate::ledger::Replication;
 use crate::ranges::IntervalSet;
 use crate::reputation::Reputation;
@@ -32,6 +33,20 @@ pub enum Closing {
     Cancelled,
     /// The user removed it after it had ended: its records are being deleted.
     Removed,
+}
+
+/// How a task failed on a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ending {
+    /// The machine.
+    #[serde(rename = "m")]
+    pub machine: PeerId,
+    /// Its exit code.
+    #[serde(rename = "e")]
+    pub exit_code: u8,
+    /// [`TaskResult::fingerprint`].
+    #[serde(rename = "f")]
+    pub fingerprint: u64,
 }
 
 /// One durable fact.
@@ -83,6 +98,9 @@ pub enum Record {
         /// How many stewards it is to have; `None`: as many as its machine's settings say.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stewards: Option<u32>,
+        /// What its user says of when its tasks may be issued.
+        #[serde(default, skip_serializing_if = "Conditions::is_none")]
+        conditions: Box<Conditions>,
     },
     /// Submitter: the reputation of a machine, from bags with a quorum.
     Reputation {
@@ -125,6 +143,9 @@ pub enum Record {
         /// not.
         #[serde(default, skip_serializing_if = "is_zero")]
         void_before: u32,
+        /// How it ended on machines whose failures count, where that can be compared.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        endings: Vec<Ending>,
     },
     /// Submitter: the checkpoint from which a task that has not ended goes on.
     Checkpoint {

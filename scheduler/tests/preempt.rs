@@ -148,8 +148,17 @@ impl Machine {
                     self.said.insert(bag, ranges.clone());
                     // The submitter answers every `Holding`.
                     let (term, drop, rest) = (Duration::from_secs(60), IntervalSet::new(), Duration::ZERO);
-                    let message =
-                        Message::Lease { bag, version, submitter: None, term, drop, rest, key: None, sizes: None };
+                    let message = Message::Lease {
+                        bag,
+                        version,
+                        submitter: None,
+                        term,
+                        drop,
+                        rest,
+                        key: None,
+                        sizes: None,
+                        withheld: false,
+                    };
                     events.push_back(Event::Received { from: PeerId([1; 32]), message });
                 }
             }
@@ -266,6 +275,7 @@ impl Machine {
             content: None,
             work_mops: 1.0,
             exit_code: Some(0),
+            fingerprint: None,
         });
         self.give(Event::TaskEnded { task, outcome });
         let acknowledged =
@@ -463,6 +473,7 @@ fn a_preempted_task_can_be_dropped() {
         rest: Duration::ZERO,
         key: None,
         sizes: None,
+        withheld: false,
     };
     machine.give(Event::Received { from: PeerId([1; 32]), message: lease.clone() });
     machine.give(Event::Received { from: PeerId([1; 32]), message: lease });
@@ -560,6 +571,7 @@ proptest! {
                         rest: Duration::ZERO,
                         key: None,
                         sizes: None,
+                        withheld: false,
                     };
                     machine.give(Event::Received { from: PeerId([1; 32]), message: lease });
                 }

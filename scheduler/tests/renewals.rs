@@ -52,6 +52,7 @@ impl Submitter {
                 closed: None,
                 replication,
                 stewards: None,
+                conditions: Box::default(),
             });
             records.extend((1..=EXECUTORS).map(|number| Record::Placed {
                 bag: id,

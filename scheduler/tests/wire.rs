@@ -8,9 +8,9 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Node, PeerId, Side, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    Acting, Appointment, Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, DeclineReason, DecodeError, Delta,
-    Message, Path, Record, RecordError, RecordKey, Replication, Reputation, Request, Sizes, SmallOutput, Speaker,
-    TaskResult,
+    Acting, Appointment, Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, Conditions, DeclineReason, DecodeError,
+    Delta, Ending, Message, Path, Record, RecordError, RecordKey, Replication, Reputation, Request, Sizes, SmallOutput,
+    Speaker, TaskResult,
 };
 
 fn contact(byte: u8) -> Contact {
@@ -45,6 +45,7 @@ fn result() -> TaskResult {
         work_mops: 2.0,
         exit_code: None,
         receipt: None,
+        fingerprint: None,
     }
 }
 
@@ -108,6 +109,7 @@ fn messages() -> Vec<Message> {
             rest: Duration::ZERO,
             key: Some([3; 32].into()),
             sizes: Some(Sizes { task_mops: 10.0, application_size_mops: 400.0, declared: true }),
+            withheld: false,
         },
         Message::Lease {
             bag: bag().id,
@@ -118,6 +120,7 @@ fn messages() -> Vec<Message> {
             rest: Duration::ZERO,
             key: None,
             sizes: None,
+            withheld: false,
         },
         Message::Renewal { executor: speaker(2), bags: vec![(bag().id, 6), (BagId([8; 32]), 70)] },
         Message::Renewed { bags: vec![(bag().id, 6)], term: Duration::from_secs(60) },
@@ -179,6 +182,23 @@ fn messages() -> Vec<Message> {
             results: vec![(PeerId([4; 32]), TaskResult { receipt: Some(vec![1, 2]), ..with_output() })],
         },
         Message::KeptAck { bag: bag().id, indices: IntervalSet::from(3..4) },
+        Message::Lease {
+            bag: bag().id,
+            version: 0,
+            submitter: None,
+            term: Duration::from_secs(60),
+            drop: IntervalSet::new(),
+            rest: Duration::ZERO,
+            key: None,
+            sizes: None,
+            withheld: true,
+        },
+        Message::Results {
+            bag: bag().id,
+            executor: speaker(2),
+            results: vec![TaskResult { success: false, exit_code: Some(3), fingerprint: Some(7), ..result() }],
+            signature: None,
+        },
     ]
 }
 
@@ -244,6 +264,7 @@ fn records() -> Vec<Record> {
             closed: Some((Closing::Completed, released)),
             replication: Replication::default(),
             stewards: None,
+            conditions: Box::default(),
         },
         Record::Placed { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2) },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: result() },
@@ -255,6 +276,7 @@ fn records() -> Vec<Record> {
             crashed_on: vec![PeerId([2; 32])],
             next_attempt: 4,
             void_before: 0,
+            endings: Vec::new(),
         },
         Record::Held {
             bag: bag(),
@@ -273,6 +295,7 @@ fn records() -> Vec<Record> {
             closed: None,
             replication: Replication { replicas: 3, quorum: 2, recheck: 20 },
             stewards: None,
+            conditions: Box::default(),
         },
         Record::Reputation {
             executor: PeerId([2; 32]),
@@ -288,7 +311,15 @@ fn records() -> Vec<Record> {
             finished: released,
             result: TaskResult { exit_code: Some(0), receipt: Some(vec![1, 2]), ..result() },
         },
-        Record::Failures { bag: bag().id, index: 3, count: 0, crashed_on: Vec::new(), next_attempt: 0, void_before: 4 },
+        Record::Failures {
+            bag: bag().id,
+            index: 3,
+            count: 0,
+            crashed_on: Vec::new(),
+            next_attempt: 0,
+            void_before: 4,
+            endings: Vec::new(),
+        },
         Record::Outbox { bag: bag(), released, result: with_output() },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: with_output() },
         Record::Stewards { appointment: acting().appointment, adopts: false },
@@ -300,6 +331,32 @@ fn records() -> Vec<Record> {
             has_files: true,
         },
         Record::Obeyed { acting: acting() },
+        Record::Bag {
+            bag: bag(),
+            released,
+            retries_max: 2,
+            attempt: 3,
+            closed: None,
+            replication: Replication::default(),
+            stewards: None,
+            conditions: Box::new(Conditions {
+                withheld: true,
+                after: [BagId([9; 32])].into(),
+                running_max: Some(3),
+                retry_on: Some([75].into()),
+                name: Some("night run".to_owned()),
+                submitted: Some(released),
+            }),
+        },
+        Record::Failures {
+            bag: bag().id,
+            index: 3,
+            count: 1,
+            crashed_on: Vec::new(),
+            next_attempt: 4,
+            void_before: 0,
+            endings: vec![Ending { machine: PeerId([2; 32]), exit_code: 3, fingerprint: 7 }],
+        },
     ]
 }
 
@@ -409,7 +466,17 @@ fn impossible_messages_are_refused() {
     let renewal = Message::Renewal { executor: astray(), bags: Vec::new() };
     assert_eq!(Message::decode(&renewal.encode()), Err(DecodeError::Invalid("renewal")));
     let (submitter, term, drop, rest) = (Some(astray()), Duration::ZERO, IntervalSet::new(), Duration::ZERO);
-    let lease = Message::Lease { bag: bag().id, version: 0, submitter, term, drop, rest, key: None, sizes: None };
+    let lease = Message::Lease {
+        bag: bag().id,
+        version: 0,
+        submitter,
+        term,
+        drop,
+        rest,
+        key: None,
+        sizes: None,
+        withheld: false,
+    };
     assert_eq!(Message::decode(&lease.encode()), Err(DecodeError::Invalid("lease")));
     for (speed_mops, stretch) in [
         (f64::NAN, 0.0),

@@ -325,6 +325,7 @@ impl Simulation {
             retries_max: RETRIES_MAX,
             replication: self.around.scenario.replication(),
             stewards: None,
+            conditions: idlewood_scheduler::Conditions::default(),
         };
         let seat = bag.bag.seat;
         // The bag is with a machine that may still accept it, unless that machine has crashed.

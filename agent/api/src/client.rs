@@ -23,9 +23,9 @@ use ureq::http::Response;
 use ureq::{Agent, Body};
 
 use crate::{
-    Bag, BagDetail, BlobBody, CleanRequest, CleanedView, Endpoint, ErrorBody, InvitationView, InviteRequest,
-    PauseRequest, Peers, ReachView, Receipt, RerunRequest, RevokeRequest, RevokedView, Status, SubmitRequest,
-    TaskResult, Ticket,
+    Bag, BagDetail, BagsWanted, BlobBody, CleanRequest, CleanedView, Endpoint, ErrorBody, InvitationView,
+    InviteRequest, PauseRequest, Peers, ReachView, Receipt, RenameRequest, RerunRequest, RevokeRequest, RevokedView,
+    Status, SubmitRequest, TaskResult, TaskState, Tasks, Ticket,
 };
 
 /// Name of the file in the state directory with the agent's address.
@@ -228,12 +228,23 @@ impl Client {
         self.get("/v1/bags")
     }
 
-    /// `GET /v1/bags/{id}`. `id` is a unique prefix or `last`.
+    /// `GET /v1/bags?...`: some of them, the latest first.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn bags_wanted(&self, wanted: &BagsWanted) -> Result<Vec<Bag>, ClientError> {
+        let states = wanted.state.iter().map(|state| state.name()).collect::<Vec<_>>().join(",");
+        let since = wanted.since_s.map(|seconds| format!("&since_s={seconds}")).unwrap_or_default();
+        let limit = wanted.limit.map(|limit| format!("&limit={limit}")).unwrap_or_default();
+        self.get(&format!("/v1/bags?state={states}{since}{limit}"))
+    }
+
+    /// `GET /v1/bags/{id}`. `id` is a unique prefix, a name, or `last`.
     ///
     /// # Errors
     /// [`ClientError`].
     pub fn bag(&self, id: &str) -> Result<BagDetail, ClientError> {
-        self.get(&format!("/v1/bags/{id}"))
+        self.get(&format!("/v1/bags/{}", segment(id)))
     }
 
     /// `GET /v1/bags/{id}/results`: the finished tasks.
@@ -260,12 +271,22 @@ impl Client {
         let mut next = Some(from).filter(|from| *from <= last);
         while let Some(from) = next {
             let most = (last - from).saturating_add(1).min(RESULTS_TOGETHER);
-            let page: Vec<TaskResult> = self.get(&format!("/v1/bags/{id}/results?from={from}&most={most}"))?;
+            let page: Vec<TaskResult> =
+                self.get(&format!("/v1/bags/{}/results?from={from}&most={most}", segment(id)))?;
             let behind = page.last().and_then(|result| result.index.checked_add(1));
             next = behind.filter(|next| page.len() as u64 == most && *next > from && *next <= last);
             page.into_iter().filter(|result| result.index <= last).for_each(&mut each);
         }
         Ok(())
+    }
+
+    /// `GET /v1/bags/{id}/tasks`: up to so many tasks from `from` on that are in one of these states; of none given, in any.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn tasks(&self, id: &str, from: u64, most: u64, states: &[TaskState]) -> Result<Tasks, ClientError> {
+        let states = states.iter().map(|state| state.name()).collect::<Vec<_>>().join(",");
+        self.get(&format!("/v1/bags/{}/tasks?from={from}&most={most}&state={states}", segment(id)))
     }
 
     /// `GET /v1/bags/{id}/results/{index}/output`: the encoded output of a finished task.
@@ -276,7 +297,7 @@ impl Client {
         if result.output_bytes > SMALL_OUTPUT_BYTES_MAX as u64 {
             return self.download(&result.output);
         }
-        match self.bytes(&format!("/v1/bags/{id}/results/{}/output", result.index)) {
+        match self.bytes(&format!("/v1/bags/{}/results/{}/output", segment(id), result.index)) {
             // A small output is kept as a blob if too many results were waiting for acknowledgement.
             Err(ClientError::Refused { status: 409, .. }) => self.download(&result.output),
             output => output,
@@ -288,7 +309,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn receipts(&self, id: &str) -> Result<Vec<Receipt>, ClientError> {
-        self.get(&format!("/v1/bags/{id}/receipts"))
+        self.get(&format!("/v1/bags/{}/receipts", segment(id)))
     }
 
     /// `POST /v1/bags`: returns when the bag is durable.
@@ -304,7 +325,32 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn cancel(&self, id: &str) -> Result<Bag, ClientError> {
-        self.post(&format!("/v1/bags/{id}/cancel"), &serde_json::json!({}), ANSWER_WAIT)
+        self.post(&format!("/v1/bags/{}/cancel", segment(id)), &serde_json::json!({}), ANSWER_WAIT)
+    }
+
+    /// `POST /v1/bags/{id}/hold`: no task of it begins any more.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn hold(&self, id: &str) -> Result<Bag, ClientError> {
+        self.post(&format!("/v1/bags/{}/hold", segment(id)), &serde_json::json!({}), ANSWER_WAIT)
+    }
+
+    /// `POST /v1/bags/{id}/release`: it goes on, without waiting for other bags.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn release(&self, id: &str) -> Result<Bag, ClientError> {
+        self.post(&format!("/v1/bags/{}/release", segment(id)), &serde_json::json!({}), ANSWER_WAIT)
+    }
+
+    /// `POST /v1/bags/{id}/rename`: it has another name from now on.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn rename(&self, id: &str, name: &str) -> Result<Bag, ClientError> {
+        let request = RenameRequest { name: name.to_owned() };
+        self.post(&format!("/v1/bags/{}/rename", segment(id)), &request, ANSWER_WAIT)
     }
 
     /// `POST /v1/bags/{id}/rerun`: runs these tasks again, or the failed ones.
@@ -312,7 +358,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn rerun(&self, id: &str, request: &RerunRequest) -> Result<Bag, ClientError> {
-        self.post(&format!("/v1/bags/{id}/rerun"), request, ANSWER_WAIT)
+        self.post(&format!("/v1/bags/{}/rerun", segment(id)), request, ANSWER_WAIT)
     }
 
     /// `POST /v1/bags/{id}/remove`: removes a finished bag; returns its last state.
@@ -320,7 +366,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn remove(&self, id: &str) -> Result<Bag, ClientError> {
-        self.post(&format!("/v1/bags/{id}/remove"), &serde_json::json!({}), ANSWER_WAIT)
+        self.post(&format!("/v1/bags/{}/remove", segment(id)), &serde_json::json!({}), ANSWER_WAIT)
     }
 
     /// `GET /v1/bags/{id}/ticket`.
@@ -328,7 +374,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn ticket(&self, id: &str, results: bool) -> Result<Ticket, ClientError> {
-        self.get(&format!("/v1/bags/{id}/ticket?results={results}"))
+        self.get(&format!("/v1/bags/{}/ticket?results={results}", segment(id)))
     }
 
     /// `POST /v1/pause`.
@@ -514,6 +560,12 @@ impl Client {
     fn broken(&self, reason: &str) -> ClientError {
         ClientError::Broken { address: self.endpoint.address.clone(), reason: reason.to_owned() }
     }
+}
+
+/// A part of a path as it stands in a URL: names of bags may have any characters.
+fn segment(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_~".contains(&byte);
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 #[cfg(test)]

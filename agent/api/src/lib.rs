@@ -4,7 +4,7 @@
 
 pub mod client;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use idlewood_scheduler::Replication;
 use schemars::JsonSchema;
@@ -90,6 +90,50 @@ pub struct SubmitRequest {
     /// How many other machines keep the bag; absent: as the settings say.
     #[serde(default)]
     pub stewards: Option<u32>,
+    /// Whether no task of it runs before `POST /v1/bags/{id}/release`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hold: bool,
+    /// Bags of this machine that have to succeed before: ids, prefixes of ids, or names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<String>,
+    /// So many of its tasks are with machines at once, at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_running: Option<u64>,
+    /// The exit codes of failures that are tried again; absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_on: Option<BTreeSet<u8>>,
+    /// What to run on the agent's machine when the bag is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notify: Option<Notify>,
+}
+
+/// A command that the agent runs once when a bag is over, by `/bin/sh -c`, with `IDLEWOOD_BAG_ID`, `_NAME`, `_STATE`, `_TASKS`, `_DONE`
+/// and `_FAILED` in its environment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Notify {
+    /// The command.
+    pub command: String,
+    /// Where it is run; in the state directory if that is gone.
+    pub directory: String,
+}
+
+/// `POST /v1/bags/{id}/rename`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RenameRequest {
+    /// The new name.
+    pub name: String,
+}
+
+/// A bag that has to succeed before another begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AwaitedBag {
+    /// Full id.
+    pub id: String,
+    /// The user's name for it; empty where it is not here.
+    pub name: String,
+    /// `open`, `failed`, `cancelled`, or `unknown`: it was removed.
+    pub state: String,
 }
 
 fn disk_bytes_default() -> u64 {
@@ -119,6 +163,11 @@ impl SubmitRequest {
             native: false,
             replication: Replication::default(),
             stewards: None,
+            hold: false,
+            after: Vec::new(),
+            max_running: None,
+            retry_on: None,
+            notify: None,
         }
     }
 }
@@ -140,6 +189,10 @@ struct ReplicationSchema {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BagState {
+    /// Its user holds it, or a bag has failed for which it waits.
+    Held,
+    /// It waits for other bags to succeed.
+    Waiting,
     /// Its first task runs here to measure its work.
     Measuring,
     /// Some tasks are unfinished.
@@ -153,10 +206,48 @@ pub enum BagState {
 }
 
 impl BagState {
+    /// All of them, in the order in which a bag can have them.
+    pub const ALL: [Self; 7] =
+        [Self::Held, Self::Waiting, Self::Measuring, Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled];
+
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Waiting => "waiting",
+            Self::Measuring => "measuring",
+            Self::Running => "running",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
     /// Whether the bag is finished or cancelled.
     pub fn is_closed(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
     }
+}
+
+impl std::str::FromStr for BagState {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = Self::ALL.map(Self::name).join(", ");
+        let is_it = |state: &Self| state.name() == text;
+        Self::ALL.into_iter().find(is_it).ok_or_else(|| format!("no bag is {text:?}; a bag is {names}"))
+    }
+}
+
+/// `GET /v1/bags?state={state},...&since_s={seconds}&limit={count}`: which bags, the latest first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BagsWanted {
+    /// In one of these states; in any, if none is named.
+    pub state: Vec<BagState>,
+    /// Submitted at most so many seconds ago.
+    pub since_s: Option<f64>,
+    /// So many at most.
+    pub limit: Option<u64>,
 }
 
 /// A bag as its submitter sees it.
@@ -273,6 +364,18 @@ pub struct Bag {
     /// Whether this machine lacks the bag's program and inputs, as after adopting it from a ticket, and gets them from a machine that keeps it.
     #[serde(default)]
     pub files_missing: bool,
+    /// Whether its user holds it.
+    #[serde(default)]
+    pub held: bool,
+    /// The bags for which it waits; those that have succeeded are not listed.
+    #[serde(default)]
+    pub after: Vec<AwaitedBag>,
+    /// So many of its tasks are with machines at once, at most; null: as many as there are.
+    #[serde(default)]
+    pub max_running: Option<u64>,
+    /// The exit codes of failures that are tried again; null: all.
+    #[serde(default)]
+    pub retry_on: Option<Vec<u8>>,
 }
 
 /// Something that keeps tasks of a bag, or of this machine, from running, or `runs`: that some run.
@@ -428,6 +531,86 @@ pub struct ReachView {
     pub clock_ahead_s: Option<f64>,
     /// How far that may be off.
     pub clock_margin_s: Option<f64>,
+}
+
+/// Where a task is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskState {
+    /// No machine has it.
+    Waiting,
+    /// It has failed, or was declined, and is tried again after a pause.
+    Retrying,
+    /// A machine has it: it runs there, or waits for a slot.
+    Placed,
+    /// It succeeded.
+    Succeeded,
+    /// It failed for good.
+    Failed,
+    /// It had not ended when its bag was cancelled.
+    Cancelled,
+}
+
+impl TaskState {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Waiting, Self::Retrying, Self::Placed, Self::Succeeded, Self::Failed, Self::Cancelled];
+
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Retrying => "retrying",
+            Self::Placed => "placed",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl std::str::FromStr for TaskState {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = Self::ALL.map(Self::name).join(", ");
+        let is_it = |state: &Self| state.name() == text;
+        Self::ALL.into_iter().find(is_it).ok_or_else(|| format!("no task is {text:?}; a task is {names}"))
+    }
+}
+
+/// One task of a bag.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Task {
+    /// Index in the bag.
+    pub index: u64,
+    /// Its entry's text.
+    pub entry: String,
+    /// Where it is.
+    pub state: TaskState,
+    /// Peer id of the machine that has it, or that ended it; null if none has.
+    pub machine: Option<String>,
+    /// 0 for the first try; null before it has ended.
+    pub attempt: Option<u32>,
+    /// Its exit code; null before it has ended, and where it did not end by itself.
+    pub exit_code: Option<u8>,
+    /// How long it ran, in seconds, without the time that it was frozen; null before it has ended, and where its output is lost.
+    pub took_s: Option<f64>,
+    /// When its result came.
+    pub finished: Option<String>,
+}
+
+/// `GET /v1/bags/{id}/tasks?from={index}&most={count}&state={state},...`: tasks of a bag by index.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Tasks {
+    /// Full id of the bag.
+    pub bag: String,
+    /// These tasks.
+    pub tasks: Vec<Task>,
+    /// How many tasks of the bag are in one of the states asked for.
+    pub matching: u64,
+    /// The index from which to ask for those that follow; null if none do.
+    pub next: Option<u64>,
 }
 
 /// A signed statement about a task: `GET /v1/bags/{id}/receipts`.

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use idlewood_overlay::{PeerId, State, Time};
-use idlewood_scheduler::{BagId, BagView, DeclineReason, Declines};
+use idlewood_scheduler::{Awaited, BagId, BagView, DeclineReason, Declines};
 
 use crate::policy::{Judgement, Reason};
 
@@ -100,6 +100,23 @@ pub enum Bound {
         /// Tasks of the bag that wait for them.
         waiting: u64,
     },
+    /// Its user holds the bag.
+    Held {
+        /// Tasks that are not over and that no machine has.
+        tasks: u64,
+    },
+    /// The bag waits for others to succeed.
+    After {
+        /// These, and why they have not.
+        bags: Vec<(BagId, Awaited)>,
+    },
+    /// As many tasks are handed out as the user lets run at once.
+    Full {
+        /// How many.
+        most: u64,
+        /// Tasks that wait for that.
+        tasks: u64,
+    },
     /// Tasks are on their way to machines.
     OnTheWay {
         /// How many.
@@ -171,17 +188,23 @@ pub fn explain(situation: &Situation) -> Explanation {
     if bag.closed.is_some() {
         return Explanation::default();
     }
+    let mut bounds = withheld(bag);
     if bag.bag.task_mops <= 0.0 {
-        return measuring(situation);
+        return if bounds.is_empty() { measuring(situation) } else { Explanation { runs: false, bounds } };
     }
     let elsewhere = bag.placed.saturating_sub(here);
     let (others_work, this_works) = (situation.do_others_work(), situation.does_this_one());
-    let mut bounds = Vec::new();
     let running = if others_work { elsewhere } else { 0 } + if this_works { here } else { 0 };
     if running > 0 {
         let without_this = u64::from(here > 0 && !this_works);
         let machines = if others_work { bag.executors.saturating_sub(without_this) } else { 1 };
         bounds.push(Bound::Runs { tasks: running, machines });
+    }
+    if let Some(most) = bag.conditions.running_max
+        && bag.unplaced > bag.unheard
+        && bag.placed + bag.unheard >= most
+    {
+        bounds.push(Bound::Full { most, tasks: bag.unplaced - bag.unheard });
     }
     let quorum = bag.replication.quorum;
     if u64::from(quorum) > situation.machines {
@@ -229,6 +252,18 @@ pub fn explain(situation: &Situation) -> Explanation {
         bounds.push(Bound::OnTheWay { tasks: bag.unplaced });
     }
     Explanation { runs: running > 0, bounds }
+}
+
+/// What keeps anything of the bag from being issued, by its user's word.
+fn withheld(bag: &BagView) -> Vec<Bound> {
+    let mut bounds = Vec::new();
+    if bag.conditions.withheld {
+        bounds.push(Bound::Held { tasks: bag.unplaced });
+    }
+    if !bag.awaited.is_empty() {
+        bounds.push(Bound::After { bags: bag.awaited.iter().map(|(&bag, &why)| (bag, why)).collect() });
+    }
+    bounds
 }
 
 /// The same of a bag whose first task is to be measured here: it stands still for a pause alone.

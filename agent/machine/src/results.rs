@@ -72,6 +72,7 @@ mod tests {
             work_mops: 1.0,
             exit_code: Some(0),
             receipt: None,
+            fingerprint: None,
         };
         indices.map(result).collect()
     }

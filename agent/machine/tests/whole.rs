@@ -83,6 +83,7 @@ impl World {
             retries_max: 0,
             replication: Replication::default(),
             stewards: None,
+            conditions: idlewood_scheduler::Conditions::default(),
         };
         self.give(PeerEvent::Submitted(submission));
     }
@@ -126,6 +127,7 @@ fn finished() -> Finished {
         content: None,
         work_mops: 1e5,
         exit_code: Some(0),
+        fingerprint: None,
     }
 }
 

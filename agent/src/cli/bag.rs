@@ -3,7 +3,7 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use idlewood_api::client::Client;
+use idlewood_api::client::{Client, ClientError};
 use idlewood_api::{Bag, BagDetail, RerunRequest, Swallowed, TaskResult};
 use idlewood_scheduler::Replication;
 use idlewood_trust::manifest::TaskOutput;
@@ -11,8 +11,8 @@ use idlewood_units::Numbers;
 
 use super::context::Context;
 use super::follow::{self, View};
-use super::which::{BagName, WhichBag};
-use super::{explain, kept, progress, receipts, results, ticket};
+use super::which::{BagName, Found, TheseBags, WhichBag, WhichBags};
+use super::{explain, kept, list, progress, receipts, results, tasks, ticket};
 use crate::output::{self, Colour, Column, Format, Table};
 
 /// Failed tasks whose reasons are shown.
@@ -25,12 +25,15 @@ const REASON_CHARACTERS_MAX: usize = 300;
 pub(super) enum BagCommand {
     /// List the bags submitted here
     #[command(visible_alias = "ls")]
-    List,
-    /// Show one bag: numbers, machines, why tasks failed
+    List(list::ListArgs),
+    /// Show bags: numbers, machines, why tasks failed
     Show {
         #[command(flatten)]
-        bag: WhichBag,
+        bags: WhichBags,
     },
+    /// List the tasks of a bag: where each is, how long it took, its exit code
+    #[command(after_help = tasks::STATES)]
+    Tasks(tasks::TasksArgs),
     /// Why tasks of a bag run or do not, how many machines that concerns, and what would end it
     #[command(after_help = explain::CODES)]
     Explain {
@@ -40,27 +43,45 @@ pub(super) enum BagCommand {
     /// Watch a bag until every task is over (Ctrl-C leaves it alone)
     Watch {
         #[command(flatten)]
-        bag: WhichBag,
+        bags: WhichBags,
     },
-    /// Wait until every task is over; exit with 3 if some failed, with 4 if the bag was cancelled
+    /// Wait until every task is over; exit with 3 if some failed, with 4 if a bag was cancelled
     Wait {
         #[command(flatten)]
-        bag: WhichBag,
+        bags: WhichBags,
         /// Show how far the bag is
         #[arg(long)]
         progress: bool,
     },
-    /// Give a bag up: its tasks end, what is done stays
-    Cancel {
-        /// Its id, a unique prefix of it, or `last`
-        #[arg(value_name = "ID")]
+    /// Hold bags: no task of them begins any more; those that run go on to their end
+    Hold {
+        #[command(flatten)]
+        bags: TheseBags,
+    },
+    /// Let bags go on that are held, or that wait for others (submit --after)
+    Release {
+        #[command(flatten)]
+        bags: TheseBags,
+    },
+    /// Give a bag another name
+    Rename {
+        /// Its id, a unique beginning of it, its present name, or `last`
+        #[arg(value_name = "BAG")]
         id: BagName,
+        /// The new name
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Give bags up: their tasks end, what is done stays
+    Cancel {
+        #[command(flatten)]
+        bags: TheseBags,
     },
     /// Run tasks again that are over, with all their retries; opens a bag that was over
     #[command(group = clap::ArgGroup::new("tasks").required(true).args(["failed", "index"]))]
     Rerun {
-        /// Its id, a unique prefix of it, or `last`
-        #[arg(value_name = "ID")]
+        /// Its id, a unique beginning of it, its name, or `last`
+        #[arg(value_name = "BAG")]
         id: BagName,
         /// Those that failed: what succeeded is not run again
         #[arg(long)]
@@ -73,11 +94,10 @@ pub(super) enum BagCommand {
     Ticket(ticket::TicketArgs),
     /// Take a bag over from a ticket, because its submitter's machine is lost for good
     Adopt(ticket::AdoptArgs),
-    /// Remove a bag that is over, and its results
+    /// Remove bags that are over, and their results; `all`: all that are over
     Rm {
-        /// Its id, a unique prefix of it, or `last`
-        #[arg(value_name = "ID")]
-        id: BagName,
+        #[command(flatten)]
+        bags: TheseBags,
     },
     /// Print what tasks wrote
     Logs(results::LogsArgs),
@@ -89,81 +109,87 @@ pub(super) enum BagCommand {
 
 pub(super) fn run(context: &Context, command: BagCommand) -> anyhow::Result<ExitCode> {
     match command {
-        BagCommand::List => list(context),
-        BagCommand::Show { bag } => show(context, &bag.id.0),
+        BagCommand::List(args) => list::list(context, &args),
+        BagCommand::Show { bags } => show(context, &bags),
+        BagCommand::Tasks(args) => tasks::tasks(context, &args),
         BagCommand::Explain { bag } => explain::bag(context, &bag.id.0),
-        BagCommand::Watch { bag } => follow::to_the_end(context, &bag.id.0, View::on_stdout()),
-        BagCommand::Wait { bag, progress } => {
-            follow::to_the_end(context, &bag.id.0, if progress { View::on_stderr() } else { View::Silent })
+        BagCommand::Watch { bags } => follow(context, &bags, View::on_stdout()),
+        BagCommand::Wait { bags, progress } => {
+            follow(context, &bags, if progress { View::on_stderr() } else { View::Silent })
         }
-        BagCommand::Cancel { id } => cancel(context, &id.0),
+        BagCommand::Hold { bags } => each(context, &bags, is_open, Client::hold, told_held),
+        BagCommand::Release { bags } => each(context, &bags, is_open, Client::release, told_released),
+        BagCommand::Rename { id, name } => rename(context, &id.0, &name),
+        BagCommand::Cancel { bags } => each(context, &bags, is_open, Client::cancel, told_cancelled),
         BagCommand::Rerun { id, failed: _, index } => rerun(context, &id.0, index.as_ref()),
         BagCommand::Ticket(args) => ticket::ticket(context, &args),
         BagCommand::Adopt(args) => ticket::adopt(context, &args),
         BagCommand::Receipts(args) => receipts::receipts(context, &args),
-        BagCommand::Rm { id } => remove(context, &id.0),
+        BagCommand::Rm { bags } => each(context, &bags, |bag| bag.state.is_closed(), Client::remove, told_removed),
         BagCommand::Logs(args) => results::logs(context, &args),
         BagCommand::Get(args) => results::get(context, &args),
     }
 }
 
-fn list(context: &Context) -> anyhow::Result<ExitCode> {
-    let bags = context.client()?.bags()?;
-    if context.format == Format::Json {
-        output::json(&bags)?;
-        return Ok(ExitCode::SUCCESS);
+fn is_open(bag: &Bag) -> bool {
+    !bag.state.is_closed()
+}
+
+fn follow(context: &Context, bags: &WhichBags, view: View) -> anyhow::Result<ExitCode> {
+    let found = bags.find(&context.client()?, is_open)?;
+    follow::to_the_end(context, &found, view)
+}
+
+/// Orders something of each of these bags, and says what came of it.
+fn each(
+    context: &Context,
+    bags: &TheseBags,
+    of_all: fn(&Bag) -> bool,
+    order: fn(&Client, &str) -> Result<Bag, ClientError>,
+    told: fn(&Bag) -> String,
+) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    let Found { ids, is_one } = bags.find(&client, of_all)?;
+    let mut done = Vec::with_capacity(ids.len());
+    for id in &ids {
+        let bag = order(&client, id)?;
+        if context.format == Format::Text {
+            writeln!(io::stdout(), "{}", told(&bag))?;
+        }
+        done.push(bag);
     }
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    if bags.is_empty() {
-        writeln!(out, "no bag was submitted here yet; see `idlewood submit --help`")?;
-    } else {
-        table(&bags).write(&mut out)?;
+    match (context.format, is_one) {
+        (Format::Json, true) => output::json(&done[0])?,
+        (Format::Json, false) => output::json(&done)?,
+        (Format::Text, _) if done.is_empty() => writeln!(io::stdout(), "there is no such bag")?,
+        (Format::Text, _) => {}
     }
-    out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn table(bags: &[Bag]) -> Table {
-    let mut table = Table::new(&[
-        Column::left("id"),
-        Column::left("name"),
-        Column::left("state"),
-        Column::right("tasks"),
-        Column::right("done"),
-        Column::right("failed"),
-        Column::right("placed"),
-        Column::right("machines"),
-        Column::right("took"),
-        Column::left("submitted"),
-    ]);
-    for bag in bags {
-        table.row([
-            output::short_id(&bag.id).to_owned(),
-            bag.name.clone(),
-            output::state(bag.state).to_owned(),
-            bag.tasks.to_string(),
-            bag.done.to_string(),
-            bag.failed.to_string(),
-            bag.placed.to_string(),
-            bag.machines.to_string(),
-            output::duration(bag.elapsed_s),
-            output::when(&bag.submitted),
-        ]);
-        table.colour(2, Colour::of(bag.state));
+fn show(context: &Context, bags: &WhichBags) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    let Found { ids, is_one } = bags.find(&client, |_| true)?;
+    let details = ids.iter().map(|id| client.bag(id)).collect::<Result<Vec<_>, _>>()?;
+    match context.format {
+        Format::Json if is_one => output::json(&details[0])?,
+        Format::Json => output::json(&details)?,
+        Format::Text => {
+            for (position, detail) in details.iter().enumerate() {
+                if position > 0 {
+                    writeln!(io::stdout())?;
+                }
+                show_one(context, &client, detail)?;
+            }
+        }
     }
-    table
+    Ok(ExitCode::SUCCESS)
 }
 
-fn show(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
-    let client = context.client()?;
-    let detail = client.bag(id)?;
-    if context.format == Format::Json {
-        output::json(&detail)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let reasons = if detail.bag.failed > 0 { reasons(&client, &detail.bag.id)? } else { Vec::new() };
+fn show_one(context: &Context, client: &Client, detail: &BagDetail) -> anyhow::Result<()> {
+    let reasons = if detail.bag.failed > 0 { reasons(client, &detail.bag.id)? } else { Vec::new() };
     let mut out = io::BufWriter::new(io::stdout().lock());
-    output::pairs(&mut out, &description(&detail, context.is_verbose))?;
+    output::pairs(&mut out, &description(detail, context.is_verbose))?;
     if !detail.placements.is_empty() {
         writeln!(out)?;
         let mut table = Table::new(&[Column::left("machine"), Column::right("tasks"), Column::left("")]);
@@ -195,7 +221,7 @@ fn show(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
         writeln!(out, "what they wrote: idlewood bag logs {id} --stderr --index {}", reasons[0].0.index)?;
     }
     out.flush()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn description(detail: &BagDetail, is_verbose: bool) -> Vec<(&'static str, String)> {
@@ -227,6 +253,13 @@ fn description(detail: &BagDetail, is_verbose: bool) -> Vec<(&'static str, Strin
         pairs.push(("given up", format!("it was submitted under the identity {identity}, {why}")));
     }
     pairs.extend(kept::description(bag));
+    if let Some(most) = bag.max_running {
+        pairs.push(("at once", format!("{most} at most")));
+    }
+    if let Some(codes) = &bag.retry_on {
+        let codes: Vec<String> = codes.iter().map(ToString::to_string).collect();
+        pairs.push(("tried again", format!("on exit code {}", codes.join(", "))));
+    }
     if bag.reissued + bag.duplicates > 0 {
         pairs.push(("repeated", format!("{} issued again, {} results came twice", bag.reissued, bag.duplicates)));
     }
@@ -325,13 +358,31 @@ fn why(task: &TaskOutput) -> String {
     if last.is_empty() { end } else { format!("{end}: {last}") }
 }
 
-fn cancel(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
-    let bag = context.client()?.cancel(id)?;
+fn told_cancelled(bag: &Bag) -> String {
+    let id = output::short_id(&bag.id);
+    format!("bag {id} cancelled: {} of {} were done", bag.done, output::count(bag.tasks, "task"))
+}
+
+fn told_held(bag: &Bag) -> String {
+    let id = output::short_id(&bag.id);
+    format!("bag {id} is held: what runs goes on to its end, and nothing begins before `idlewood bag release {id}`")
+}
+
+fn told_released(bag: &Bag) -> String {
+    let to_go = output::count(bag.tasks.saturating_sub(bag.done + bag.failed), "task");
+    format!("bag {} goes on: {to_go} to go", output::short_id(&bag.id))
+}
+
+fn told_removed(bag: &Bag) -> String {
+    format!("bag {} and its results are removed", output::short_id(&bag.id))
+}
+
+fn rename(context: &Context, id: &str, name: &str) -> anyhow::Result<ExitCode> {
+    let bag = context.client()?.rename(id, name)?;
     if context.format == Format::Json {
         output::json(&bag)?;
     } else {
-        let id = output::short_id(&bag.id);
-        writeln!(io::stdout(), "bag {id} cancelled: {} of {} were done", bag.done, output::count(bag.tasks, "task"))?;
+        writeln!(io::stdout(), "bag {} is called {}", output::short_id(&bag.id), output::printable(&bag.name))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -348,16 +399,6 @@ fn rerun(context: &Context, id: &str, index: Option<&Numbers>) -> anyhow::Result
     } else {
         let to_go = output::count(bag.tasks.saturating_sub(bag.done + bag.failed), "task");
         writeln!(io::stdout(), "bag {} goes on: {to_go} to go", output::short_id(&bag.id))?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn remove(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
-    let bag = context.client()?.remove(id)?;
-    if context.format == Format::Json {
-        output::json(&bag)?;
-    } else {
-        writeln!(io::stdout(), "bag {} and its results are removed", output::short_id(&bag.id))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -16,6 +16,7 @@ use idlewood_api::{Bag, BagState};
 use super::context::{Context, FAILURE};
 use super::interrupt::on_interrupt;
 use super::progress;
+use super::which::Found;
 use crate::output::{self, Format};
 
 /// First and last interval between two looks.
@@ -79,27 +80,38 @@ fn shows_cursor(is_terminal: bool) -> bool {
 }
 
 /// Waits until the bag is closed, prints its outcome, and returns the exit code.
-pub(super) fn to_the_end(context: &Context, id: &str, view: View) -> anyhow::Result<ExitCode> {
+///
+/// Of several bags one after the other; the exit code is the highest.
+pub(super) fn to_the_end(context: &Context, found: &Found, view: View) -> anyhow::Result<ExitCode> {
     // JSON is one value, and watching is for people.
     let view = if context.format == Format::Json && view == View::Stdout { View::Silent } else { view };
     let followed = Arc::new(OnceLock::new());
     quit_on_interrupt(view, context.format, followed.clone())?;
-    let bag = follow(context, id, view, &followed)?;
-    match context.format {
-        Format::Json => output::json(&bag)?,
-        Format::Text => {
+    if !found.is_one {
+        followed.get_or_init(|| found.ids.clone());
+    }
+    let mut bags = Vec::with_capacity(found.ids.len());
+    for id in &found.ids {
+        let bag = follow(context, id, view, &followed)?;
+        if context.format == Format::Text {
             let mut out = io::stdout().lock();
             writeln!(out, "{}", progress::outcome(&bag, context.is_verbose))?;
             out.flush()?;
         }
+        bags.push(bag);
     }
-    Ok(ExitCode::from(code(bag.state)))
+    match (context.format, found.is_one) {
+        (Format::Json, true) => output::json(&bags[0])?,
+        (Format::Json, false) => output::json(&bags)?,
+        (Format::Text, _) => {}
+    }
+    Ok(ExitCode::from(bags.iter().map(|bag| code(bag.state)).max().unwrap_or(0)))
 }
 
-fn follow(context: &Context, id: &str, view: View, followed: &OnceLock<String>) -> anyhow::Result<Bag> {
+fn follow(context: &Context, id: &str, view: View, followed: &OnceLock<Vec<String>>) -> anyhow::Result<Bag> {
     let mut client = context.client()?;
     let mut bag = client.bag(id)?.bag;
-    followed.get_or_init(|| bag.id.clone());
+    followed.get_or_init(|| vec![bag.id.clone()]);
     let mut reason = Reason::default();
     let mut wait = LOOK_MIN;
     loop {
@@ -178,14 +190,19 @@ fn look(context: &Context, client: &mut Client, id: &str) -> Result<Bag, ClientE
 }
 
 /// From now on Ctrl-C and SIGTERM end the program at once, and people read that the bag goes on.
-fn quit_on_interrupt(view: View, format: Format, followed: Arc<OnceLock<String>>) -> anyhow::Result<()> {
+fn quit_on_interrupt(view: View, format: Format, followed: Arc<OnceLock<Vec<String>>>) -> anyhow::Result<()> {
     on_interrupt(move |why| {
         let tell = || {
             view.draw("")?;
             match followed.get() {
-                Some(id) if format == Format::Text => {
-                    let id = output::short_id(id);
-                    output::notice(&format!("bag {id} goes on; follow it with: idlewood bag watch {id}"))
+                Some(ids) if format == Format::Text => {
+                    let ids: Vec<&str> = ids.iter().map(|id| output::short_id(id)).collect();
+                    let (what, them) = if ids.len() == 1 {
+                        (format!("bag {} goes on", ids[0]), "it")
+                    } else {
+                        ("the bags go on".to_owned(), "them")
+                    };
+                    output::notice(&format!("{what}; follow {them} with: idlewood bag watch {}", ids.join(" ")))
                 }
                 _ => Ok(()),
             }
@@ -203,7 +220,7 @@ fn code(state: BagState) -> u8 {
         BagState::Failed => 3,
         BagState::Cancelled => 4,
         // Not reached: these are not closed.
-        BagState::Measuring | BagState::Running => FAILURE,
+        BagState::Held | BagState::Waiting | BagState::Measuring | BagState::Running => FAILURE,
     }
 }
 

@@ -46,7 +46,7 @@ fn line(bag: &Bag, now: &Timestamp, zone: &TimeZone, is_exact: bool) -> String {
         parts.push(format!("{} failed", bag.failed));
     }
     match bag.state {
-        BagState::Measuring | BagState::Running => {
+        BagState::Held | BagState::Waiting | BagState::Measuring | BagState::Running => {
             let first = bag.bounds.first();
             match first {
                 Some(bound) if bound.code == "runs" => {
@@ -119,7 +119,7 @@ pub(super) fn outcome(bag: &Bag, is_verbose: bool) -> String {
         BagState::Cancelled => {
             format!("bag {id} was cancelled: {} of {} done", bag.done, output::count(bag.tasks, "task"))
         }
-        BagState::Succeeded | BagState::Measuring | BagState::Running => {
+        BagState::Succeeded | BagState::Held | BagState::Waiting | BagState::Measuring | BagState::Running => {
             format!(
                 "bag {id} {}: {} in {took}{on}{computing}",
                 output::state(bag.state),

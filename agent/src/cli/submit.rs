@@ -13,7 +13,8 @@ use idlewood_trust::manifest::Input;
 
 use super::context::{BadUsage, Context};
 use super::follow::{self, View};
-use super::kept;
+use super::which::Found;
+use super::{kept, progress};
 use crate::output::{self, Format};
 use crate::submit::options::Options;
 use crate::submit::{self, Lists, Plan};
@@ -31,6 +32,7 @@ Examples:
   idlewood submit --program fit.wasm -- --model {1} --seed {2} ::: small large ::: 1 2 3
   idlewood submit --program fit.wasm --csv runs.csv -- --rate {rate} --seed {seed}
   idlewood submit bag.toml --max-retries 0 --wait
+  idlewood submit --program merge.wasm --after fit --notify 'date > over'
 
 Everything after `:::` is an entry, so options come before it. Several lists make a task of each
 combination; `:::: FILE` is the list of a file's lines. Without --array, --each-line, --csv,
@@ -85,7 +87,10 @@ pub(super) fn run(context: &Context, args: SubmitArgs, entries: Option<Lists>) -
         writeln!(out, "bag {id} submitted: {tasks} of {}", output::printable(&plan.request.program.name))?;
         if !waits {
             writeln!(out, "follow it with: idlewood bag watch {id}")?;
-            writeln!(out, "{}", kept::at_first(&bag))?;
+            match bag.bounds.first().filter(|bound| bound.code == "held") {
+                Some(bound) => writeln!(out, "{}", progress::bound(bound))?,
+                None => writeln!(out, "{}", kept::at_first(&bag))?,
+            }
         }
         out.flush()?;
     }
@@ -95,7 +100,8 @@ pub(super) fn run(context: &Context, args: SubmitArgs, entries: Option<Lists>) -
         }
         return Ok(ExitCode::SUCCESS);
     }
-    follow::to_the_end(context, &bag.id, if args.progress { View::on_stderr() } else { View::Silent })
+    let found = Found { ids: vec![bag.id], is_one: true };
+    follow::to_the_end(context, &found, if args.progress { View::on_stderr() } else { View::Silent })
 }
 
 fn upload(client: &Client, plan: &Plan) -> anyhow::Result<()> {
@@ -162,6 +168,18 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
             if recheck > 0 { format!(", one task in {recheck} of machines that always agreed") } else { String::new() };
         pairs.push(("replicas", format!("{replicas}, of which {quorum} decide{recheck}")));
     }
+    if request.hold {
+        pairs.push(("held", "yes: until `idlewood bag release`".to_owned()));
+    }
+    if !request.after.is_empty() {
+        pairs.push(("after", request.after.join(", ")));
+    }
+    pairs.extend(request.max_running.map(|most| ("at once", output::count(most, "task"))));
+    if let Some(codes) = &request.retry_on {
+        let codes: Vec<String> = codes.iter().map(ToString::to_string).collect();
+        pairs.push(("tried again on", codes.join(", ")));
+    }
+    pairs.extend(request.notify.as_ref().map(|notify| ("at the end", notify.command.clone())));
     pairs.extend(request.stewards.map(|stewards| ("stewards", stewards.to_string())));
     if request.deterministic {
         pairs.push(("deterministic", "yes".to_owned()));

@@ -31,6 +31,14 @@ fn every_verb_is_understood() {
         "idlewood bag watch last --output json",
         "idlewood bag wait ab12 --progress",
         "idlewood bag cancel ab12",
+        "idlewood bag cancel all",
+        "idlewood bag hold ab12 cd34 night",
+        "idlewood bag release last",
+        "idlewood bag rename last new",
+        "idlewood bag wait ab12 cd34",
+        "idlewood bag tasks sweep --failed --limit 5",
+        "idlewood bag list --state open,failed --since 2h --limit 10",
+        "idlewood submit --program p.wasm --hold --after a,b --max-running 3 --retry-on 75 --notify true",
         "idlewood bag logs --index 3,5 --stderr",
         "idlewood bag get ab12 --out d --index 0-9",
         "idlewood --output json status",
@@ -79,7 +87,11 @@ fn bad_usage_is_told() {
         "idlewood config",
         "idlewood config set owner.idle",
         "idlewood bag cancel",
-        "idlewood bag show nothing-like-an-id",
+        "idlewood bag list --state done",
+        "idlewood bag list --since yesterday",
+        "idlewood bag tasks --state lost",
+        "idlewood bag tasks --failed --state placed",
+        "idlewood submit --retry-on 256",
         "idlewood bag get --index x",
         "idlewood pause --for yesterday",
         "idlewood demo --agents 2",
@@ -135,5 +147,5 @@ fn a_state_directory_is_what_was_given() {
 fn clap_is_quoted_in_one_line() {
     let sentence = |line: &str| usage_sentence(&parse(line).map(|_| ()).unwrap_err());
     assert_eq!(sentence("idlewood fly"), "unrecognized subcommand 'fly'");
-    assert_eq!(sentence("idlewood bag cancel"), "the following required arguments were not provided: <ID>");
+    assert_eq!(sentence("idlewood bag cancel"), "the following required arguments were not provided: <BAG>...");
 }

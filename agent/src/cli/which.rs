@@ -1,16 +1,49 @@
-//! The bag that a command is about.
+//! The bags that a command is about.
 
 use std::str::FromStr;
+
+use idlewood_api::Bag;
+use idlewood_api::client::{Client, ClientError};
+
+/// Longest name of a bag on the command line.
+const NAME_BYTES_MAX: usize = 1000;
+/// Stands for every bag for which the command makes sense.
+const ALL: &str = "all";
 
 /// The bag that a command is about.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct WhichBag {
-    /// Its id, a unique prefix of it, or `last`
-    #[arg(value_name = "ID", default_value = "last")]
+    /// Its id, a unique beginning of it, its name, or `last`
+    #[arg(value_name = "BAG", default_value = "last")]
     pub(super) id: BagName,
 }
 
-/// A bag as users name it: hexadecimal digits from the beginning of its id, or `last`.
+/// The bags that a command is about; without any, the last.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct WhichBags {
+    /// Their ids, unique beginnings of them, names, `last`, or `all`
+    #[arg(value_name = "BAG", default_value = "last")]
+    ids: Vec<BagName>,
+}
+
+/// The bags that a command is about, which have to be named.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct TheseBags {
+    /// Their ids, unique beginnings of them, names, `last`, or `all`
+    #[arg(value_name = "BAG", required = true)]
+    ids: Vec<BagName>,
+}
+
+/// Bags that were found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    /// What the agent finds each by.
+    pub(super) ids: Vec<String>,
+    /// Whether the user named one bag: what is printed of it as JSON is no list.
+    pub(super) is_one: bool,
+}
+
+/// A bag as users name it: the beginning of its id, its name, or `last`. The agent finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BagName(pub(super) String);
 
@@ -18,14 +51,48 @@ impl FromStr for BagName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let name = text.to_ascii_lowercase();
-        let is_prefix = (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if is_prefix || name == "last" {
-            Ok(Self(name))
+        if (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control) {
+            Ok(Self(text.to_owned()))
         } else {
-            Err("use the beginning of a bag's id, as `idlewood bag list` shows it, or `last`".to_owned())
+            Err("use the beginning of a bag's id, or its name, as `idlewood bag list` shows them, or `last`".to_owned())
         }
     }
+}
+
+impl WhichBags {
+    /// As [`TheseBags::find`].
+    pub(super) fn find(&self, client: &Client, of_all: impl Fn(&Bag) -> bool) -> Result<Found, ClientError> {
+        find(&self.ids, client, of_all)
+    }
+}
+
+impl TheseBags {
+    /// Finds them, before anything is done to any; of `all` those to which this applies.
+    ///
+    /// # Errors
+    /// [`ClientError`]; where one is not there, or can be several.
+    pub(super) fn find(&self, client: &Client, of_all: impl Fn(&Bag) -> bool) -> Result<Found, ClientError> {
+        find(&self.ids, client, of_all)
+    }
+}
+
+fn find(names: &[BagName], client: &Client, of_all: impl Fn(&Bag) -> bool) -> Result<Found, ClientError> {
+    if let [BagName(name)] = names
+        && name != ALL
+    {
+        return Ok(Found { ids: vec![name.clone()], is_one: true });
+    }
+    let mut ids: Vec<String> = Vec::new();
+    for BagName(name) in names {
+        let found = if name == ALL {
+            client.bags()?.into_iter().filter(&of_all).map(|bag| bag.id).collect()
+        } else {
+            vec![client.bag(name)?.bag.id]
+        };
+        let new: Vec<String> = found.into_iter().filter(|id| !ids.contains(id)).collect();
+        ids.extend(new);
+    }
+    Ok(Found { ids, is_one: false })
 }
 
 #[cfg(test)]
@@ -34,9 +101,10 @@ mod tests {
 
     #[test]
     fn names_of_bags() {
-        assert_eq!("AB12".parse(), Ok(BagName("ab12".to_owned())));
-        assert_eq!("last".parse(), Ok(BagName("last".to_owned())));
-        for text in ["", "latest", "../x", "ab 1", "é", &"a".repeat(65)] {
+        for text in ["ab12", "last", "night run", "../x", "é"] {
+            assert_eq!(text.parse(), Ok(BagName(text.to_owned())));
+        }
+        for text in ["", "a\nb", &"a".repeat(1001)] {
             assert!(text.parse::<BagName>().is_err(), "{text:?} was taken");
         }
     }

@@ -1,7 +1,7 @@
 //! Bags of this machine in the API's words.
 
 use idlewood_overlay::Time;
-use idlewood_scheduler::{BagView, Closing, KeeperView, Peer};
+use idlewood_scheduler::{Awaited, BagId, BagView, Closing, KeeperView, Peer};
 use idlewood_trust::identity;
 use idlewood_units::clock::{Clock, iso, wall_now};
 
@@ -16,26 +16,47 @@ pub(super) fn wall(clock: &Clock, time: Time) -> String {
     iso(wall_now() - now.since(time) + time.since(now))
 }
 
-/// A bag of this machine by a unique prefix of its id, or `last`.
+/// What the user calls a bag: the name that it was given last.
+pub(super) fn name(view: &BagView, pins: &Pins) -> String {
+    let first = || pins.description(view.bag.id).map(|bag| bag.name.clone()).unwrap_or_default();
+    view.conditions.name.clone().unwrap_or_else(first)
+}
+
+/// A bag of this machine by a unique prefix of its id, by its name, or `last`.
 ///
 /// # Errors
-/// No bag, or more than one.
-pub(super) fn find(peer: &Peer, id: &str) -> Result<BagView, Refusal> {
+/// No bag, or more than one: these are listed.
+pub(super) fn find(peer: &Peer, pins: &Pins, id: &str) -> Result<BagView, Refusal> {
     let mut bags: Vec<BagView> = peer.bags().collect();
     if id == "last" {
-        let last = bags.into_iter().max_by_key(|bag| bag.released);
+        let last = bags.into_iter().max_by_key(|bag| bag.submitted);
         return last.ok_or_else(|| Refusal::NotFound("no bag was submitted from this machine yet".to_owned()));
     }
     let prefix = id.to_ascii_lowercase();
-    bags.retain(|bag| hex::encode(bag.bag.id.0).starts_with(&prefix));
+    let is_hex = !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_hexdigit());
+    bags.retain(|bag| is_hex && hex::encode(bag.bag.id.0).starts_with(&prefix) || name(bag, pins) == id);
+    bags.sort_by_key(|bag| bag.submitted);
     match (bags.len(), bags.pop()) {
-        (1, Some(bag)) => Ok(bag),
-        (0, _) => Err(Refusal::NotFound(format!(
+        (0, Some(bag)) => Ok(bag),
+        (_, None) => Err(Refusal::NotFound(format!(
             "no bag {id:?} was submitted from this machine; `idlewood bag list` shows those that were"
         ))),
-        (count, _) => Err(Refusal::Ambiguous(format!("{count} bags begin with {id:?}: give more digits of the id"))),
+        (others, Some(last)) => {
+            bags.push(last);
+            let named = bags.iter().rev().take(CANDIDATES_NAMED).map(|bag| {
+                let hex = hex::encode(bag.bag.id.0);
+                format!("{} ({})", output::short_id(&hex), name(bag, pins))
+            });
+            let named = named.collect::<Vec<_>>().join(", ");
+            let more = (others + 1).saturating_sub(CANDIDATES_NAMED);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            Err(Refusal::Ambiguous(format!("{id:?} can be {named}{more}: give more digits of the id you mean")))
+        }
     }
 }
+
+/// Bags that an ambiguous name is said to mean.
+const CANDIDATES_NAMED: usize = 8;
 
 /// A bag of this machine. Its first task here began to run at `first_start`.
 pub(super) fn bag(
@@ -56,13 +77,17 @@ pub(super) fn bag(
         Some((Closing::Cancelled | Closing::Removed, _)) => idlewood_api::BagState::Cancelled,
         Some((Closing::Completed, _)) if view.failed > 0 => idlewood_api::BagState::Failed,
         Some((Closing::Completed, _)) => idlewood_api::BagState::Succeeded,
+        None if view.conditions.withheld || view.awaited.values().any(|why| *why != Awaited::Open) => {
+            idlewood_api::BagState::Held
+        }
+        None if !view.awaited.is_empty() => idlewood_api::BagState::Waiting,
         None if !measured => idlewood_api::BagState::Measuring,
         None => idlewood_api::BagState::Running,
     };
     let prediction = peer.predicted_end(view.bag.id);
     idlewood_api::Bag {
         id: hex::encode(view.bag.id.0),
-        name: pins.description(view.bag.id).map(|bag| bag.name.clone()).unwrap_or_default(),
+        name: name(view, pins),
         state,
         tasks: view.bag.tasks,
         done: view.done,
@@ -100,7 +125,7 @@ pub(super) fn bag(
         overstated: view.overstated,
         given_up_with: (state == idlewood_api::BagState::Cancelled && view.bag.submitter.peer != peer.me().peer)
             .then(|| identity::to_libp2p(view.bag.submitter.peer).to_string()),
-        submitted: wall(clock, view.released),
+        submitted: wall(clock, view.submitted),
         finished: view.closed.map(|(_, at)| wall(clock, at)),
         elapsed_s,
         first_start_s: first_start.map(|at| at.since(view.released).as_secs_f64()),
@@ -120,7 +145,23 @@ pub(super) fn bag(
         safe_to_switch_off: peer.goes_on_without_me(view.bag.id),
         adopted_elsewhere: peer.is_elsewhere(view.bag.id),
         files_missing: view.closed.is_none() && pins.description(view.bag.id).is_none() && !pins.is_unread(view.bag.id),
+        held: view.conditions.withheld,
+        after: view.awaited.iter().map(|(&bag, &why)| awaited(bag, why, peer, pins)).collect(),
+        max_running: view.conditions.running_max,
+        retry_on: view.conditions.retry_on.as_ref().map(|codes| codes.iter().copied().collect()),
     }
+}
+
+/// A bag for which another waits.
+fn awaited(bag: BagId, why: Awaited, peer: &Peer, pins: &Pins) -> idlewood_api::AwaitedBag {
+    let name = peer.bag(bag).map(|view| name(&view, pins)).unwrap_or_default();
+    let state = match why {
+        Awaited::Open => "open",
+        Awaited::Failed => "failed",
+        Awaited::Cancelled => "cancelled",
+        Awaited::Unknown => "unknown",
+    };
+    idlewood_api::AwaitedBag { id: hex::encode(bag.0), name, state: state.to_owned() }
 }
 
 /// How many times as long a bag took as it would have alone on a grid of so many machines, which work so fast together. A bag of
@@ -168,7 +209,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use idlewood_overlay::{Contact, PeerId};
-    use idlewood_scheduler::{BagHeader, BagId, Replication};
+    use idlewood_scheduler::{BagHeader, Conditions, Replication};
 
     use super::*;
 
@@ -181,6 +222,7 @@ mod tests {
         let open = BagView {
             bag,
             released: Time::ZERO,
+            submitted: Time::ZERO,
             done: 0,
             failed: 0,
             placed: 9,
@@ -204,6 +246,8 @@ mod tests {
             astray: 0,
             swallowed: BTreeMap::new(),
             closed: None,
+            conditions: Conditions::default(),
+            awaited: BTreeMap::new(),
         };
         let stuck = BagView { undecided: 4, ..open.clone() };
         let over = BagView { closed: Some((Closing::Cancelled, Time::ZERO)), ..stuck.clone() };

@@ -23,6 +23,7 @@ use super::execution::Execution;
 use super::keeping::Keeping;
 use super::measuring::Measuring;
 use super::neighbours;
+use super::notify::NotifyFiles;
 use super::outputs::{self, Outputs};
 use super::owner::Owner;
 use super::packing::{self, Packing};
@@ -93,6 +94,7 @@ pub(super) struct Driver {
     pub(super) keeping: Keeping,
     pub(super) presence: Presence,
     pub(super) traffic: Traffic,
+    pub(super) notify: NotifyFiles,
 }
 
 impl Driver {
@@ -105,6 +107,7 @@ impl Driver {
         self.look_at_owner();
         self.owner.tell_kept_pause(&mut self.shared);
         self.packing.find(&mut self.shared);
+        self.notify.restore(self.machine.peer(), self.storage.pins());
         Keeping::restore(self.storage.pins_mut().take_lost(), &mut self.shared);
         self.presence.join(&mut self.shared);
         self.shared.events.tell(Event::DeadlineReached);
@@ -242,7 +245,9 @@ impl Driver {
                 tracing::info!(%bag, "bag closed");
                 Keeping::over(bag, &mut self.shared);
                 self.submissions.ended(bag, &mut self.shared);
+                self.notify.bag_closed(bag, self.machine.peer(), self.storage.pins());
             }
+            Notice::BagChanged(bag) => self.submissions.changed(bag, &mut self.shared),
             Notice::BagElsewhere(bag) => {
                 tracing::error!(
                     %bag, "another machine has adopted a bag of this one, and goes on as this one: this one does nothing for the bag"
@@ -256,6 +261,7 @@ impl Driver {
             }
             Notice::BagRemoved(bag) => {
                 tracing::info!(%bag, "bag removed");
+                self.notify.forget(bag);
                 self.submissions.ended(bag, &mut self.shared);
             }
             Notice::Joined => {
@@ -328,8 +334,10 @@ impl Driver {
         let (peer, shared) = (self.machine.peer(), &mut self.shared);
         match command {
             Command::Question(question) => self.view().answer(question),
-            Command::Reading(reading) => readings::read(reading, self.storage.reader(), peer, shared),
-            Command::Bag(order) => self.submissions.order(order, self.storage.pins(), peer, shared),
+            Command::Reading(reading) => {
+                readings::read(reading, self.storage.reader(), self.storage.pins(), peer, shared)
+            }
+            Command::Bag(order) => self.submissions.order(order, self.storage.pins(), &self.notify, peer, shared),
             Command::Owner(order) => {
                 self.look_at_owner();
                 if matches!(order, OwnerOrder::Restart(_)) {
@@ -341,7 +349,7 @@ impl Driver {
     }
 
     fn done(&mut self, id: Id, done: Done) {
-        let Self { machine, shared, execution, measuring, submissions, storage, keeping, .. } = self;
+        let Self { machine, shared, execution, measuring, submissions, storage, keeping, notify, .. } = self;
         let peer = machine.peer();
         match done {
             Done::Prepared { job, task, preparation } => {
@@ -353,7 +361,7 @@ impl Driver {
             Done::Authorised { bag, label } => authorise::authorised(bag, label, shared),
             Done::OutputKept { fetch, kept } => self.outputs.kept(fetch, kept, shared),
             Done::Accepted { result, reply } => {
-                submissions.accepted(result, reply, storage.pins_mut(), peer, shared);
+                submissions.accepted(result, reply, storage.pins_mut(), notify, peer, shared);
             }
             Done::AcceptLost => submissions.accept_lost(),
             Done::RerunReady { bag, tasks, needs, reply } => {

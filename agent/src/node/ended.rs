@@ -125,16 +125,19 @@ pub(super) fn collect_untouched(
         return None;
     }
     let (exit_code, code) = (Some(code), i32::from(code));
-    let bytes = TaskOutput { exit_code: Some(code), ..ended.times(Some(job)) }.encode();
+    let output = TaskOutput { exit_code: Some(code), ..ended.times(Some(job)) };
+    let bytes = output.encode();
+    let success = success_codes.contains(&code);
     let content = SmallOutput::new(&bytes).filter(|_| blobs.make_room_in_records(bytes.len() as u64).is_ok())?;
     Some(TaskOutcome::Finished(Finished {
-        success: success_codes.contains(&code),
+        success,
         crashed: false,
         output: BlobId(*blake3::hash(&bytes).as_bytes()),
         output_bytes: bytes.len() as u64,
         content: Some(content),
         work_mops: ended.work_mops(speed_mops),
         exit_code,
+        fingerprint: (!success).then(|| output.fingerprint()),
     }))
 }
 
@@ -224,6 +227,7 @@ pub(super) fn collect(
                 content,
                 work_mops: ended.work_mops(speed_mops),
                 exit_code: if let Outcome::Exited { code } = ended.outcome { Some(code) } else { None },
+                fingerprint: (!success).then(|| output.fingerprint()),
             }),
             pin,
         },

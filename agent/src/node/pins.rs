@@ -486,7 +486,7 @@ mod tests {
         TaskResult::of(
             index,
             0,
-            Finished { success, crashed, output, output_bytes, content: None, work_mops, exit_code },
+            Finished { success, crashed, output, output_bytes, content: None, work_mops, exit_code, fingerprint: None },
         )
     }
 
@@ -512,6 +512,7 @@ mod tests {
             closed,
             replication: Replication::default(),
             stewards: None,
+            conditions: Box::default(),
         }
     }
 

@@ -7,28 +7,33 @@ use idlewood_units::clock::iso;
 
 use super::bag_views::find;
 use super::done::Done;
-use super::pins;
+use super::pins::{self, Pins};
 use super::receipts;
 use super::results::{self, Finished};
 use super::shared::Shared;
+use super::tasks;
 use crate::handle::{Page, Reading, Refusal, Reply, answer};
 
 /// Answers a question about a bag of this machine with what its records say.
-pub(super) fn read(question: Reading, reader: Reader, peer: &Peer, shared: &mut Shared) {
+pub(super) fn read(question: Reading, reader: Reader, pins: &Pins, peer: &Peer, shared: &mut Shared) {
     match question {
-        Reading::Results(id, page, reply) => match find(peer, &id) {
+        Reading::Results(id, page, reply) => match find(peer, pins, &id) {
             Ok(view) => results(view.bag.id, page, reply, reader, shared),
             Err(refusal) => answer(reply, Err(refusal)),
         },
-        Reading::Output(id, index, reply) => match find(peer, &id) {
+        Reading::Tasks(id, query, reply) => match find(peer, pins, &id) {
+            Ok(view) => tasks::answer_with(&view, query, reply, reader, peer, shared),
+            Err(refusal) => answer(reply, Err(refusal)),
+        },
+        Reading::Output(id, index, reply) => match find(peer, pins, &id) {
             Ok(view) => output(view.bag.id, index, reply, reader, shared),
             Err(refusal) => answer(reply, Err(refusal)),
         },
-        Reading::Receipts(id, reply) => match find(peer, &id) {
+        Reading::Receipts(id, reply) => match find(peer, pins, &id) {
             Ok(view) => receipts(view.bag.id, reply, reader, shared),
             Err(refusal) => answer(reply, Err(refusal)),
         },
-        Reading::Ticket(id, with_results, reply) => match find(peer, &id) {
+        Reading::Ticket(id, with_results, reply) => match find(peer, pins, &id) {
             Ok(view) => ticket(&view, with_results, reply, reader, peer, shared),
             Err(refusal) => answer(reply, Err(refusal)),
         },

@@ -127,6 +127,7 @@ mod tests {
             work_mops: 2.5,
             exit_code: Some(0),
             receipt: Some(vec![1, 2, 3]),
+            fingerprint: None,
         }
     }
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use blake3::Hash;
 use idlewood_blobs::{BlobError, Blobs};
 use idlewood_overlay::PeerId;
-use idlewood_scheduler::Submission;
+use idlewood_scheduler::{Conditions, Submission};
 use idlewood_trust::envelope::{self, Envelope};
 use idlewood_trust::manifest::{MANIFEST_BYTES_MAX, Manifest};
 use idlewood_trust::{Gate, now_s};
 
+use super::notify::NotifyFiles;
 use super::pin::Pin;
 use crate::handle::Refusal;
 
@@ -31,6 +32,8 @@ pub(super) fn accept(
     gate: &Gate,
     submitter: PeerId,
     request: idlewood_api::SubmitRequest,
+    conditions: Conditions,
+    notify: &NotifyFiles,
 ) -> Result<Accepted, Refusal> {
     let mut manifest = Manifest {
         version: Manifest::version_of(request.fields.as_ref()),
@@ -79,6 +82,9 @@ pub(super) fn accept(
     blobs.put_durable(&bytes).map_err(unavailable)?;
     blobs.put_durable(&signed).map_err(unavailable)?;
     manifest.blob = Some(envelope.manifest);
+    if let Some(command) = &request.notify {
+        notify.keep(id, command).map_err(|error| Refusal::Unavailable(format!("--notify cannot be kept: {error}")))?;
+    }
     let submission = Submission {
         id,
         tasks: request.tasks,
@@ -86,6 +92,7 @@ pub(super) fn accept(
         retries_max: request.retries_max,
         replication: request.replication,
         stewards: request.stewards,
+        conditions,
     };
     Ok(Accepted { submission, manifest: Arc::new(manifest), pins })
 }

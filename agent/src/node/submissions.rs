@@ -7,10 +7,11 @@ use std::time::Duration;
 use idlewood_machine::Machine;
 use idlewood_overlay::Time;
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagId, Closing, Event, Peer};
+use idlewood_scheduler::{BagId, Closing, Conditions, Event, NAME_BYTES_MAX, Peer, Wish};
 
 use super::bag_views::{self, find};
 use super::done::Done;
+use super::notify::NotifyFiles;
 use super::pins::Pins;
 use super::rerun::{self, Needs};
 use super::shared::{Due, Shared};
@@ -39,6 +40,8 @@ pub(super) struct Submissions {
     ending: BTreeMap<BagId, Vec<Ending>>,
     /// When the first task of a bag of this machine began to run here.
     first_starts: BTreeMap<BagId, Time>,
+    /// Who wants something of a bag and waits until that is durable.
+    changing: BTreeMap<BagId, Vec<Reply<idlewood_api::Bag>>>,
 }
 
 impl Submissions {
@@ -53,10 +56,18 @@ impl Submissions {
     }
 
     /// Carries out what a user orders of a bag, or refuses it.
-    pub(super) fn order(&mut self, order: BagOrder, pins: &Pins, peer: &Peer, shared: &mut Shared) {
+    pub(super) fn order(
+        &mut self,
+        order: BagOrder,
+        pins: &Pins,
+        notify: &NotifyFiles,
+        peer: &Peer,
+        shared: &mut Shared,
+    ) {
         match order {
-            BagOrder::Submit(request, reply) => self.submit(*request, reply, peer, shared),
-            BagOrder::Cancel(id, reply) => self.cancel(&id, reply, peer, shared),
+            BagOrder::Submit(request, reply) => self.submit(*request, reply, pins, notify, peer, shared),
+            BagOrder::Cancel(id, reply) => self.cancel(&id, reply, pins, peer, shared),
+            BagOrder::Wish(id, wish, reply) => self.wish(&id, wish, reply, pins, peer, shared),
             BagOrder::Rerun(id, tasks, reply) => rerun(&id, tasks, reply, pins, peer, shared),
             BagOrder::Remove(id, reply) => self.remove(&id, reply, pins, peer, shared),
         }
@@ -67,6 +78,8 @@ impl Submissions {
         &mut self,
         mut request: idlewood_api::SubmitRequest,
         reply: Reply<idlewood_api::Bag>,
+        pins: &Pins,
+        notify: &NotifyFiles,
         peer: &Peer,
         shared: &mut Shared,
     ) {
@@ -79,11 +92,17 @@ impl Submissions {
                        cannot show how long one takes: say it with --work";
             return answer(reply, Err(Refusal::Conflict(why.to_owned())));
         }
+        let conditions = match conditions(&request, pins, peer) {
+            Ok(conditions) => conditions,
+            Err(refusal) => return answer(reply, Err(refusal)),
+        };
         request.stewards.get_or_insert(shared.settings.get().submit.stewards.get());
         self.accepting += 1;
         let (blobs, gate, me) = (shared.supplies.blobs.clone(), shared.supplies.gate.clone(), peer.me().peer);
+        let notify = notify.clone();
         let take = async move {
-            let result = tokio::task::spawn_blocking(move || submission::accept(&blobs, &gate, me, request)).await;
+            let accept = move || submission::accept(&blobs, &gate, me, request, conditions, &notify);
+            let result = tokio::task::spawn_blocking(accept).await;
             let result =
                 result.unwrap_or_else(|error| Err(Refusal::Unavailable(format!("the bag could not be kept: {error}"))));
             Done::Accepted { result: result.map(Box::new), reply }
@@ -102,6 +121,7 @@ impl Submissions {
         result: Result<Box<Accepted>, Refusal>,
         reply: Reply<idlewood_api::Bag>,
         pins: &mut Pins,
+        notify: &NotifyFiles,
         peer: &Peer,
         shared: &mut Shared,
     ) {
@@ -111,6 +131,7 @@ impl Submissions {
             Err(refusal) => return answer(reply, Err(refusal)),
         };
         if let Err(error) = peer.check(&submission) {
+            notify.forget(submission.id);
             return answer(reply, Err(Refusal::Invalid(error.to_string())));
         }
         pins.learn(submission.id, Some(&manifest));
@@ -128,8 +149,47 @@ impl Submissions {
         }
     }
 
-    fn cancel(&mut self, id: &str, reply: Reply<idlewood_api::Bag>, peer: &Peer, shared: &mut Shared) {
-        let bag = match find(peer, id) {
+    /// Holds, releases or renames a bag.
+    fn wish(
+        &mut self,
+        id: &str,
+        wish: Wish,
+        reply: Reply<idlewood_api::Bag>,
+        pins: &Pins,
+        peer: &Peer,
+        shared: &mut Shared,
+    ) {
+        let view = match find(peer, pins, id) {
+            Ok(view) => view,
+            Err(refusal) => return answer(reply, Err(refusal)),
+        };
+        let bag = view.bag.id;
+        let is_name = |name: &str| (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control);
+        let refusal = match &wish {
+            Wish::Rename(name) if !is_name(name) => {
+                Refusal::Invalid(format!("a name has 1 to {NAME_BYTES_MAX} bytes and no control characters"))
+            }
+            Wish::Hold | Wish::Release if view.closed.is_some() => {
+                Refusal::Conflict(format!("bag {bag} is over already"))
+            }
+            _ => {
+                self.changing.entry(bag).or_default().push(reply);
+                return shared.events.tell(Event::Wished { bag, wish });
+            }
+        };
+        answer(reply, Err(refusal));
+    }
+
+    /// What the user wanted of a bag is durable.
+    pub(super) fn changed(&mut self, bag: BagId, shared: &mut Shared) {
+        for reply in self.changing.remove(&bag).unwrap_or_default() {
+            let gone = Refusal::NotFound("the bag was removed meanwhile".to_owned());
+            shared.due.push(Due::Bag { bag, was: None, gone, reply });
+        }
+    }
+
+    fn cancel(&mut self, id: &str, reply: Reply<idlewood_api::Bag>, pins: &Pins, peer: &Peer, shared: &mut Shared) {
+        let bag = match find(peer, pins, id) {
             Ok(view) if view.closed.is_some() => {
                 return answer(reply, Err(Refusal::Conflict(format!("bag {} is over already", view.bag.id))));
             }
@@ -142,7 +202,7 @@ impl Submissions {
 
     /// Forgets a bag that is over. Its results go when their room is needed.
     fn remove(&mut self, id: &str, reply: Reply<idlewood_api::Bag>, pins: &Pins, peer: &Peer, shared: &mut Shared) {
-        let view = match find(peer, id) {
+        let view = match find(peer, pins, id) {
             Ok(view) => view,
             Err(refusal) => return answer(reply, Err(refusal)),
         };
@@ -159,6 +219,8 @@ impl Submissions {
 
     /// The end of a bag is durable.
     pub(super) fn ended(&mut self, bag: BagId, shared: &mut Shared) {
+        // It ended before what else was wanted of it could count.
+        self.changed(bag, shared);
         for Ending { was, reply } in self.ending.remove(&bag).unwrap_or_default() {
             let gone = Refusal::NotFound("the bag was removed meanwhile".to_owned());
             shared.due.push(Due::Bag { bag, was, gone, reply });
@@ -173,6 +235,10 @@ impl Submissions {
                 answer(reply, Err(Refusal::Unavailable(why.to_owned())));
             }
             self.tell_unended(*bag);
+            for reply in self.changing.remove(bag).unwrap_or_default() {
+                let why = "what you want of the bag could not be written to disk: free some space and try again";
+                answer(reply, Err(Refusal::Unavailable(why.to_owned())));
+            }
         }
     }
 
@@ -200,6 +266,21 @@ impl Submissions {
     }
 }
 
+/// When tasks of a submission may be issued: the bags for which it waits are found by their names.
+///
+/// # Errors
+/// Where one of them is not here.
+fn conditions(request: &idlewood_api::SubmitRequest, pins: &Pins, peer: &Peer) -> Result<Conditions, Refusal> {
+    let after = request.after.iter().map(|id| find(peer, pins, id).map(|view| view.bag.id));
+    Ok(Conditions {
+        withheld: request.hold,
+        after: after.collect::<Result<_, _>>()?,
+        running_max: request.max_running,
+        retry_on: request.retry_on.clone(),
+        ..Conditions::default()
+    })
+}
+
 /// Checks, in a blocking thread, that everything is still here that the tasks need: of the given tasks the finished ones, or the failed
 /// tasks.
 fn rerun(
@@ -210,7 +291,7 @@ fn rerun(
     peer: &Peer,
     shared: &mut Shared,
 ) {
-    let view = match find(peer, id) {
+    let view = match find(peer, pins, id) {
         Ok(view) => view,
         Err(refusal) => return answer(reply, Err(refusal)),
     };

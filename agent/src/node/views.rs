@@ -39,8 +39,10 @@ impl View<'_> {
         match question {
             Question::Status(reply) => answer(reply, Ok(self.status())),
             Question::Peers(reply) => answer(reply, Ok(self.peers())),
-            Question::Bags(reply) => answer(reply, Ok(self.bags())),
-            Question::Bag(id, reply) => answer(reply, find(self.peer(), &id).and_then(|bag| self.bag_detail(bag))),
+            Question::Bags(wanted, reply) => answer(reply, Ok(self.bags(&wanted))),
+            Question::Bag(id, reply) => {
+                answer(reply, find(self.peer(), self.pins, &id).and_then(|bag| self.bag_detail(bag)))
+            }
         }
     }
 
@@ -231,10 +233,14 @@ impl View<'_> {
 
     // ---- bags ----
 
-    fn bags(&self) -> Vec<idlewood_api::Bag> {
-        let mut bags: Vec<BagView> = self.peer().bags().collect();
-        bags.sort_by_key(|bag| std::cmp::Reverse(bag.released));
-        bags.iter().map(|bag| self.bag(bag)).collect()
+    fn bags(&self, wanted: &idlewood_api::BagsWanted) -> Vec<idlewood_api::Bag> {
+        let now = self.shared.clock.now();
+        let is_new = |bag: &BagView| wanted.since_s.is_none_or(|since| now.since(bag.submitted).as_secs_f64() <= since);
+        let mut bags: Vec<BagView> = self.peer().bags().filter(is_new).collect();
+        bags.sort_by_key(|bag| std::cmp::Reverse(bag.submitted));
+        let all = bags.iter().map(|bag| self.bag(bag));
+        let of_state = all.filter(|bag| wanted.state.is_empty() || wanted.state.contains(&bag.state));
+        of_state.take(wanted.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))).collect()
     }
 
     fn bag(&self, view: &BagView) -> idlewood_api::Bag {
@@ -243,7 +249,7 @@ impl View<'_> {
         if view.closed.is_none() {
             let memory_bytes = self.pins.description(view.bag.id).map(|description| description.memory_bytes);
             let explanation = self.machine.explain(view, memory_bytes, self.shared.clock.now());
-            let name = |bag| self.pins.description(bag).map(|description| description.name.clone());
+            let name = |bag| self.peer().bag(bag).map(|view| bag_views::name(&view, self.pins));
             let around = Around {
                 me: self.peer().me().peer,
                 machines: self.peer().overlay_view().root().map_or(1, |root| root.count),

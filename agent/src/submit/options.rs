@@ -99,6 +99,22 @@ pub struct Options {
     /// Other machines that keep the bag, 0 to 4, so that it goes on while this one is away [default: submit.stewards of the settings, 2]
     #[arg(long, value_name = "N")]
     pub stewards: Option<u32>,
+    /// Hold the bag: nothing of it runs before `idlewood bag release`
+    #[arg(long, help_heading = "When tasks run")]
+    pub hold: bool,
+    /// Begin once these bags of this machine have succeeded: ids, beginnings of ids, or names
+    #[arg(long, value_name = "BAG,...", value_delimiter = ',', help_heading = "When tasks run")]
+    #[serde(deserialize_with = "lists::texts")]
+    pub after: Vec<String>,
+    /// At most so many tasks are with machines at once, all machines together
+    #[arg(long, value_name = "N", help_heading = "When tasks run")]
+    pub max_running: Option<u64>,
+    /// Try only tasks again that end with one of these exit codes [default: all that fail]
+    #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Limits")]
+    pub retry_on: Option<Vec<u8>>,
+    /// Run this command here, once, when the bag is over: IDLEWOOD_BAG_ID, _NAME and _STATE say which bag, and how
+    #[arg(long, value_name = "COMMAND", help_heading = "When tasks run")]
+    pub notify: Option<String>,
     /// A name for the bag [default: the program's]
     #[arg(long)]
     #[serde(deserialize_with = "lists::one_text")]
@@ -192,6 +208,11 @@ impl Options {
             success_codes: self.success_codes.or(spec.success_codes),
             work: self.work.or(spec.work),
             stewards: self.stewards.or(spec.stewards),
+            hold: self.hold || spec.hold,
+            after: if self.after.is_empty() { spec.after } else { self.after },
+            max_running: self.max_running.or(spec.max_running),
+            retry_on: self.retry_on.or(spec.retry_on),
+            notify: self.notify.or(spec.notify),
             name: self.name.or(spec.name),
             args: if self.args.is_empty() { spec.args } else { self.args },
         }
@@ -235,6 +256,11 @@ mod tests {
             work = 12
             max-retries = 0
             success-codes = [0, 10]
+            hold = true
+            after = ["first", "ab12"]
+            max-running = 3
+            retry-on = [75]
+            notify = "touch done"
             name = "mine"
             "#,
         );
@@ -245,6 +271,11 @@ mod tests {
         assert_eq!(options.env, [Variable::new("A", "1").unwrap()]);
         assert_eq!(options.success_codes, Some(vec![0, 10]));
         assert_eq!(options.work, Some(12.0));
+        assert_eq!(
+            (options.hold, options.after, options.max_running),
+            (true, vec!["first".to_owned(), "ab12".to_owned()], Some(3))
+        );
+        assert_eq!((options.retry_on, options.notify.as_deref()), (Some(vec![75]), Some("touch done")));
     }
 
     #[test]

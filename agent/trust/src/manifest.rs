@@ -5,6 +5,7 @@
 //! blob, too: [`TaskOutput`].
 
 mod bounded;
+mod tail;
 mod template;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ use idlewood_units::FILES_MAX;
 use serde::{Deserialize, Serialize};
 
 use self::bounded::{at_most, at_most_pairs};
+pub use self::tail::TAIL_BYTES;
 pub use self::template::{FIELD_NAME_BYTES_MAX, FIELDS_MAX, Fields, Piece, is_number, pieces};
 use crate::label::Label;
 

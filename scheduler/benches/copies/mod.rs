@@ -36,8 +36,16 @@ pub(crate) fn submitter(machines: u64) -> (Peer, Event) {
         executor: contact(machine + 1),
         ranges: of(machine, TASKS_EACH),
     });
-    let records =
-        [Record::Bag { bag: header, released: wall, retries_max: 3, attempt, closed, replication, stewards: None }];
+    let records = [Record::Bag {
+        bag: header,
+        released: wall,
+        retries_max: 3,
+        attempt,
+        closed,
+        replication,
+        stewards: None,
+        conditions: Box::default(),
+    }];
     let records = records.into_iter().chain(placed);
     let mut peer = Peer::restore(Config::default(), GridId([1; 32]), me, 5, Time::ZERO, wall, records)
         .expect("the default is valid");

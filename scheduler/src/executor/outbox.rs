@@ -300,6 +300,7 @@ mod tests {
             content: None,
             work_mops: 1.0,
             exit_code: Some(0),
+            fingerprint: None,
         };
         TaskResult::of(index, 0, finished)
     }

@@ -190,6 +190,7 @@ fn finished_tasks_correct_an_undeclared_task_size() {
             content: None,
             work_mops: 2.9e5,
             exit_code: None,
+            fingerprint: None,
         });
         executor.ended(task, outcome, &mut io, &config);
         assert_eq!(executor.load(io.now, |_| true).0.entries[0].task_mops, expected);
@@ -275,6 +276,7 @@ impl Machine {
                 content: None,
                 work_mops: 1.0,
                 exit_code: None,
+                fingerprint: None,
             });
             self.executor.ended(task, outcome, &mut self.io, &self.config);
             let indices = IntervalSet::from(task.index..task.index + 1);
@@ -371,7 +373,17 @@ fn laden(config: &Config) -> (Executor, Io) {
         let (submitter, term, drop) = (None, Duration::from_secs(60), IntervalSet::new());
         executor.lease(
             contact(1).peer,
-            Lease { bag: id, version, submitter, term, drop, rest: Duration::ZERO, key: None, sizes: None },
+            Lease {
+                bag: id,
+                version,
+                submitter,
+                term,
+                drop,
+                rest: Duration::ZERO,
+                key: None,
+                sizes: None,
+                withheld: false,
+            },
             &mut io,
             config,
         );
@@ -386,8 +398,17 @@ fn a_machine_rests_when_a_lease_asks_and_all_tasks_failed() {
     let config = Config::default();
     let (mut executor, mut io) = laden(&config);
     let (bag, drop, rest) = (BagId([1; 32]), IntervalSet::new(), Duration::from_secs(60));
-    let asked_to_rest =
-        || Lease { bag, version: 0, submitter: None, term: rest, drop: drop.clone(), rest, key: None, sizes: None };
+    let asked_to_rest = || Lease {
+        bag,
+        version: 0,
+        submitter: None,
+        term: rest,
+        drop: drop.clone(),
+        rest,
+        key: None,
+        sizes: None,
+        withheld: false,
+    };
     let is_offered = |executor: &mut Executor, io: &Io| executor.summary(io) != Summary::unavailable();
     for failures in 0..=FAILED_IN_ROW {
         executor.lease(contact(1).peer, asked_to_rest(), &mut io, &config);
@@ -403,6 +424,7 @@ fn a_machine_rests_when_a_lease_asks_and_all_tasks_failed() {
             content: None,
             work_mops: 1e5,
             exit_code: None,
+            fingerprint: None,
         });
         executor.ended(task, outcome, &mut io, &config);
         all_durable(&mut io);
@@ -493,6 +515,7 @@ fn each_task_keeps_the_attempt_it_came_with() {
             content: None,
             work_mops: 1e3,
             exit_code: None,
+            fingerprint: None,
         });
         executor.ended(task, finished, &mut io, &config);
         all_durable(&mut io);

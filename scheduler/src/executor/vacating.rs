@@ -133,6 +133,16 @@ impl Executor {
         self.changed = true;
     }
 
+    /// The user of a bag withholds it: what has not begun goes back, but for tasks whose checkpoint is on this machine alone.
+    pub(super) fn give_back_unstarted(&mut self, bag: BagId, io: &mut Io, config: &Config) {
+        let Some(held) = self.bags.get_mut(&bag).filter(|held| held.has_movable()) else { return };
+        self.version += 1;
+        held.hand_back(held.unmovable(), self.version, io, config);
+        self.forget_if_empty(bag);
+        self.order_stale = true;
+        self.changed = true;
+    }
+
     /// Starts another vacate time where tasks wait on a suspended machine after one has ended: new tasks, and those whose start
     /// failed, that were stopped, or whose offer was not taken.
     pub(super) fn vacate_in_time(&mut self, now: Time) {

@@ -133,7 +133,7 @@ impl Ledger {
 
     /// Whether tasks of this bag may be issued at all.
     pub(super) fn may_issue(&self) -> bool {
-        self.sized && !self.is_closed() && !self.keeping.is_held
+        self.sized && !self.is_closed() && !self.keeping.is_held && !self.conditions.withhold()
     }
 
     /// A request for these tasks, straight to this leaf.
@@ -152,7 +152,8 @@ impl Ledger {
             return None;
         }
         let lost = self.waiting.unissued().intersection(&self.astray.lost_once);
-        let part = lost.difference(&self.votes.of(me, &lost)).take_first(idle_slots.min(CHECKPOINTS_MAX as u64));
+        let most = idle_slots.min(CHECKPOINTS_MAX as u64);
+        let part = self.within_room(lost.difference(&self.votes.of(me, &lost)).take_first(most));
         if part.is_empty() || !self.is_asked(me, io) {
             return None;
         }
@@ -169,7 +170,7 @@ impl Ledger {
         io: &Io,
         config: &Config,
     ) -> Vec<(Contact, Node, Request)> {
-        let mut rest = self.waiting.unissued().intersection(&self.astray.around_tree);
+        let mut rest = self.within_room(self.waiting.unissued().intersection(&self.astray.around_tree));
         if rest.is_empty() || !self.may_issue() {
             return Vec::new();
         }

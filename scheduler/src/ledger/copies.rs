@@ -157,11 +157,11 @@ impl Ledger {
         let mut stuck: IntervalSet =
             self.copies.stuck().into_iter().filter(stand_still).map(|(index, _)| index..index + 1).collect();
         self.issues.subtract_from(&mut stuck);
-        let stuck: IntervalSet = stuck.ranges().take(REQUEST_INTERVALS_MAX).collect();
+        let stuck = self.within_room(stuck.ranges().take(REQUEST_INTERVALS_MAX).collect());
         if !stuck.is_empty() {
             return Some(self.copy(stuck, 0, io, config));
         }
-        if io.longest_wait_s > 0 {
+        if io.longest_wait_s > 0 || self.room() == 0 {
             return None;
         }
         let single = |index: u64| {
@@ -198,8 +198,17 @@ impl Ledger {
         let stops = others.map(|placement| {
             let (bag, drop, submitter) = (self.bag.id, IntervalSet::from(index..index + 1), Some((&io.me).into()));
             let term = placement.until.since(io.now);
-            let lease =
-                Message::Lease { bag, version: 0, submitter, term, drop, rest: Duration::ZERO, key: None, sizes: None };
+            let lease = Message::Lease {
+                bag,
+                version: 0,
+                submitter,
+                term,
+                drop,
+                rest: Duration::ZERO,
+                key: None,
+                sizes: None,
+                withheld: false,
+            };
             Then::Send(placement.executor.clone(), lease)
         });
         stops.collect()

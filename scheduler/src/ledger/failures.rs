@@ -10,6 +10,9 @@
 //! with a quorum a failed vote counts against its machine once others have shown that the task succeeds; it counts as one
 //! of the task's tries where its machine tries the task again (`quorum/stuck`).
 //!
+//! A task that has ended alike on two machines, with the same exit code and the same output, would do so on a third: it is not tried
+//! again. Nor is one whose exit code its user does not want to be tried again (`conditions`).
+//!
 //! An ended task that is run again on demand has all its tries again, and no result of an earlier attempt counts.
 //!
 //! Left out: sending a try to another machine than the last (a request goes where there is room); pauses that outlast a
@@ -29,7 +32,7 @@ use crate::config::Config;
 use crate::io::Io;
 use crate::message::Message;
 use crate::ranges::IntervalSet;
-use crate::record::{Change, Closing, Record, RecordKey};
+use crate::record::{Change, Closing, Ending, Record, RecordKey};
 
 /// A task on whose account workers of so many machines died has failed. Three: the third time is no coincidence (HTCondor
 /// and BOINC users report single tasks that take the whole grid down).
@@ -51,6 +54,8 @@ pub(crate) struct Failures {
     pub(crate) next_attempt: u32,
     /// Results and failures of attempts below this one do not count, since the task was run again on demand.
     pub(crate) void_before: u32,
+    /// How the task ended where its failures count, and that can be compared.
+    pub(crate) endings: Vec<Ending>,
 }
 
 impl Failures {
@@ -68,8 +73,8 @@ impl Failures {
     }
 
     fn record(&self, bag: BagId, index: u64) -> Record {
-        let Self { count, crashed_on, next_attempt, void_before } = self.clone();
-        Record::Failures { bag, index, count, crashed_on, next_attempt, void_before }
+        let Self { count, crashed_on, next_attempt, void_before, endings } = self.clone();
+        Record::Failures { bag, index, count, crashed_on, next_attempt, void_before, endings }
     }
 }
 
@@ -110,6 +115,8 @@ impl Tries {
             let new: Vec<PeerId> =
                 theirs.crashed_on.into_iter().filter(|peer| !ours.crashed_on.contains(peer)).collect();
             ours.crashed_on.extend(new);
+            let new: Vec<Ending> = theirs.endings.into_iter().filter(|ending| !ours.endings.contains(ending)).collect();
+            ours.endings.extend(new);
         }
     }
 
@@ -163,12 +170,24 @@ impl Tries {
             failures.crashed_on.push(executor);
         } else {
             failures.count += 1;
+            if let Some((exit_code, fingerprint)) = result.exit_code.zip(result.fingerprint) {
+                failures.endings.push(Ending { machine: executor, exit_code, fingerprint });
+            }
         }
         let retries = failures.leave_a_try(self.retries_max);
         if retries {
             failures.next_attempt = next_attempt;
         }
         Some(retries)
+    }
+
+    /// Whether this task has failed on another machine with the same exit code, and printed and left the same.
+    pub(super) fn has_failed_alike_elsewhere(&self, result: &TaskResult, executor: PeerId) -> bool {
+        let Some(failures) = self.by_task.get(&result.index) else { return false };
+        failures.endings.iter().any(|ending| {
+            ending.machine != executor
+                && (Some(ending.exit_code), Some(ending.fingerprint)) == (result.exit_code, result.fingerprint)
+        })
     }
 
     /// A task is run again on demand: attempts below this one do not count.
@@ -270,7 +289,7 @@ impl Ledger {
         let submitter = Some((&io.me).into());
         io.send(
             executor.clone(),
-            Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None, sizes: None },
+            Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None, sizes: None, withheld: false },
         );
         let again = self.without_copy(placement.ranges);
         if !again.is_empty() {

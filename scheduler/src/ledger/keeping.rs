@@ -60,7 +60,8 @@ impl Ledger {
 
     /// Whether the bag may have stewards now.
     pub(crate) fn may_have_stewards(&self) -> bool {
-        self.open && self.sized && !self.is_closed() && self.can_have_stewards() && self.issues.has_begun()
+        let has_begun = self.issues.has_begun() || self.conditions.withhold();
+        self.open && self.sized && !self.is_closed() && self.can_have_stewards() && has_begun
     }
 
     /// Restores which tasks have ended, without their results.
@@ -126,7 +127,7 @@ impl Ledger {
         for record in records {
             match record {
                 Record::Bag { attempt: theirs, .. } => attempt = attempt.max(*theirs),
-                Record::Failures { index, count, crashed_on, next_attempt, void_before, .. }
+                Record::Failures { index, count, crashed_on, next_attempt, void_before, endings, .. }
                     if open.contains(*index) =>
                 {
                     let theirs = Failures {
@@ -134,6 +135,7 @@ impl Ledger {
                         crashed_on: crashed_on.clone(),
                         next_attempt: *next_attempt,
                         void_before: *void_before,
+                        endings: endings.clone(),
                     };
                     self.tries.unite(*index, theirs);
                     changes.push(self.tries.change(*index, bag));

@@ -76,7 +76,17 @@ impl Ledger {
             let submitter = Some((&io.me).into());
             let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
             let (key, sizes) = (Some(self.key(io)), Some(self.bag.sizes()));
-            let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop, rest, key, sizes };
+            let lease = Message::Lease {
+                bag: self.bag.id,
+                version: 0,
+                submitter,
+                term,
+                drop,
+                rest,
+                key,
+                sizes,
+                withheld: false,
+            };
             io.send(placement.executor.clone(), lease);
         }
     }
@@ -117,8 +127,17 @@ impl Ledger {
         let drop = if self.is_closed() { IntervalSet::from(0..self.bag.tasks) } else { IntervalSet::new() };
         let drop = io.recorded(executor.peer, self.bag.id, drop);
         let (submitter, rest) = (Some((&io.me).into()), Duration::ZERO);
-        let lease =
-            Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop, rest, key: None, sizes: None };
+        let lease = Message::Lease {
+            bag: self.bag.id,
+            version: 0,
+            submitter,
+            term,
+            drop,
+            rest,
+            key: None,
+            sizes: None,
+            withheld: false,
+        };
         io.send(executor.clone(), lease);
         None
     }
@@ -269,7 +288,9 @@ impl Ledger {
         let Holding { executor, version, attempt, ranges, finished } = holding;
         let (term, submitter) = (self.term(io, config), Some((&io.me).into()));
         let (bag, rest) = (self.bag.id, self.avoided.avoided_for(executor.peer, io.now));
-        let lease = |drop, key, sizes| Message::Lease { bag, version, submitter, term, drop, rest, key, sizes };
+        let withheld = self.conditions.withhold() && !self.is_closed();
+        let lease =
+            |drop, key, sizes| Message::Lease { bag, version, submitter, term, drop, rest, key, sizes, withheld };
         if self.is_closed() {
             let drop = io.recorded(executor.peer, bag, ranges);
             io.send(executor, lease(drop, None, None));
@@ -340,11 +361,14 @@ impl Ledger {
             let former = self.note_former(executor.peer, &given);
             // Tasks with another copy need no request. Intervals beyond those of one request are issued through the tree.
             let mut given = self.without_copy(given);
-            let rest: IntervalSet = given.ranges().skip(REQUEST_INTERVALS_MAX).collect();
+            let withheld = self.conditions.withhold();
+            let most = if withheld { 0 } else { REQUEST_INTERVALS_MAX };
+            let rest: IntervalSet = given.ranges().skip(most).collect();
             given.subtract(&rest);
             self.waiting.add(&rest);
             if given.is_empty() {
-                io.persist(vec![placed, former], Vec::new());
+                self.attempt += u32::from(!rest.is_empty());
+                io.persist(vec![placed, former, Change::Put(self.record(io))], Vec::new());
             } else {
                 // The asking machine may have had these tasks before, and dropped them for the executor.
                 self.attempt += 1;
@@ -359,7 +383,10 @@ impl Ledger {
         }
         let (drop, submitter) = (ranges.difference(&kept), Some((&io.me).into()));
         let rest = Duration::ZERO;
-        io.send(executor, Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None, sizes: None });
+        io.send(
+            executor,
+            Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None, sizes: None, withheld: false },
+        );
     }
 
     /// Has tasks issued again whose request timed out or whose lease ended.
@@ -395,6 +422,16 @@ pub(crate) fn refuse(bag: BagId, executor: Contact, version: u64, ranges: Interv
     let (term, rest) = (Duration::ZERO, Duration::ZERO);
     io.send(
         executor,
-        Message::Lease { bag, version, submitter: None, term, drop: ranges, rest, key: None, sizes: None },
+        Message::Lease {
+            bag,
+            version,
+            submitter: None,
+            term,
+            drop: ranges,
+            rest,
+            key: None,
+            sizes: None,
+            withheld: false,
+        },
     );
 }

@@ -163,7 +163,8 @@ impl Ledger {
         io: &mut Io,
         config: &Config,
     ) -> Vec<(Contact, Request)> {
-        if !self.votes.is_quorum() || !self.votes.lacking || self.is_closed() || !self.open {
+        let may_not = self.is_closed() || !self.open || self.conditions.withhold();
+        if !self.votes.is_quorum() || !self.votes.lacking || may_not {
             return Vec::new();
         }
         self.votes.lacking = false;

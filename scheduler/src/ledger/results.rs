@@ -67,7 +67,10 @@ impl Ledger {
                     self.placed.require_holding(executor.peer);
                     unwanted.push(result);
                 }
-                Standing::Fails if self.count_failed_try(&result, executor.peer) => {
+                Standing::Fails
+                    if !self.fails_for_good(&result, executor.peer)
+                        && self.count_failed_try(&result, executor.peer) =>
+                {
                     let until = Some(self.next_try(index, io));
                     self.take_back(index, executor, until, io);
                     if !result.crashed {
@@ -85,7 +88,17 @@ impl Ledger {
             let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
             io.send(
                 executor.clone(),
-                Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None, sizes: None },
+                Message::Lease {
+                    bag,
+                    version: 0,
+                    submitter,
+                    term,
+                    drop,
+                    rest,
+                    key: None,
+                    sizes: None,
+                    withheld: false,
+                },
             );
         }
         Message::acks(bag, &unwanted).for_each(|ack| io.send(executor.clone(), ack));
@@ -217,6 +230,7 @@ impl Ledger {
             rest,
             key: None,
             sizes: None,
+            withheld: false,
         };
         io.send(executor.clone(), lease);
         self.counts.reissued += 1;

@@ -62,6 +62,7 @@ pub(super) fn result(index: u64, success: bool) -> TaskResult {
         work_mops,
         exit_code: None,
         receipt: None,
+        fingerprint: None,
     }
 }
 

@@ -26,7 +26,6 @@ impl Waiting {
     }
 
     /// Tasks whose pause has not ended, by its end.
-    #[cfg(any(test, debug_assertions))]
     pub(super) fn pausing(&self) -> impl Iterator<Item = &IntervalSet> {
         self.pausing.values()
     }

@@ -10,6 +10,7 @@ use crate::bag::{
     BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BagKey, BlobId, Checkpoint, DeclineReason, Finished, TaskId,
     TaskResult,
 };
+use crate::conditions::{AFTER_MAX, Conditions, NAME_BYTES_MAX, Wish};
 use crate::io::Ticket;
 use crate::ledger::{REPLICAS_MAX, Replication};
 use crate::message::Message;
@@ -35,6 +36,9 @@ pub struct Submission {
     /// How many stewards it is to have, 0 to [`crate::STEWARDS_MAX`]; `None`: as [`crate::Config::stewards`] says.
     #[serde(default)]
     pub stewards: Option<u32>,
+    /// What its user says of when its tasks may be issued.
+    #[serde(default)]
+    pub conditions: Conditions,
 }
 
 /// The driver's permission that tasks of a bag queue on its machine, and what the driver knows of the bag.
@@ -104,6 +108,13 @@ pub enum Event {
         bag: BagId,
         /// The tasks; those that have not ended are ignored.
         tasks: IntervalSet,
+    },
+    /// The user wants something of a bag; [`Notice::BagChanged`] follows. Ignored of a bag that is over, but for a name.
+    Wished {
+        /// The bag.
+        bag: BagId,
+        /// What.
+        wish: Wish,
     },
     /// The user removes a bag; ignored unless it is closed, or its submission is not durable yet.
     Removed(BagId),
@@ -322,6 +333,8 @@ pub enum Notice {
     BagAccepted(BagId),
     /// Every task of a bag is done or failed, or the bag was cancelled; this is durable.
     BagClosed(BagId),
+    /// What the user wanted of a bag is durable.
+    BagChanged(BagId),
     /// The removal of a bag is durable.
     BagRemoved(BagId),
     /// Another machine goes on as this one with a bag that was submitted here, since it was adopted from a ticket: this one does
@@ -359,6 +372,19 @@ pub enum SubmitError {
     /// Too many stewards.
     #[error("a bag has at most {STEWARDS_MAX} stewards")]
     Stewards,
+    /// No such conditions.
+    #[error(
+        "a bag waits for at most {AFTER_MAX} others, at least one of its tasks may run, and its name has at most {NAME_BYTES_MAX} bytes"
+    )]
+    Conditions,
+    /// Machines vote on how tasks end, and as many as vote run each.
+    #[error(
+        "a bag with replicas has no limit of running tasks, and no exit codes to try again on: leave out one of the two"
+    )]
+    ConditionsOfVotes,
+    /// A bag to wait for is not here.
+    #[error("no bag {0} was submitted from this machine: a bag can only wait for bags that are there")]
+    After(BagId),
     /// The same manifest again.
     #[error("this very bag was submitted before")]
     Known,

@@ -8,6 +8,7 @@ use idlewood_overlay::{Contact, GridId, Overlay, Time, WallTime};
 
 use super::{Asking, Effect, Peer, Removals, reports};
 use crate::bag::{BagId, BagKey};
+use crate::conditions::Conditions;
 use crate::config::Config;
 use crate::executor::Executor;
 use crate::io::Io;
@@ -159,7 +160,8 @@ impl Peer {
     fn restore_bags(&mut self, records: &[Record]) -> BTreeSet<BagId> {
         let mut given_up = BTreeSet::new();
         for record in records {
-            if let Record::Bag { bag, released, retries_max, attempt, closed, replication, stewards } = record
+            if let Record::Bag { bag, released, retries_max, attempt, closed, replication, stewards, conditions } =
+                record
                 && !matches!(closed, Some((Closing::Removed, _)))
             {
                 let released = self.io.moment(*released);
@@ -173,11 +175,12 @@ impl Peer {
                 let mut ledger = Ledger::new(bag, released, *retries_max, *replication, &self.io);
                 ledger.restore_attempt(*attempt);
                 ledger.set_stewards(*stewards);
+                ledger.set_conditions(Conditions::clone(conditions), &self.io);
                 if let Some((closing, at)) = closed {
                     ledger.restore_closed(*closing, self.io.moment(*at));
                 }
                 ledger.open();
-                if !ledger.is_measured() && !ledger.is_closed() && !given_up.contains(&ledger.header().id) {
+                if !given_up.contains(&ledger.header().id) && ledger.begin_to_measure() {
                     self.io.effects.push(Effect::MeasureTask { bag: ledger.header().id });
                 }
                 self.ledgers.insert(ledger.header().id, Box::new(ledger));
@@ -203,12 +206,12 @@ impl Peer {
         }
         self.ledgers.values_mut().for_each(|ledger| ledger.restore_predictions(&self.io));
         for record in records {
-            if let Record::Failures { bag, index, count, crashed_on, next_attempt, void_before } = record
+            if let Record::Failures { bag, index, count, crashed_on, next_attempt, void_before, endings } = record
                 && let Some(ledger) = self.ledgers.get_mut(bag)
             {
                 let (count, next_attempt, void_before) = (*count, *next_attempt, *void_before);
-                let crashed_on = crashed_on.clone();
-                ledger.restore_failures(*index, Failures { count, crashed_on, next_attempt, void_before });
+                let (crashed_on, endings) = (crashed_on.clone(), endings.clone());
+                ledger.restore_failures(*index, Failures { count, crashed_on, next_attempt, void_before, endings });
             }
         }
         for record in records {

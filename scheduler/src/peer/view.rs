@@ -44,6 +44,8 @@ impl Peer {
     /// One bag submitted from this machine, or for which it acts as steward. Only durable results and ends are shown.
     pub fn bag(&self, id: BagId) -> Option<BagView> {
         let mut view = self.ledgers.get(&id)?.view().durable(self.io.journalling(id));
+        let after = view.conditions.after.iter();
+        view.awaited = after.filter_map(|&bag| Some((bag, self.awaited(bag)?))).collect();
         for (&router, swallowed) in &mut view.swallowed {
             swallowed.is_left_out = self.io.leaves_out(router);
         }
@@ -77,6 +79,11 @@ impl Peer {
         let ledger = self.ledgers.get(&id);
         let placements = ledger.into_iter().flat_map(|ledger| ledger.placements());
         placements.map(|(executor, ranges)| (executor.clone(), ranges.clone())).collect()
+    }
+
+    /// Tasks of a bag submitted from this machine that wait until they are tried again, since they failed or were declined.
+    pub fn pausing(&self, id: BagId) -> IntervalSet {
+        self.ledgers.get(&id).map(|ledger| ledger.pausing()).unwrap_or_default()
     }
 
     /// What this machine takes its link for, in kB/s: the paper's until it has downloaded something.

@@ -6,6 +6,7 @@ use idlewood_overlay::{Contact, PeerId, Time};
 use super::Acting;
 use super::copy::Copy;
 use super::feed::{Changes, Delta, Feed, Tap};
+use crate::conditions::Conditions;
 use crate::config::Config;
 use crate::io::Io;
 use crate::ledger::{Failures, Ledger};
@@ -37,7 +38,7 @@ impl Copy {
 
     /// The ledger that this copy describes.
     fn ledger(&self, io: &mut Io, config: &Config) -> Option<Ledger> {
-        let Record::Bag { bag, released, retries_max, attempt, replication, stewards, .. } =
+        let Record::Bag { bag, released, retries_max, attempt, replication, stewards, conditions, .. } =
             self.told.records.get(&RecordKey::Bag(self.bag()))?
         else {
             return None;
@@ -49,6 +50,7 @@ impl Copy {
         ledger.keep_with(self.key);
         ledger.restore_attempt(*attempt);
         ledger.set_stewards(*stewards);
+        ledger.set_conditions(Conditions::clone(conditions), io);
         ledger.open();
         let of = |success: bool| {
             let results = self.results.iter().filter(move |(_, (_, result))| result.success == success);
@@ -57,10 +59,10 @@ impl Copy {
         ledger.restore_ended(&self.told.done.union(&of(true)), &self.told.failed.union(&of(false)));
         for record in self.told.records.values() {
             match record {
-                Record::Failures { index, count, crashed_on, next_attempt, void_before, .. } => {
+                Record::Failures { index, count, crashed_on, next_attempt, void_before, endings, .. } => {
                     let (count, next_attempt, void_before) = (*count, *next_attempt, *void_before);
-                    let crashed_on = crashed_on.clone();
-                    ledger.restore_failures(*index, Failures { count, crashed_on, next_attempt, void_before });
+                    let (crashed_on, endings) = (crashed_on.clone(), endings.clone());
+                    ledger.restore_failures(*index, Failures { count, crashed_on, next_attempt, void_before, endings });
                 }
                 Record::Placed { executor, ranges, .. } => {
                     ledger.restore_placed(executor.clone(), ranges, io, config);

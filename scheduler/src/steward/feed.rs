@@ -114,12 +114,16 @@ fn is_result(key: RecordKey, bag: BagId) -> bool {
 /// Whether a ledger can be restored from this record, whoever wrote it.
 fn is_sane(record: &Record) -> bool {
     match record {
-        Record::Bag { bag, replication, closed, .. } => {
-            bag.is_valid() && bag.sizes().is_valid() && replication.is_none() && closed.is_none()
+        Record::Bag { bag, replication, closed, conditions, .. } => {
+            bag.is_valid()
+                && bag.sizes().is_valid()
+                && replication.is_none()
+                && closed.is_none()
+                && conditions.is_valid()
         }
         Record::Placed { executor, ranges, .. } => executor.is_valid() && ranges.intervals() <= HELD_INTERVALS_MAX,
         Record::Former { ranges, .. } => ranges.intervals() <= HELD_INTERVALS_MAX,
-        Record::Failures { crashed_on, .. } => crashed_on.len() <= 64,
+        Record::Failures { crashed_on, endings, .. } => crashed_on.len() <= 64 && endings.len() <= 128,
         _ => false,
     }
 }

@@ -64,7 +64,17 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
     let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
     host.give(Event::Received {
         from,
-        message: Message::Lease { bag: BagId([0; 32]), version, submitter, term, drop, rest, key: None, sizes: None },
+        message: Message::Lease {
+            bag: BagId([0; 32]),
+            version,
+            submitter,
+            term,
+            drop,
+            rest,
+            key: None,
+            sizes: None,
+            withheld: false,
+        },
     });
     let id = |number: u32| {
         let mut id = [0; 32];

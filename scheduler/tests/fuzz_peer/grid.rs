@@ -452,6 +452,7 @@ fn answer(source: &mut Source<'_>, from: PeerId, message: &Message) -> Message {
             rest: source.time(),
             key: source.maybe(|source| [source.byte(); 32].into()),
             sizes: source.maybe(Source::sizes),
+            withheld: false,
         },
         Message::Renewal { bags, .. } => Message::Renewed { bags: bags.clone(), term: source.time() },
         Message::Renewed { bags, .. } => Message::Renewal { executor: executor(), bags: bags.clone() },

@@ -8,8 +8,8 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Member, PeerId, Time, WallTime};
 use idlewood_scheduler::summary::SummaryForm;
 use idlewood_scheduler::{
-    Approval, BagId, BlobId, Change, ClimbingRule, Config, DeclineReason, Effect, Event, Finished, Message, Peer,
-    PerSubmitter, Record, Submission, TaskId, TaskOutcome, TaskResult,
+    Approval, BagId, BlobId, Change, ClimbingRule, Conditions, Config, DeclineReason, Effect, Event, Finished, Message,
+    Peer, PerSubmitter, Record, Submission, TaskId, TaskOutcome, TaskResult, Wish,
 };
 
 use super::GRID;
@@ -317,8 +317,14 @@ impl Host {
             11 => self.give([Event::Leave, Event::Return][usize::from(source.below(2))].clone()),
             12 => {
                 let bag = source.bag();
-                let events = [Event::Cancelled(bag), Event::Rerun { bag, tasks: source.ranges() }, Event::Removed(bag)];
-                self.give(events[usize::from(source.below(3))].clone());
+                let events = [
+                    Event::Cancelled(bag),
+                    Event::Rerun { bag, tasks: source.ranges() },
+                    Event::Removed(bag),
+                    Event::Wished { bag, wish: Wish::Hold },
+                    Event::Wished { bag, wish: Wish::Release },
+                ];
+                self.give(events[usize::from(source.below(5))].clone());
             }
             _ => self.restart(usize::MAX),
         }
@@ -333,6 +339,10 @@ impl Host {
             retries_max: 2,
             replication: source.replication(),
             stewards: None,
+            conditions: Conditions {
+                running_max: source.maybe(|source| u64::from(source.byte())),
+                ..Conditions::default()
+            },
         };
         if self.peer.check(&submission).is_ok() {
             self.give(Event::Submitted(submission));
@@ -362,5 +372,6 @@ fn success() -> Finished {
         content: None,
         work_mops: 500.0,
         exit_code: Some(0),
+        fingerprint: None,
     }
 }

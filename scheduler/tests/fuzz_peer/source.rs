@@ -158,6 +158,7 @@ impl Source<'_> {
             work_mops: self.real(),
             exit_code: None,
             receipt: None,
+            fingerprint: None,
         }
     }
 
@@ -302,6 +303,7 @@ impl Source<'_> {
                 rest: self.time(),
                 key: self.maybe(|source| [source.number() as u8; 32].into()),
                 sizes: self.maybe(Self::sizes),
+                withheld: false,
             },
             11 => {
                 let bags = (0..self.below(5)).map(|_| (self.bag(), self.number())).collect();
@@ -391,6 +393,7 @@ impl Source<'_> {
                 content: if self.flag() { SmallOutput::new(&[1]) } else { None },
                 work_mops: f64::from(self.byte()),
                 exit_code: self.flag().then_some(0),
+                fingerprint: None,
             }),
         }
     }

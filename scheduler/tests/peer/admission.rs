@@ -149,7 +149,7 @@ fn a_fresh_bag_without_blobs_begins_when_the_key_comes() {
         let Message::Lease { bag, submitter, term, drop, rest, .. } = lease(version, IntervalSet::new()) else {
             unreachable!()
         };
-        Message::Lease { bag, version, submitter, term, drop, rest, key, sizes: None }
+        Message::Lease { bag, version, submitter, term, drop, rest, key, sizes: None, withheld: false }
     };
     let (version, _) = host.holdings()[0];
     host.receive(5, lease_with(version, Some([5; 32].into())));

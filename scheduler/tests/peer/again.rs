@@ -8,8 +8,16 @@ const LATER: u32 = 99;
 /// The submitter of a bag with all tasks on each of these machines. It has not found the grid yet, so it issues no task.
 fn submitter_of(tasks: u64, replication: Replication, executors: &[u8]) -> Host {
     let bag = BagHeader { tasks, ..bag(1) };
-    let opened =
-        Record::Bag { bag, released: START, retries_max: 0, attempt: 0, closed: None, replication, stewards: None };
+    let opened = Record::Bag {
+        bag,
+        released: START,
+        retries_max: 0,
+        attempt: 0,
+        closed: None,
+        replication,
+        stewards: None,
+        conditions: Box::default(),
+    };
     let all = IntervalSet::from(0..tasks);
     let placed = |&number: &u8| Record::Placed { bag: BAG, executor: contact(number), ranges: all.clone() };
     let config = Config { expects_grid: true, ..Config::default() };
@@ -25,7 +33,16 @@ impl Host {
     fn hear_result(&mut self, from: u8, index: u64, attempt: u32, success: bool) {
         let output = BlobId([1; 32]);
         let (output_bytes, work_mops, exit_code) = (1, 1000.0, Some(u8::from(!success)));
-        let finished = Finished { success, crashed: false, output, output_bytes, content: None, work_mops, exit_code };
+        let finished = Finished {
+            success,
+            crashed: false,
+            output,
+            output_bytes,
+            content: None,
+            work_mops,
+            exit_code,
+            fingerprint: None,
+        };
         let results = vec![TaskResult::of(index, attempt, finished)];
         self.receive(from, Message::Results { bag: BAG, executor: speaker(from), results, signature: None });
     }
@@ -184,8 +201,16 @@ fn old_votes_do_not_decide_a_rerun_task() {
 fn results_are_acknowledged_by_attempt() {
     let mut host = submitter_of(10, Replication::default(), &[2]);
     let (output, output_bytes, work_mops, exit_code) = (BlobId([1; 32]), 1, 1000.0, Some(0));
-    let finished =
-        Finished { success: true, crashed: false, output, output_bytes, content: None, work_mops, exit_code };
+    let finished = Finished {
+        success: true,
+        crashed: false,
+        output,
+        output_bytes,
+        content: None,
+        work_mops,
+        exit_code,
+        fingerprint: None,
+    };
     let other = BagId([77; 32]);
     for bag in [BAG, other] {
         let results = [(1, 3), (2, 0), (4, 3)].map(|(index, attempt)| TaskResult::of(index, attempt, finished.clone()));

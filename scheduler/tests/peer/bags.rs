@@ -67,6 +67,7 @@ fn a_bag_whose_only_task_was_measured_can_be_rerun() {
         content: None,
         work_mops: 1000.0,
         exit_code: None,
+        fingerprint: None,
     };
     let result = Some(TaskResult::of(0, 0, finished));
     host.give(Event::Measured { bag: BAG, task_mops: 1000.0, result });
@@ -118,6 +119,7 @@ fn messages_count_for_the_connections_peer() {
         content: None,
         work_mops: 1000.0,
         exit_code: Some(0),
+        fingerprint: None,
     };
     let results = vec![TaskResult::of(3, 0, finished)];
     let said = [
@@ -240,11 +242,20 @@ fn a_completed_bag_without_its_last_result_reopens() {
         closed: Some((Closing::Completed, START)),
         replication: Replication::default(),
         stewards: None,
+        conditions: Box::default(),
     };
     let output = BlobId([1; 32]);
     let (content, exit_code) = (None, Some(0));
-    let finished =
-        Finished { success: true, crashed: false, output, output_bytes: 1, content, work_mops: 1.0, exit_code };
+    let finished = Finished {
+        success: true,
+        crashed: false,
+        output,
+        output_bytes: 1,
+        content,
+        work_mops: 1.0,
+        exit_code,
+        fingerprint: None,
+    };
     let result = TaskResult::of(0, 0, finished);
     let done = Record::Done { bag: BAG, executor: contact(1).peer, finished: START, result };
     let mut host = Host::restore(1, Config::default(), vec![closed, done]);
@@ -261,8 +272,16 @@ fn a_bag_is_removed_piece_by_piece() {
     let done = |index| {
         let output = BlobId([1; 32]);
         let (content, exit_code) = (None, Some(0));
-        let result =
-            Finished { success: true, crashed: false, output, output_bytes: 1, content, work_mops: 1.0, exit_code };
+        let result = Finished {
+            success: true,
+            crashed: false,
+            output,
+            output_bytes: 1,
+            content,
+            work_mops: 1.0,
+            exit_code,
+            fingerprint: None,
+        };
         Record::Done { bag: BAG, executor: contact(1).peer, finished: START, result: TaskResult::of(index, 0, result) }
     };
     let closed = Record::Bag {
@@ -273,6 +292,7 @@ fn a_bag_is_removed_piece_by_piece() {
         closed: Some((Closing::Completed, START)),
         replication: Replication::default(),
         stewards: None,
+        conditions: Box::default(),
     };
     let records: Vec<Record> = (0..TASKS).map(done).chain([closed]).collect();
     let mut host = Host::restore(1, Config::default(), records);
@@ -354,6 +374,7 @@ fn a_bag_of_a_lost_identity_is_cancelled_and_keeps_its_results() {
             content: None,
             work_mops: 1000.0,
             exit_code: Some(0),
+            fingerprint: None,
         },
     );
     let ranges = || IntervalSet::from(1..2);

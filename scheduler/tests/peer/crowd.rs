@@ -139,6 +139,7 @@ fn acknowledgements_and_the_newest_messages_wait_for_room() {
             content: None,
             work_mops: 1000.0,
             exit_code: Some(0),
+            fingerprint: None,
         };
         TaskResult::of(index, 0, finished)
     };

@@ -1,6 +1,6 @@
 //! Bags with several keepers: submitters and stewards that crash and return, partitions, and stewards that lie.
 
-use idlewood_scheduler::{Acting, Appointment, Delta, STEWARDS_MAX, Term};
+use idlewood_scheduler::{Acting, Appointment, Delta, STEWARDS_MAX, Term, Wish};
 
 use super::*;
 
@@ -53,6 +53,7 @@ impl Grid {
                 retries_max: 2,
                 replication: Replication::default(),
                 stewards: None,
+                conditions: Conditions::default(),
             }),
         );
         grid
@@ -155,6 +156,45 @@ impl Grid {
 
 fn seconds_of(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
+}
+
+#[test]
+fn a_steward_that_acts_issues_nothing_of_a_bag_that_is_held() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    grid.give(SUBMITTER, Event::Wished { bag: BAG, wish: Wish::Hold });
+    grid.pass(60);
+    grid.crash(SUBMITTER);
+    grid.pass(200);
+    assert_eq!(grid.acting(), [stewards[0]]);
+    let running = |grid: &Grid| grid.hosts.values().map(|host| host.peer.running().len()).sum::<usize>();
+    let ended = |grid: &Grid| grid.hosts[&stewards[0]].peer.over(BAG).0.len();
+    let before = ended(&grid);
+    assert!(running(&grid) == 0 && before < TASKS, "{before} have ended");
+    grid.pass(100);
+    assert_eq!(ended(&grid), before);
+    grid.start(SUBMITTER);
+    grid.pass(60);
+    assert!(grid.hosts[&SUBMITTER].peer.bag(BAG).expect("submitted").conditions.withheld);
+    assert_eq!((running(&grid), grid.done()), (0, before));
+    grid.give(SUBMITTER, Event::Wished { bag: BAG, wish: Wish::Release });
+    grid.pass(500);
+    assert_eq!(grid.done(), TASKS);
+}
+
+#[test]
+fn a_bag_that_is_held_from_the_beginning_is_kept_by_others() {
+    let mut grid = Grid::new();
+    grid.give(SUBMITTER, Event::Cancelled(BAG));
+    let held = BagId([9; 32]);
+    let conditions = Conditions { withheld: true, ..Conditions::default() };
+    grid.give(SUBMITTER, Event::Submitted(Submission { id: held, conditions, ..submission(TASKS, 30_000.0) }));
+    grid.pass(70);
+    let keepers = grid.hosts[&SUBMITTER].peer.keepers(held);
+    assert!(keepers.len() == 3 && keepers.iter().all(|keeper| keeper.is_up_to_date), "{keepers:?}");
+    grid.crash(SUBMITTER);
+    grid.pass(120);
+    assert!(grid.hosts.values().all(|host| host.peer.running().is_empty()));
 }
 
 #[test]

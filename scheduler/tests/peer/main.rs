@@ -5,6 +5,7 @@ mod again;
 mod astray;
 mod bags;
 mod checkpoints;
+mod conditions;
 mod crowd;
 mod doubt;
 mod going;
@@ -24,9 +25,9 @@ use std::time::Duration;
 use idlewood_overlay::{Body, Contact, GridId, Node, PeerId, Side, State, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    AGE_MAX, Approval, Asker, BagHeader, BagId, BagKey, BlobId, Change, Checkpoint, Config, DeclineReason, Effect,
-    Event, Finished, MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record, RecordKey, Replication, Request, Seed,
-    Sizes, Speaker, Submission, SubmitError, TaskId, TaskOutcome, TaskResult,
+    AGE_MAX, Approval, Asker, BagHeader, BagId, BagKey, BlobId, Change, Checkpoint, Conditions, Config, DeclineReason,
+    Effect, Event, Finished, MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record, RecordKey, Replication, Request,
+    Seed, Sizes, Speaker, Submission, SubmitError, TaskId, TaskOutcome, TaskResult,
 };
 
 const BAG: BagId = BagId([7; 32]);
@@ -93,6 +94,7 @@ fn submitted(bag: BagHeader, retries_max: u32, attempt: u32) -> Record {
         closed: None,
         replication: Replication::default(),
         stewards: None,
+        conditions: Box::default(),
     }
 }
 
@@ -217,6 +219,7 @@ impl Host {
             content: None,
             work_mops: 1000.0,
             exit_code: Some(0),
+            fingerprint: None,
         });
         self.give(Event::TaskEnded { task, outcome });
     }
@@ -294,6 +297,7 @@ fn submission(tasks: u64, task_mops: f64) -> Submission {
         retries_max: 0,
         replication: Replication::default(),
         stewards: None,
+        conditions: Conditions::default(),
     }
 }
 
@@ -330,7 +334,7 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
 
 fn lease(version: u64, drop: IntervalSet) -> Message {
     let (term, rest) = (Duration::from_secs(60), Duration::ZERO);
-    Message::Lease { bag: BAG, version, submitter: None, term, drop, rest, key: None, sizes: None }
+    Message::Lease { bag: BAG, version, submitter: None, term, drop, rest, key: None, sizes: None, withheld: false }
 }
 
 /// A request for tasks of a bag of a million, of which so many machines may get a part.

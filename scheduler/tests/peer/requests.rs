@@ -40,7 +40,7 @@ fn a_bags_sizes_are_those_that_its_submitter_says() {
             unreachable!()
         };
         let sizes = Some(Sizes { task_mops: 1000.0, application_size_mops: 1e5, declared: true });
-        (from, Message::Lease { bag, version, submitter, term, drop, rest, key, sizes })
+        (from, Message::Lease { bag, version, submitter, term, drop, rest, key, sizes, withheld: false })
     };
     let version = host.holdings().last().expect("it asks").0;
     for (from, expected) in [(5, (1.0, 1.0)), (1, (1000.0, 1e5))] {
@@ -127,6 +127,7 @@ fn a_holding_always_fits_in_a_message() {
         work_mops: 1000.0,
         exit_code: None,
         receipt: None,
+        fingerprint: None,
     };
     let bag = BagHeader { tasks: 1 << 40, ..bag(1) };
     let records =

@@ -13,6 +13,7 @@ fn with_output(bytes: usize) -> Finished {
         content: Some(SmallOutput::new(&vec![7; bytes]).expect("it is small")),
         work_mops: 1000.0,
         exit_code: Some(0),
+        fingerprint: None,
     }
 }
 

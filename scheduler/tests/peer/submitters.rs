@@ -29,6 +29,7 @@ fn only_the_submitters_lease_changes_its_address() {
             rest: Duration::ZERO,
             key: None,
             sizes: None,
+            withheld: false,
         },
     );
     let before = host.holding_receivers().len();
@@ -148,6 +149,7 @@ fn a_restarted_submitter_sends_executors_its_address() {
         rest: Duration::ZERO,
         key: None,
         sizes: None,
+        withheld: false,
     };
     executor.receive(1, unasked);
     executor.pass(seconds(0.1));

@@ -202,6 +202,7 @@ mod tests {
             rest: Duration::ZERO,
             key: None,
             sizes: None,
+            withheld: false,
         };
         let around = Arc::make_mut(&mut simulation.around);
         around.scenario.overhead_bytes = around.scenario.bandwidth_bytes_s / 10 - size_of(&lease).bytes;

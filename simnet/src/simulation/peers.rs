@@ -93,7 +93,8 @@ impl Shard {
                 self.tell(host, Observed::Closed(bag));
             }
             Order::Notify(
-                Notice::BagRemoved(_)
+                Notice::BagChanged(_)
+                | Notice::BagRemoved(_)
                 | Notice::BagElsewhere(_)
                 | Notice::BagGivenUp { .. }
                 | Notice::Joined

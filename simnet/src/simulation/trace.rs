@@ -7,7 +7,7 @@
 use idlewood_machine::policy::Input;
 use idlewood_machine::{Effect as Order, FetchEnd, FirstTask, WorkEvent, WorkOrder};
 use idlewood_overlay::PeerId;
-use idlewood_scheduler::{BagId, Change, Event, Notice, TaskId, TaskOutcome};
+use idlewood_scheduler::{BagId, Change, Event, Notice, TaskId, TaskOutcome, Wish};
 
 use crate::size::mix;
 use crate::size::size_of;
@@ -252,6 +252,14 @@ impl Trace<'_> {
                 self.bag(*bag);
                 self.word(tasks.len());
             }
+            Event::Wished { bag, wish } => {
+                self.letter(match wish {
+                    Wish::Hold => b'h',
+                    Wish::Release => b'g',
+                    Wish::Rename(_) => b'n',
+                });
+                self.bag(*bag);
+            }
             Event::Removed(bag) => {
                 self.letter(b'z');
                 self.bag(*bag);
@@ -312,6 +320,7 @@ impl Trace<'_> {
         let (letter, bag) = match notice {
             Notice::BagAccepted(bag) => (b'A', Some(*bag)),
             Notice::BagClosed(bag) => (b'C', Some(*bag)),
+            Notice::BagChanged(bag) => (b'W', Some(*bag)),
             Notice::BagRemoved(bag) => (b'R', Some(*bag)),
             Notice::BagElsewhere(bag) => (b'E', Some(*bag)),
             Notice::BagGivenUp { bag, .. } => (b'G', Some(*bag)),

@@ -207,6 +207,7 @@ impl Shard {
             content: small_output(around.output_bytes(task)),
             work_mops,
             exit_code: None,
+            fingerprint: None,
         }
     }
 

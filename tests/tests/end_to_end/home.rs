@@ -54,7 +54,7 @@ fn a_bag_and_a_machine_say_why_nothing_runs() {
     assert!(!out.contains('\x1b') && !error.contains('\x1b') && out.lines().count() == 1, "{out}{error}");
     assert_eq!(explained()["bounds"].as_array().map(Vec::len), Some(0), "it is over");
     assert_eq!(agent.cli(&["bag", "explain", "abc"]).code, 1, "no such bag");
-    assert_eq!(agent.cli(&["bag", "explain", "no-id"]).code, 2);
+    assert_eq!(agent.cli(&["bag", "explain", "no-name"]).code, 1, "nor a bag of that name");
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod json;
 mod keepers;
 mod mistakes;
 mod native;
+mod orders;
 mod owner;
 mod package;
 mod places;

@@ -28,7 +28,16 @@ fn config(slots: u32) -> Config {
 fn finished(attempt: u32) -> TaskOutcome {
     let (success, crashed, output, output_bytes, exit_code) = (true, false, BlobId([2; 32]), 1, Some(0));
     let work_mops = f64::from(attempt);
-    TaskOutcome::Finished(Finished { success, crashed, output, output_bytes, content: None, work_mops, exit_code })
+    TaskOutcome::Finished(Finished {
+        success,
+        crashed,
+        output,
+        output_bytes,
+        content: None,
+        work_mops,
+        exit_code,
+        fingerprint: None,
+    })
 }
 
 fn at(milliseconds: u64) -> Time {

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use idlewood_overlay::{Contact, PeerId};
-use idlewood_scheduler::{BagHeader, BagId, Closing, Replication};
+use idlewood_scheduler::{BagHeader, BagId, Closing, Conditions, Replication};
 
 use super::*;
 
@@ -13,6 +13,7 @@ fn bag() -> BagView {
     BagView {
         bag: BagHeader { id: BagId([2; 32]), submitter, tasks: 9, task_mops, application_size_mops, declared: true },
         released: Time::ZERO,
+        submitted: Time::ZERO,
         done: 0,
         failed: 0,
         placed: 0,
@@ -36,6 +37,8 @@ fn bag() -> BagView {
         astray: 0,
         swallowed: BTreeMap::new(),
         closed: None,
+        conditions: Conditions::default(),
+        awaited: BTreeMap::new(),
     }
 }
 
@@ -74,6 +77,27 @@ fn told(runs: bool, bounds: impl Into<Vec<Bound>>) -> Explanation {
 fn a_bag_that_is_over_has_no_bounds() {
     let (bag, works) = (BagView { closed: Some((Closing::Completed, Time::ZERO)), undecided: 3, ..bag() }, works());
     assert_eq!(explain(&situation(&bag, &works, 1)), told(false, []));
+}
+
+#[test]
+fn what_the_user_wants_comes_first() {
+    let works = works();
+    let held = Conditions { withheld: true, ..Conditions::default() };
+    let begun = BagView { conditions: held.clone(), placed: 2, executors: 2, unplaced: 7, ..bag() };
+    let runs = Bound::Runs { tasks: 2, machines: 2 };
+    assert_eq!(explain(&situation(&begun, &works, 3)), told(true, [Bound::Held { tasks: 7 }, runs]));
+    let mut unmeasured = BagView { conditions: held, unplaced: 9, ..bag() };
+    unmeasured.bag.task_mops = 0.0;
+    assert_eq!(explain(&situation(&unmeasured, &works, 3)), told(false, [Bound::Held { tasks: 9 }]));
+    let (other, why) = (BagId([7; 32]), Awaited::Failed);
+    let waits = BagView { awaited: BTreeMap::from([(other, why)]), unplaced: 9, ..bag() };
+    assert_eq!(explain(&situation(&waits, &works, 3)), told(false, [Bound::After { bags: vec![(other, why)] }]));
+    let few = Conditions { running_max: Some(3), ..Conditions::default() };
+    let full = BagView { conditions: few, placed: 2, executors: 2, unplaced: 7, unheard: 1, ..bag() };
+    let runs = Bound::Runs { tasks: 2, machines: 2 };
+    assert_eq!(explain(&situation(&full, &works, 3)), told(true, [runs, Bound::Full { most: 3, tasks: 6 }]));
+    let room = BagView { placed: 1, ..full };
+    assert_eq!(explain(&situation(&room, &works, 3)).bounds.len(), 1);
 }
 
 #[test]

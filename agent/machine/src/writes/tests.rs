@@ -25,7 +25,15 @@ fn placed_key(machine: u8) -> RecordKey {
 /// New work.
 fn failures(index: u64) -> Arc<Change> {
     let (crashed_on, next_attempt, void_before) = (Vec::new(), 1, 0);
-    Arc::new(Change::Put(Record::Failures { bag: BAG, index, count: 1, crashed_on, next_attempt, void_before }))
+    Arc::new(Change::Put(Record::Failures {
+        bag: BAG,
+        index,
+        count: 1,
+        crashed_on,
+        next_attempt,
+        void_before,
+        endings: Vec::new(),
+    }))
 }
 
 fn at(millis: u64) -> Time {

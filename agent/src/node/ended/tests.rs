@@ -101,6 +101,7 @@ fn an_output_is_pinned_until_its_record_is() {
         content: None,
         work_mops: 20.0,
         exit_code: Some(3),
+        fingerprint: None,
     }) = collected.outcome
     else {
         panic!("{collected:?}")

@@ -116,6 +116,7 @@ fn offered_tasks_wait_for_the_submitters_answer() {
         rest: Duration::ZERO,
         key: None,
         sizes: None,
+        withheld: false,
     };
     executor.lease(contact(1).peer, lease, &mut io, &config);
     assert_eq!(all(&executor), 15 - ranges.len());

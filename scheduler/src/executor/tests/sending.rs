@@ -12,6 +12,7 @@ const FINISHED: Finished = Finished {
     content: None,
     work_mops: 1e5,
     exit_code: None,
+    fingerprint: None,
 };
 
 #[test]
@@ -66,7 +67,17 @@ fn one_renewal_covers_bags_due_now_and_soon() {
     let (bag, drop) = (bags[0].0, IntervalSet::new());
     executor.lease(
         contact(1).peer,
-        Lease { bag, version: 0, submitter: None, term, drop, rest: Duration::ZERO, key: None, sizes: None },
+        Lease {
+            bag,
+            version: 0,
+            submitter: None,
+            term,
+            drop,
+            rest: Duration::ZERO,
+            key: None,
+            sizes: None,
+            withheld: false,
+        },
         &mut io,
         &config,
     );
@@ -92,6 +103,7 @@ fn last_result_waits(period: Duration, age: Duration) -> Duration {
         content: None,
         work_mops: 1e4,
         exit_code: Some(0),
+        fingerprint: None,
     };
     executor.ended(TaskId { bag: BagId([1; 32]), index: 0 }, TaskOutcome::Finished(finished), &mut io, &config);
     executor.bags.get(&BagId([1; 32])).unwrap().updates.results_due().since(io.now)

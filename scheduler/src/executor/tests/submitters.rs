@@ -177,6 +177,7 @@ fn a_bag_whose_size_the_submitter_corrects_takes_its_place_anew() {
             rest: Duration::ZERO,
             key: None,
             sizes: sizes_of(said),
+            withheld: false,
         };
         executor.lease(contact(1).peer, lease, &mut io, &config);
         assert_eq!(sizes(&executor), expected, "{said} Mop");

@@ -7,6 +7,7 @@ use super::super::avoided::{AVOID_FIRST, FAILED_IN_ROW};
 use super::super::outputs::UNFETCHED_MAX;
 use super::super::tests::{TASKS, assert_accounted, contact, io, ledger, persist_all, result, said};
 use super::*;
+use crate::conditions::Conditions;
 use crate::io::Ticket;
 use crate::peer::Effect;
 
@@ -53,6 +54,68 @@ fn pauses_double_with_each_failed_try() {
     }
     assert_eq!(pauses[..4], [4, 8, 16, 32]);
     assert_eq!(pauses[9..], [1200, 1200], "five minutes at most");
+}
+
+/// Whether the task gets another try after it has failed so on these machines, one after the other.
+fn is_tried_again(conditions: Conditions, failures: &[(u8, Option<u8>, Option<u64>)]) -> bool {
+    let (mut ledger, mut io, config) = placed(20);
+    ledger.set_conditions(conditions, &io);
+    let mut on = 1;
+    for (version, &(executor, exit_code, fingerprint)) in (1..).zip(failures) {
+        if executor != on {
+            ledger.take_back(5, &contact(on), None, &mut io);
+            again(&mut ledger, executor, 5, version, &mut io, &config);
+            on = executor;
+        }
+        let attempt = ledger.attempt;
+        let result = TaskResult { attempt, exit_code, fingerprint, ..result(5, false) };
+        ledger.results(&contact(executor), vec![result], &mut io, &config);
+        assert_accounted(&ledger);
+        if ledger.outputs.is_fetching(5) || ledger.is_over(5) {
+            return false;
+        }
+        again(&mut ledger, executor, 5, version + 100, &mut io, &config);
+    }
+    true
+}
+
+#[test]
+fn a_task_that_fails_alike_on_two_machines_is_not_tried_on_a_third() {
+    let alike = |failures: &[(u8, Option<u8>, Option<u64>)]| !is_tried_again(Conditions::default(), failures);
+    assert!(alike(&[(1, Some(3), Some(7)), (2, Some(3), Some(7))]));
+    assert!(alike(&[(1, Some(3), Some(7)), (2, Some(4), Some(7)), (3, Some(3), Some(7))]), "not in a row");
+    assert!(!alike(&[(1, Some(3), Some(7)), (1, Some(3), Some(7))]), "the machine may be to blame");
+    assert!(!alike(&[(1, Some(3), Some(7)), (2, Some(3), Some(8))]), "it printed something else");
+    assert!(!alike(&[(1, Some(3), Some(7)), (2, Some(4), Some(7))]), "another exit code");
+    assert!(!alike(&[(1, Some(3), None), (2, Some(3), None)]), "an older machine says nothing of it");
+    assert!(!alike(&[(1, None, Some(7)), (2, None, Some(7))]), "it did not end by itself");
+}
+
+#[test]
+fn how_a_task_failed_is_remembered_across_a_restart() {
+    let (mut ledger, mut io, config) = placed(20);
+    let failed = TaskResult { exit_code: Some(3), fingerprint: Some(7), ..result(5, false) };
+    ledger.results(&contact(1), vec![failed.clone()], &mut io, &config);
+    let records: Vec<Record> = ledger.failures().collect();
+    let [Record::Failures { endings, .. }] = &records[..] else { panic!("{records:?}") };
+    assert_eq!(*endings, [Ending { machine: contact(1).peer, exit_code: 3, fingerprint: 7 }]);
+    let mut later = super::super::tests::ledger(&io, 20);
+    let endings = endings.clone();
+    later.restore_failures(5, Failures { count: 1, endings, ..Failures::default() });
+    assert!(later.fails_for_good(&failed, contact(2).peer));
+    assert!(!later.fails_for_good(&failed, contact(1).peer));
+}
+
+#[test]
+fn only_the_exit_codes_are_tried_again_that_the_user_named() {
+    let named = || Conditions { retry_on: Some([75, 3].into()), ..Conditions::default() };
+    assert!(is_tried_again(named(), &[(1, Some(75), Some(1)), (1, Some(3), Some(2))]));
+    assert!(!is_tried_again(named(), &[(1, Some(4), Some(1))]));
+    assert!(!is_tried_again(named(), &[(1, None, None)]), "a trap is none of them");
+    let (mut ledger, mut io, config) = placed(20);
+    ledger.set_conditions(named(), &io);
+    fail(&mut ledger, 1, 5, true, &mut io, &config);
+    assert!(!ledger.is_over(5) && !ledger.outputs.is_fetching(5), "its machine may be to blame where a worker dies");
 }
 
 #[test]
@@ -114,7 +177,10 @@ fn failures_survive_a_restart_and_are_durable_before_they_are_acknowledged() {
         if let Record::Failures { index, count, crashed_on, next_attempt, void_before, .. } = record {
             let (count, next_attempt, void_before) = (*count, *next_attempt, *void_before);
             let crashed_on = crashed_on.clone();
-            later.restore_failures(*index, Failures { count, crashed_on, next_attempt, void_before });
+            later.restore_failures(
+                *index,
+                Failures { count, crashed_on, next_attempt, void_before, endings: Vec::new() },
+            );
         }
     }
     assert!(later.tries.iter().eq(ledger.tries.iter()));

@@ -278,9 +278,9 @@ impl World {
         let submitter = contact(from as u8).peer;
         match message {
             Message::Request { request, .. } => executor.accept(request, io, &self.config),
-            Message::Lease { bag, version, submitter: contact, term, drop, rest, key, sizes } => {
+            Message::Lease { bag, version, submitter: contact, term, drop, rest, key, sizes, withheld } => {
                 let contact = contact.map(|contact| contact.contact(submitter));
-                let lease = Lease { bag, version, submitter: contact, term, drop, rest, key, sizes };
+                let lease = Lease { bag, version, submitter: contact, term, drop, rest, key, sizes, withheld };
                 executor.lease(submitter, lease, io, &self.config);
             }
             Message::Renewed { bags, term } => executor.renewed(submitter, &bags, term, io, &self.config),
@@ -335,6 +335,7 @@ impl World {
             content: None,
             work_mops: 10.0,
             exit_code: None,
+            fingerprint: None,
         };
         machine.executor.ended(task, TaskOutcome::Finished(finished), &mut machine.io, &self.config);
     }

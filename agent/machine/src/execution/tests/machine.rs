@@ -85,6 +85,7 @@ impl World {
             retries_max: 3,
             replication,
             stewards: None,
+            conditions: idlewood_scheduler::Conditions::default(),
         }));
     }
 

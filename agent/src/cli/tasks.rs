@@ -1,0 +1,156 @@
+//! `idlewood bag tasks`: the tasks of a bag, one a line.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use idlewood_api::{Task, TaskState, Tasks};
+
+use super::context::Context;
+use super::which::WhichBag;
+use crate::output::{self, Colour, Column, Format, Table};
+
+/// What a task may be, for `--help`.
+pub(super) const STATES: &str = "\
+A task is
+  waiting    no machine has it
+  retrying   it has failed, or was declined, and is tried again after a pause
+  placed     a machine has it: it runs there, or waits for a slot
+  succeeded, failed
+  cancelled  it had not ended when its bag was cancelled
+
+Examples:
+  idlewood bag tasks                            the first 1000 tasks of the last bag
+  idlewood bag tasks sweep --failed             those of the bag `sweep` that failed
+  idlewood bag tasks sweep --state placed,waiting --from 5000 --limit 100";
+
+/// Tasks asked for at a time.
+const TOGETHER: u64 = 5000;
+
+/// Arguments of `bag tasks`.
+#[derive(Debug, clap::Args)]
+pub(super) struct TasksArgs {
+    #[command(flatten)]
+    bag: WhichBag,
+    /// Only tasks that are one of these: waiting, retrying, placed, succeeded, failed, cancelled
+    #[arg(long, value_name = "STATES", value_delimiter = ',')]
+    state: Vec<TaskState>,
+    /// Only tasks that failed: --state failed
+    #[arg(long, conflicts_with = "state")]
+    failed: bool,
+    /// From the task with this index on
+    #[arg(long, value_name = "INDEX", default_value_t = 0)]
+    from: u64,
+    /// So many tasks at most; 0: all
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    limit: u64,
+}
+
+pub(super) fn tasks(context: &Context, args: &TasksArgs) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    let states = if args.failed { vec![TaskState::Failed] } else { args.state.clone() };
+    let mut left = if args.limit == 0 { u64::MAX } else { args.limit };
+    let id = client.bag(&args.bag.id.0)?.bag.id;
+    let mut all = client.tasks(&id, args.from, left.min(TOGETHER), &states)?;
+    left = left.saturating_sub(TOGETHER);
+    while let Some(from) = all.next.filter(|_| left > 0) {
+        let more = client.tasks(&id, from, left.min(TOGETHER), &states)?;
+        left = left.saturating_sub(TOGETHER);
+        all.tasks.extend(more.tasks);
+        (all.next, all.matching) = (more.next, more.matching);
+    }
+    if context.format == Format::Json {
+        output::json(&all)?;
+    } else {
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        write(&all, &mut out)?;
+        out.flush()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(all: &Tasks, out: &mut impl Write) -> io::Result<()> {
+    if all.tasks.is_empty() {
+        return writeln!(out, "no task of bag {} is there", output::short_id(&all.bag));
+    }
+    let mut table = Table::new(&[
+        Column::right("task"),
+        Column::left("entry"),
+        Column::left("state"),
+        Column::left("machine"),
+        Column::right("took"),
+        Column::right("exit code"),
+        Column::left("finished"),
+    ]);
+    for task in &all.tasks {
+        table.row(row(task));
+        if let Some(colour) = colour(task.state) {
+            table.colour(2, colour);
+        }
+    }
+    table.write(out)?;
+    if let Some(next) = all.next {
+        writeln!(out, "and more, of {} in all: --from {next}", output::count(all.matching, "task"))?;
+    }
+    Ok(())
+}
+
+fn row(task: &Task) -> [String; 7] {
+    [
+        task.index.to_string(),
+        task.entry.clone(),
+        task.state.name().to_owned(),
+        task.machine.as_deref().map(output::short_peer).unwrap_or_default().to_owned(),
+        task.took_s.map(output::duration).unwrap_or_default(),
+        task.exit_code.map(|code| code.to_string()).unwrap_or_default(),
+        task.finished.as_deref().map(output::when).unwrap_or_default(),
+    ]
+}
+
+fn colour(state: TaskState) -> Option<Colour> {
+    match state {
+        TaskState::Succeeded => Some(Colour::Green),
+        TaskState::Failed | TaskState::Cancelled => Some(Colour::Red),
+        TaskState::Retrying => Some(Colour::Yellow),
+        TaskState::Waiting | TaskState::Placed => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_a_line_and_a_page_says_where_the_next_begins() {
+        let task = |index, state| Task {
+            index,
+            entry: format!("entry {index}"),
+            state,
+            machine: None,
+            attempt: None,
+            exit_code: None,
+            took_s: None,
+            finished: None,
+        };
+        let ended = Task {
+            machine: Some("12D3KooWAqiQEXXBNvkP8sc5".to_owned()),
+            exit_code: Some(7),
+            took_s: Some(75.0),
+            ..task(4, TaskState::Failed)
+        };
+        let tasks = vec![ended, task(9, TaskState::Waiting)];
+        let mut all = Tasks { bag: "ab".repeat(32), tasks, matching: 5, next: Some(10) };
+        let text = |all: &Tasks| {
+            let mut out = Vec::new();
+            write(all, &mut out).expect("memory takes it");
+            String::from_utf8(out).expect("it is text")
+        };
+        let lines = text(&all);
+        let lines: Vec<&str> = lines.lines().collect();
+        let words: Vec<&str> = lines[1].split_whitespace().collect();
+        assert_eq!(words, ["4", "entry", "4", "failed", "EXXBNvkP8sc5", "1m", "15s", "7"]);
+        assert!(lines[2].contains("entry 9") && lines[2].contains("waiting"), "{lines:?}");
+        assert_eq!(lines[3], "and more, of 5 tasks in all: --from 10");
+        all.tasks.clear();
+        assert_eq!(text(&all), "no task of bag abababababab is there\n");
+    }
+}

@@ -1,0 +1,50 @@
+//! Bags that wait for others, or are withheld by their user (`conditions`).
+
+use super::{Effect, Peer};
+use crate::bag::BagId;
+use crate::conditions::Awaited;
+use crate::record::Closing;
+
+impl Peer {
+    /// Bags that have waited for others go on once these have succeeded, durably.
+    pub(super) fn end_waits(&mut self) {
+        let waits = |ledger: &crate::ledger::Ledger| {
+            !ledger.conditions().after.is_empty() && !ledger.is_kept() && !ledger.is_closed() && ledger.is_open()
+        };
+        let waiting: Vec<BagId> =
+            self.ledgers.iter().filter(|(_, ledger)| waits(ledger)).map(|(&bag, _)| bag).collect();
+        for bag in waiting {
+            let after = self.ledgers[&bag].conditions().after.iter().copied();
+            let succeeded: Vec<BagId> = after.filter(|&bag| self.awaited(bag).is_none()).collect();
+            if succeeded.is_empty() {
+                continue;
+            }
+            if let Some(ledger) = self.ledgers.get_mut(&bag)
+                && ledger.awaited_succeeded(&succeeded, &mut self.io)
+            {
+                self.measure(bag);
+            }
+        }
+    }
+
+    /// Why a bag for which another waits has not succeeded; `None` if it has.
+    pub(super) fn awaited(&self, bag: BagId) -> Option<Awaited> {
+        let Some(view) = self.ledgers.get(&bag).filter(|ledger| !ledger.is_kept()) else {
+            return Some(Awaited::Unknown);
+        };
+        let view = view.view().durable(self.io.journalling(bag));
+        match view.closed {
+            None => Some(Awaited::Open),
+            Some((Closing::Completed, _)) if view.failed == 0 => None,
+            Some((Closing::Completed, _)) => Some(Awaited::Failed),
+            Some((Closing::Cancelled | Closing::Removed, _)) => Some(Awaited::Cancelled),
+        }
+    }
+
+    /// Has the first task of a bag measured, if that is due.
+    pub(super) fn measure(&mut self, bag: BagId) {
+        if self.ledgers.get_mut(&bag).is_some_and(|ledger| ledger.begin_to_measure()) {
+            self.io.effects.push(Effect::MeasureTask { bag });
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What users order of their bags while these wait and run, and what they can see of each task.
+
+use serde_json::Value;
+
+use crate::harness::{Agent, Grid, probe_program, wait_for};
+
+/// Submits the probe with these options and arguments; returns the bag's id.
+fn submit(agent: &Agent, options: &[&str], args: &[&str]) -> String {
+    let program = probe_program();
+    let words = [&["submit", "--program", program.to_str().expect("a path of ours")], options, &["--"], args].concat();
+    agent.ask(&words)["id"].as_str().expect("an id").to_owned()
+}
+
+fn states(listed: &Value) -> Vec<(u64, &str)> {
+    let tasks = listed["tasks"].as_array().expect("a list").iter();
+    tasks.map(|task| (task["index"].as_u64().expect("an index"), task["state"].as_str().expect("a state"))).collect()
+}
+
+#[test]
+fn tasks_are_listed_one_by_one() {
+    let grid = Grid::start(1);
+    let agent = &grid.agents[0];
+    let bag = submit(agent, &["--array", "0-3", "--max-retries", "0", "--work", "50"], &["exit", "{}"]);
+    assert_eq!(agent.cli(&["bag", "wait", &bag]).code, 3);
+    let all = agent.ask(&["bag", "tasks", &bag]);
+    assert_eq!(states(&all), [(0, "succeeded"), (1, "failed"), (2, "failed"), (3, "failed")], "{all}");
+    let me = agent.ask(&["status"])["peer"].clone();
+    for (index, task) in all["tasks"].as_array().expect("a list").iter().enumerate() {
+        assert_eq!((&task["exit_code"], &task["machine"]), (&index.into(), &me), "{task}");
+        assert!(task["took_s"].as_f64().is_some_and(|took| (0.0..60.0).contains(&took)), "{task}");
+        assert_eq!(task["entry"], index.to_string(), "{task}");
+    }
+    let page = agent.ask(&["bag", "tasks", &bag, "--failed", "--limit", "2"]);
+    assert_eq!((states(&page), page["matching"].as_u64()), (vec![(1, "failed"), (2, "failed")], Some(3)));
+    let next = page["next"].as_u64().expect("there is more").to_string();
+    let rest = agent.ask(&["bag", "tasks", &bag, "--failed", "--from", &next]);
+    assert_eq!((states(&rest), &rest["next"]), (vec![(3, "failed")], &Value::Null));
+    let text = agent.text(&["bag", "tasks", &bag, "--state", "succeeded"]);
+    assert!(text.lines().count() == 2 && text.contains("succeeded"), "{text}");
+
+    let running = agent.submit_sleeps(3, 60_000);
+    wait_for("all to be placed", || {
+        states(&agent.ask(&["bag", "tasks", &running])).iter().all(|(_, state)| *state == "placed")
+    });
+    agent.ask(&["bag", "cancel", &running]);
+    let cancelled = agent.ask(&["bag", "tasks", &running, "--state", "cancelled"]);
+    assert_eq!(states(&cancelled).len(), 3, "{cancelled}");
+    let wrong = agent.cli(&["bag", "tasks", &running, "--state", "lost"]);
+    assert!(wrong.code == 2 && wrong.stderr.contains("a task is waiting, retrying, placed"), "{}", wrong.stderr);
+}
+
+#[test]
+fn bags_are_found_by_name_several_at_once_or_all() {
+    let grid = Grid::start(1);
+    let agent = &grid.agents[0];
+    let hello = |name: &str| submit(agent, &["--name", name, "--work", "50"], &["hello"]);
+    let (first, second) = (hello("night run"), hello("day/run"));
+    assert_eq!(agent.ask(&["bag", "show", "night run"])["id"], first.as_str());
+    assert_eq!(agent.ask(&["bag", "wait", "day/run"])["id"], second.as_str());
+    let both = agent.ask(&["bag", "wait", "night run", &second[..10]]);
+    assert_eq!([&both[0]["id"], &both[1]["id"]], [first.as_str(), second.as_str()], "a list, in the order asked for");
+
+    let twin = hello("night run");
+    let ambiguous = agent.cli(&["bag", "show", "night run"]);
+    let named = [&first, &twin].map(|id| ambiguous.stderr.contains(&id[..12]));
+    assert!(ambiguous.code == 1 && named == [true; 2], "{}", ambiguous.stderr);
+    let renamed = agent.ask(&["bag", "rename", &twin, "late run"]);
+    assert_eq!((&renamed["name"], &renamed["id"]), (&"late run".into(), &twin.as_str().into()));
+    assert_eq!(agent.ask(&["bag", "show", "night run"])["id"], first.as_str(), "it is one again");
+    assert_eq!(agent.ask(&["bag", "show", "late run"])["id"], twin.as_str());
+    let unknown = agent.cli(&["bag", "cancel", "late run", "no such bag"]);
+    assert!(unknown.code == 1 && unknown.stderr.contains("no bag \\\"no such bag\\\""), "{}", unknown.stderr);
+
+    agent.ask(&["bag", "wait", &twin]);
+    let open = agent.submit_sleeps(2, 60_000);
+    let list = |args: &[&str]| {
+        let list = agent.ask(&[&["bag", "list"], args].concat());
+        list.as_array()
+            .expect("a list")
+            .iter()
+            .map(|bag| bag["id"].as_str().expect("an id").to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(list(&["--state", "open"]), [open.clone()]);
+    assert_eq!(list(&["--state", "succeeded", "--limit", "2"]), [twin.clone(), second.clone()], "the latest first");
+    assert_eq!(list(&["--since", "1h"]).len(), 4);
+    assert_eq!(list(&["--since", "2100-01-01"]).len(), 0);
+    let cancelled = agent.ask(&["bag", "cancel", "all"]);
+    assert_eq!((cancelled.as_array().map(Vec::len), &cancelled[0]["id"]), (Some(1), &open.as_str().into()));
+    assert_eq!(agent.cli(&["bag", "wait", "late run", &open]).code, 4, "one of them was cancelled");
+    assert_eq!(agent.ask(&["bag", "rm", "all"]).as_array().map(Vec::len), Some(4));
+    assert_eq!(list(&[]).len(), 0);
+}
+
+#[test]
+fn a_bag_is_held_and_released_also_across_a_restart() {
+    let mut grid = Grid::start(1);
+    let agent = &grid.agents[0];
+    let bag = submit(agent, &["--hold", "--array", "0-2", "--name", "careful"], &["hello", "{}"]);
+    let shown = agent.ask(&["bag", "show", "careful"]);
+    assert_eq!((&shown["state"], &shown["held"]), (&"held".into(), &true.into()), "{shown}");
+    assert_eq!(shown["bounds"][0]["code"], "held", "{shown}");
+    grid.agents[0].terminate();
+    grid.run(0);
+    let agent = &grid.agents[0];
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(states(&agent.ask(&["bag", "tasks", &bag])), [(0, "waiting"), (1, "waiting"), (2, "waiting")]);
+    assert!(agent.text(&["bag", "release", "careful"]).contains("goes on: 3 tasks to go"));
+    assert_eq!(agent.cli(&["bag", "wait", &bag]).code, 0);
+    let over = agent.cli(&["bag", "hold", &bag]);
+    assert!(over.code == 1 && over.stderr.contains("is over already"), "{}", over.stderr);
+
+    // While it runs: what has begun goes on, and nothing else begins.
+    let slots = agent.ask(&["status"])["slots"].as_u64().expect("a number");
+    let bag = agent.submit_sleeps(slots as usize + 6, 3_000);
+    wait_for("tasks to run", || agent.ask(&["status"])["running"].as_array().map(Vec::len) == Some(slots as usize));
+    agent.ask(&["bag", "hold", &bag]);
+    wait_for("those to end", || agent.ask(&["bag", "show", &bag])["done"].as_u64() == Some(slots));
+    let shown = agent.ask(&["bag", "show", &bag]);
+    assert_eq!((shown["placed"].as_u64(), shown["unplaced"].as_u64()), (Some(0), Some(6)), "{shown}");
+    agent.ask(&["bag", "release", &bag]);
+    assert_eq!(agent.cli(&["bag", "wait", &bag]).code, 0);
+}
+
+#[test]
+fn a_bag_waits_for_others_and_says_why() {
+    let mut grid = Grid::start(1);
+    let agent = &grid.agents[0];
+    let unknown = agent.cli(&["submit", "--program", "x", "--after", ""]);
+    assert_eq!(unknown.code, 2, "{}", unknown.stderr);
+    let program = probe_program();
+    let program = program.to_str().expect("a path of ours");
+    let unknown = agent.cli(&["submit", "--program", program, "--after", "nobody", "--", "hello"]);
+    assert!(unknown.code == 1 && unknown.stderr.contains("no bag \\\"nobody\\\""), "{}", unknown.stderr);
+
+    let first = submit(agent, &["--name", "first", "--work", "50"], &["sleep", "6000"]);
+    let bad = submit(agent, &["--name", "bad", "--work", "50", "--max-retries", "0"], &["exit", "3"]);
+    let after = submit(agent, &["--after", "first"], &["hello"]);
+    let stuck = submit(agent, &["--after", "first,bad", "--work", "50"], &["hello"]);
+    let shown = agent.ask(&["bag", "show", &after]);
+    assert_eq!((&shown["state"], &shown["after"][0]["id"]), (&"waiting".into(), &first.as_str().into()), "{shown}");
+    grid.agents[0].kill();
+    grid.run(0);
+    let agent = &grid.agents[0];
+    agent.cli(&["bag", "wait", "first", "bad", &after]);
+    let [first, after] = [&first, &after].map(|bag| agent.ask(&["bag", "show", bag]));
+    assert_eq!([&first["state"], &after["state"]], ["succeeded", "succeeded"]);
+    let began = agent.ask(&["bag", "tasks", after["id"].as_str().expect("an id")])["tasks"][0]["finished"].clone();
+    assert!(first["finished"].as_str() < began.as_str(), "{first} {began}");
+
+    wait_for("the other bag to be stuck", || agent.ask(&["bag", "show", &stuck])["state"] == "held");
+    let why = agent.ask(&["bag", "explain", &stuck])["bounds"][0].clone();
+    let sentence = format!("it waits for bag {} (bad), which failed", &bad[..12]);
+    assert_eq!((&why["code"], &why["sentence"]), (&"held".into(), &sentence.as_str().into()), "{why}");
+    assert!(agent.text(&["bag", "show", &stuck]).contains(&sentence));
+    agent.ask(&["bag", "release", &stuck]);
+    assert_eq!(agent.cli(&["bag", "wait", &stuck]).code, 0);
+}
+
+#[test]
+fn no_more_tasks_run_at_once_than_are_wanted() {
+    let grid = Grid::start(2);
+    let agent = &grid.agents[0];
+    let bag = submit(agent, &["--max-running", "2", "--array", "0-7", "--work", "50"], &["sleep", "700"]);
+    let mut most = 0;
+    wait_for("the bag to end", || {
+        most = most.max(grid.agents.iter().map(Agent::holds).sum::<u64>());
+        agent.ask(&["bag", "show", &bag])["state"] == "succeeded"
+    });
+    assert!((1..=2).contains(&most), "{most} at once");
+}
+
+#[test]
+fn failures_that_would_only_be_repeated_are_not() {
+    let grid = Grid::start(3);
+    let agent = &grid.agents[0];
+    let bag = submit(agent, &["--array", "0-2", "--work", "50", "--retry-on", "1"], &["exit", "{}"]);
+    assert_eq!(agent.cli(&["bag", "wait", &bag]).code, 3);
+    let tasks = agent.ask(&["bag", "tasks", &bag]);
+    let attempts =
+        tasks["tasks"].as_array().expect("a list").iter().map(|task| task["attempt"].as_u64()).collect::<Vec<_>>();
+    assert_eq!(attempts[2], Some(0), "exit code 2 is none that is tried again: {tasks}");
+    assert!(attempts[1] > Some(0), "exit code 1 is: {tasks}");
+    assert_eq!(agent.ask(&["bag", "show", &bag])["retry_on"][0].as_u64(), Some(1));
+
+    // Alike on two machines: of 50 retries few are made.
+    let begin = std::time::Instant::now();
+    let bag = submit(agent, &["--work", "50", "--max-retries", "50"], &["exit", "3"]);
+    assert_eq!(agent.cli(&["bag", "wait", &bag]).code, 3);
+    let attempt = agent.ask(&["bag", "tasks", &bag])["tasks"][0]["attempt"].as_u64().expect("it ended");
+    assert!(attempt < 10, "attempt {attempt} after {:?}", begin.elapsed());
+}
+
+#[test]
+fn a_command_hears_of_the_end_of_a_bag_once() {
+    let mut grid = Grid::start(1);
+    let agent = &grid.agents[0];
+    let told = grid.root.path().join("told");
+    let command = format!(
+        "echo \"$IDLEWOOD_BAG_NAME $IDLEWOOD_BAG_STATE $IDLEWOOD_BAG_DONE $IDLEWOOD_BAG_ID\" >> {}",
+        told.display()
+    );
+    let read = || std::fs::read_to_string(&told).unwrap_or_default();
+    let notify = ["--notify", command.as_str(), "--work", "50", "--max-retries", "0"];
+    let good = submit(agent, &[&notify[..], &["--name", "good"]].concat(), &["hello"]);
+    wait_for("the command", || read() == format!("good succeeded 1 {good}\n"));
+    let bad = submit(agent, &[&notify[..], &["--name", "bad"]].concat(), &["exit", "3"]);
+    wait_for("the command", || read().ends_with(&format!("bad failed 0 {bad}\n")));
+
+    // The agent ends before the bag does, which ends while it starts again.
+    let given_up = submit(agent, &[&notify[..], &["--name", "third", "--hold"]].concat(), &["hello"]);
+    grid.agents[0].kill();
+    grid.run(0);
+    let agent = &grid.agents[0];
+    agent.ask(&["bag", "cancel", &given_up]);
+    wait_for("the command", || read().ends_with(&format!("third cancelled 0 {given_up}\n")));
+    agent.ask(&["bag", "rerun", "--failed", &bad]);
+    agent.cli(&["bag", "wait", &bad]);
+    grid.agents[0].terminate();
+    grid.run(0);
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(read().lines().count(), 3, "once each: {}", read());
+}
