@@ -37,18 +37,18 @@ pub(super) fn find(peer: &Peer, pins: &Pins, id: &str) -> Result<BagView, Refusa
     bags.retain(|bag| is_hex && hex::encode(bag.bag.id.0).starts_with(&prefix) || name(bag, pins) == id);
     bags.sort_by_key(|bag| bag.submitted);
     match (bags.len(), bags.pop()) {
-        (0, Some(bag)) => Ok(bag),
+        (1, Some(bag)) => Ok(bag),
         (_, None) => Err(Refusal::NotFound(format!(
             "no bag {id:?} was submitted from this machine; `idlewood bag list` shows those that were"
         ))),
-        (others, Some(last)) => {
+        (count, Some(last)) => {
             bags.push(last);
             let named = bags.iter().rev().take(CANDIDATES_NAMED).map(|bag| {
                 let hex = hex::encode(bag.bag.id.0);
                 format!("{} ({})", output::short_id(&hex), name(bag, pins))
             });
             let named = named.collect::<Vec<_>>().join(", ");
-            let more = (others + 1).saturating_sub(CANDIDATES_NAMED);
+            let more = count.saturating_sub(CANDIDATES_NAMED);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             Err(Refusal::Ambiguous(format!("{id:?} can be {named}{more}: give more digits of the id you mean")))
         }
