@@ -51,6 +51,7 @@ use idlewood_api::client::ENDPOINT_FILE;
 use idlewood_api::{BagsWanted, Endpoint, PauseRequest, RenameRequest, RerunRequest, TaskState};
 use idlewood_blobs::Blobs;
 use idlewood_net::NetHandle;
+use idlewood_scheduler::Wish;
 use idlewood_trust::Gate;
 use tempfile::NamedTempFile;
 use tokio::net::TcpListener;

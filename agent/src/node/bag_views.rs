@@ -16,12 +16,6 @@ pub(super) fn wall(clock: &Clock, time: Time) -> String {
     iso(wall_now() - now.since(time) + time.since(now))
 }
 
-/// What the user calls a bag: the name that it was given last.
-pub(super) fn name(view: &BagView, pins: &Pins) -> String {
-    let first = || pins.description(view.bag.id).map(|bag| bag.name.clone()).unwrap_or_default();
-    view.conditions.name.clone().unwrap_or_else(first)
-}
-
 /// A bag of this machine by a unique prefix of its id, by its name, or `last`.
 ///
 /// # Errors
@@ -34,7 +28,7 @@ pub(super) fn find(peer: &Peer, pins: &Pins, id: &str) -> Result<BagView, Refusa
     }
     let prefix = id.to_ascii_lowercase();
     let is_hex = !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_hexdigit());
-    bags.retain(|bag| is_hex && hex::encode(bag.bag.id.0).starts_with(&prefix) || name(bag, pins) == id);
+    bags.retain(|bag| is_hex && hex::encode(bag.bag.id.0).starts_with(&prefix) || pins.name(bag) == id);
     bags.sort_by_key(|bag| bag.submitted);
     match (bags.len(), bags.pop()) {
         (1, Some(bag)) => Ok(bag),
@@ -45,7 +39,7 @@ pub(super) fn find(peer: &Peer, pins: &Pins, id: &str) -> Result<BagView, Refusa
             bags.push(last);
             let named = bags.iter().rev().take(CANDIDATES_NAMED).map(|bag| {
                 let hex = hex::encode(bag.bag.id.0);
-                format!("{} ({})", output::short_id(&hex), name(bag, pins))
+                format!("{} ({})", output::short_id(&hex), pins.name(bag))
             });
             let named = named.collect::<Vec<_>>().join(", ");
             let more = count.saturating_sub(CANDIDATES_NAMED);
@@ -87,7 +81,7 @@ pub(super) fn bag(
     let prediction = peer.predicted_end(view.bag.id);
     idlewood_api::Bag {
         id: hex::encode(view.bag.id.0),
-        name: name(view, pins),
+        name: pins.name(view),
         state,
         tasks: view.bag.tasks,
         done: view.done,
@@ -154,7 +148,7 @@ pub(super) fn bag(
 
 /// A bag for which another waits.
 fn awaited(bag: BagId, why: Awaited, peer: &Peer, pins: &Pins) -> idlewood_api::AwaitedBag {
-    let name = peer.bag(bag).map(|view| name(&view, pins)).unwrap_or_default();
+    let name = peer.bag(bag).map(|view| pins.name(&view)).unwrap_or_default();
     let state = match why {
         Awaited::Open => "open",
         Awaited::Failed => "failed",

@@ -16,7 +16,6 @@ use std::process::{Command, Stdio};
 use idlewood_api::Notify;
 use idlewood_scheduler::{BagId, BagView, Closing, Peer};
 
-use super::bag_views;
 use super::pins::Pins;
 
 /// Where the commands of bags are kept: a file each.
@@ -96,7 +95,7 @@ impl NotifyFiles {
             Err(error) => return tracing::error!(%bag, %error, "the command of --notify cannot be run"),
         }
         let read = || -> io::Result<Notify> { Ok(serde_json::from_slice(&fs::read(&begun)?)?) };
-        let name = bag_views::name(view, pins);
+        let name = pins.name(view);
         let started = read().and_then(|notify| self.command(&notify, view, &name).spawn());
         let mut child = match started {
             Ok(child) => child,

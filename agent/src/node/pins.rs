@@ -10,7 +10,7 @@ use blake3::Hash;
 use idlewood_blobs::{BlobError, Blobs, To};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagHeader, BagId, Change, Record, RecordKey, Seed, TaskResult};
+use idlewood_scheduler::{BagHeader, BagId, BagView, Change, Record, RecordKey, Seed, TaskResult};
 use idlewood_trust::envelope::Opened;
 use idlewood_trust::manifest::Manifest;
 
@@ -340,6 +340,12 @@ impl Pins {
     /// The description of a bag of this machine; `None` if the disk lost its manifest, or cannot read it at the moment.
     pub(super) fn description(&self, bag: BagId) -> Option<&Description> {
         self.bags.get(&bag)?.description.as_ref()
+    }
+
+    /// What the user calls a bag: the name that it was given last.
+    pub(super) fn name(&self, view: &BagView) -> String {
+        let first = || self.description(view.bag.id).map(|bag| bag.name.clone()).unwrap_or_default();
+        view.conditions.name.clone().unwrap_or_else(first)
     }
 
     /// Whether the manifest of a bag of this machine is here but could not be read yet.

@@ -198,9 +198,9 @@ mod tests {
     fn each_task_is_in_one_state_and_pages_leave_none_out() {
         let mut whereabouts = Whereabouts {
             done: set(&[0..10, 20..30]),
-            failed: set(&[10..12]),
-            pausing: set(&[12..13]),
-            placed: vec![(PeerId([1; 32]), set(&[30..40])), (PeerId([2; 32]), set(&[35..50]))],
+            failed: IntervalSet::from(10..12),
+            pausing: IntervalSet::from(12..13),
+            placed: vec![(PeerId([1; 32]), IntervalSet::from(30..40)), (PeerId([2; 32]), IntervalSet::from(35..50))],
             rest: set(&[13..20, 50..60]),
             is_over: false,
         };

@@ -249,7 +249,7 @@ impl View<'_> {
         if view.closed.is_none() {
             let memory_bytes = self.pins.description(view.bag.id).map(|description| description.memory_bytes);
             let explanation = self.machine.explain(view, memory_bytes, self.shared.clock.now());
-            let name = |bag| self.peer().bag(bag).map(|view| bag_views::name(&view, self.pins));
+            let name = |bag| self.peer().bag(bag).map(|view| self.pins.name(&view));
             let around = Around {
                 me: self.peer().me().peer,
                 machines: self.peer().overlay_view().root().map_or(1, |root| root.count),
