@@ -81,7 +81,7 @@ fn bags_are_found_by_name_several_at_once_or_all() {
             .map(|bag| bag["id"].as_str().expect("an id").to_owned())
             .collect::<Vec<_>>()
     };
-    assert_eq!(list(&["--state", "open"]), [open.clone()]);
+    assert_eq!(list(&["--state", "open"]), [open.as_str()]);
     assert_eq!(list(&["--state", "succeeded", "--limit", "2"]), [twin.clone(), second.clone()], "the latest first");
     assert_eq!(list(&["--since", "1h"]).len(), 4);
     assert_eq!(list(&["--since", "2100-01-01"]).len(), 0);
