@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 
-use idlewood_api::{Bag, BagDetail, ErrorBody, InvitationView, Peers, RevokedView, Status, SubmitRequest};
+use idlewood_api::{Bag, BagDetail, ErrorBody, InvitationView, Peers, RevokedView, Status, SubmitRequest, Tasks};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
@@ -25,13 +25,24 @@ pub(super) fn run() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What commands print that take several bags: one where one is named, else a list.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "it describes what is printed")]
+enum OneOrAll<T> {
+    One(T),
+    All(Vec<T>),
+}
+
 /// The types of commands: what each prints with `--output json`.
 fn commands(of: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
     fn a<T: JsonSchema>(of: &mut SchemaGenerator) -> Schema {
         of.subschema_for::<T>()
     }
     let status = ["status", "pause", "resume", "finish", "restart"].map(|name| (name, a::<Status>(of)));
-    let bag = ["submit", "bag watch", "bag wait", "bag cancel", "bag rerun", "bag rm"].map(|name| (name, a::<Bag>(of)));
+    let bag = ["submit", "bag rename", "bag rerun"].map(|name| (name, a::<Bag>(of)));
+    let bags = ["bag watch", "bag wait", "bag cancel", "bag hold", "bag release", "bag rm"];
+    let bags = bags.map(|name| (name, a::<OneOrAll<Bag>>(of)));
     let grid = ["grid create", "grid join", "grid show"].map(|name| (name, a::<grid::GridJson>(of)));
     let tables = ["config show", "config set", "config unset"].map(|name| (name, a::<config::Tables>(of)));
     let services = ["service install", "service uninstall", "service status"];
@@ -39,7 +50,8 @@ fn commands(of: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
     let others = [
         ("submit --dry-run", a::<SubmitRequest>(of)),
         ("bag list", a::<Vec<Bag>>(of)),
-        ("bag show", a::<BagDetail>(of)),
+        ("bag show", a::<OneOrAll<BagDetail>>(of)),
+        ("bag tasks", a::<Tasks>(of)),
         ("bag explain", a::<explain::BagExplained>(of)),
         ("bag logs", a::<Vec<results::Log>>(of)),
         ("bag get", a::<results::Fetched>(of)),
@@ -61,7 +73,7 @@ fn commands(of: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
         ("demo", a::<demo::Summary>(of)),
         ("bench", a::<bench::Report>(of)),
     ];
-    status.into_iter().chain(bag).chain(grid).chain(tables).chain(services).chain(others).collect()
+    status.into_iter().chain(bag).chain(bags).chain(grid).chain(tables).chain(services).chain(others).collect()
 }
 
 fn schema() -> Value {

@@ -139,9 +139,14 @@ fn every_command_prints_what_the_schema_says() {
     schema.ask(second, "bag ticket", &[&slow, "--to", &file("ticket")]);
     // Machines, placements and bounds of a bag that runs.
     schema.ask(second, "bag show", &[&slow]);
+    schema.ask(second, "bag tasks", &[&slow]);
+    schema.ask(second, "bag hold", &[&slow]);
+    schema.ask(second, "bag show", &[&slow, &bag]);
+    schema.ask(second, "bag release", &[&slow]);
+    schema.ask(second, "bag rename", &[&slow, "slow one"]);
     schema.ask(second, "status", &[]);
-    schema.ask(second, "bag cancel", &[&slow]);
-    schema.ask(second, "bag rm", &[&slow]);
+    schema.ask(second, "bag cancel", &["slow one"]);
+    schema.ask(second, "bag rm", &["all"]);
 
     // The owner, and the end.
     schema.ask(first, "pause", &["--for", "1h"]);
