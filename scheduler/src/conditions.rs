@@ -86,8 +86,8 @@ impl Conditions {
         self.withheld || !self.after.is_empty()
     }
 
-    /// Whether a task that ended with this exit code may be tried again; `None`: it did not end by itself.
-    pub(crate) fn let_retry(&self, exit_code: Option<u8>) -> bool {
-        self.retry_on.as_ref().is_none_or(|codes| exit_code.is_some_and(|code| codes.contains(&code)))
+    /// Whether the user says of tasks that end with this exit code that they are tried again, or that they are not; `None`: nothing.
+    pub(crate) fn retries_on(&self, exit_code: u8) -> Option<bool> {
+        self.retry_on.as_ref().map(|codes| codes.contains(&exit_code))
     }
 }

@@ -281,6 +281,16 @@ impl Ledger {
         self.closed.is_some()
     }
 
+    /// How it was closed; the write of that may be under way.
+    pub(crate) fn closing(&self) -> Option<Closing> {
+        self.closed.map(|(closing, _)| closing)
+    }
+
+    /// Whether any of its tasks has failed for good.
+    pub(crate) fn has_failed_tasks(&self) -> bool {
+        self.ended.failed() > 0
+    }
+
     /// After all stored results were restored: a closed bag with a task that has not ended is open again.
     pub(crate) fn reopen_unless_over(&mut self) {
         if self.ended.len() < self.bag.tasks {

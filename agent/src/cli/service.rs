@@ -12,6 +12,7 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context as _, bail};
 use idlewood_api::client::Client;
 use serde::Serialize;
+use tempfile::NamedTempFile;
 
 use super::context::{BadUsage, Context};
 use crate::installed;
@@ -217,6 +218,7 @@ fn install_for_machine() -> anyhow::Result<()> {
         return Ok(());
     }
     let unit = installed::unit_for(installed::UNIT, &program()?, "").map_err(BadUsage)?;
+    refuse_another_unit(Path::new(ADMINISTRATORS_UNIT))?;
     write(Path::new(SYSUSERS), installed::USER)?;
     call(Command::new("systemd-sysusers").arg(SYSUSERS))?;
     // There before the first start, so that root can join a grid or change settings before it.
@@ -255,16 +257,46 @@ fn in_desktop(unit: &str) -> String {
     unit.replace("[Unit]\n", &begins).replace("WantedBy=default.target", &format!("WantedBy={target}"))
 }
 
-/// Writes a file that all may read, and its directories.
+/// Writes a file that all may read, and its directories, which all may enter, whatever the umask.
+///
+/// # Errors
+/// Where a link is: a masked unit is one to `/dev/null`.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let write = || {
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        fs::write(path, text)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o644))
+    if path.is_symlink() {
+        bail!("{} is a link: if the service was masked, call sudo systemctl unmask {NAME} first", path.display());
+    }
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    let write = || -> io::Result<()> {
+        create_open(parent)?;
+        let mut file = NamedTempFile::new_in(parent)?;
+        file.write_all(text.as_bytes())?;
+        file.as_file().set_permissions(fs::Permissions::from_mode(0o644))?;
+        file.persist(path)?;
+        Ok(())
     };
     write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Creates a directory that all may enter, and those above it.
+fn create_open(directory: &Path) -> io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = directory.parent() {
+        create_open(parent)?;
+    }
+    fs::create_dir(directory)?;
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755))
+}
+
+/// Refuses to write over a unit of the administrator's own.
+fn refuse_another_unit(path: &Path) -> anyhow::Result<()> {
+    match fs::read_to_string(path) {
+        Ok(text) if !path.is_symlink() && !text.starts_with("# idlewood") => {
+            bail!("{} was not written by idlewood: move it away, or start the service with it as it is", path.display())
+        }
+        _ => Ok(()),
+    }
 }
 
 fn uninstall(scope: Scope, was: &ServiceJson) -> anyhow::Result<()> {

@@ -165,6 +165,7 @@ pub(super) fn collect(
     speed_mops: f64,
 ) -> Collected {
     let mut output = ended.times(job);
+    let mut are_lost = false;
     match &ended.outcome {
         Outcome::Exited { code } => output.exit_code = Some(i32::from(*code)),
         Outcome::Trapped { message } | Outcome::Invalid { message } => output.error = Some(message.clone()),
@@ -200,6 +201,7 @@ pub(super) fn collect(
     {
         output.error.get_or_insert(format!("its output could not be kept: {error}"));
         output.files.clear();
+        are_lost = true;
     }
     if ended.output_truncated {
         output.error.get_or_insert(format!(
@@ -226,8 +228,15 @@ pub(super) fn collect(
                 output_bytes: bytes.len() as u64,
                 content,
                 work_mops: ended.work_mops(speed_mops),
-                exit_code: if let Outcome::Exited { code } = ended.outcome { Some(code) } else { None },
-                fingerprint: (!success).then(|| output.fingerprint()),
+                // A task whose output was lost here did not fail by itself: it may succeed elsewhere.
+                exit_code: if let Outcome::Exited { code } = ended.outcome
+                    && !are_lost
+                {
+                    Some(code)
+                } else {
+                    None
+                },
+                fingerprint: (!success && !are_lost).then(|| output.fingerprint()),
             }),
             pin,
         },

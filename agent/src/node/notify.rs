@@ -2,7 +2,8 @@
 //!
 //! It is in a file of its own, durable before the bag is, and never leaves this machine: stewards and whoever adopts a ticket run no
 //! command of another machine. A file that is renamed has been begun: so a command runs once, also where the agent was restarted, or
-//! ended, between the end of the bag and the command. The command goes on when the agent ends.
+//! ended, between the end of the bag and the command. The command goes on when the agent ends, unless systemd, whose service the agent is, ends it with
+//! the agent.
 //!
 //! Left out: running it again when a bag that was opened by `rerun` ends once more.
 
@@ -99,7 +100,10 @@ impl NotifyFiles {
         let started = read().and_then(|notify| self.command(&notify, view, &name).spawn());
         let mut child = match started {
             Ok(child) => child,
-            Err(error) => return tracing::error!(%bag, %error, "the command of --notify cannot be run"),
+            Err(error) => {
+                return tracing::error!(%bag, %error, "the command of --notify cannot be run: is the directory still there from which the \
+                     bag was submitted, and may the agent's user enter it?");
+            }
         };
         tracing::info!(%bag, process = child.id(), "the command of --notify runs");
         // It may take long, and nobody waits for it: this thread sees how it ends, and ends with the agent.
@@ -127,8 +131,8 @@ impl NotifyFiles {
         };
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(&notify.command);
-        let directory = Path::new(&notify.directory);
-        command.current_dir(if directory.is_dir() { directory } else { &self.state_dir });
+        // Where that is gone, or the service does not see it, the command does not run at all: elsewhere it might do harm.
+        command.current_dir(&notify.directory);
         command.env("IDLEWOOD_BAG_ID", hex::encode(view.bag.id.0));
         command.env("IDLEWOOD_BAG_NAME", name.replace('\0', " "));
         command.env("IDLEWOOD_BAG_STATE", state);

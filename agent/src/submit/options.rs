@@ -113,7 +113,9 @@ pub struct Options {
     #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Limits")]
     pub retry_on: Option<Vec<u8>>,
     /// Run this command here, once, when the bag is over: IDLEWOOD_BAG_ID, _NAME and _STATE say which bag, and how
+    // No key of spec files: it runs outside of every sandbox, and a spec file may be somebody else's.
     #[arg(long, value_name = "COMMAND", help_heading = "When tasks run")]
+    #[serde(skip)]
     pub notify: Option<String>,
     /// A name for the bag [default: the program's]
     #[arg(long)]
@@ -212,7 +214,7 @@ impl Options {
             after: if self.after.is_empty() { spec.after } else { self.after },
             max_running: self.max_running.or(spec.max_running),
             retry_on: self.retry_on.or(spec.retry_on),
-            notify: self.notify.or(spec.notify),
+            notify: self.notify,
             name: self.name.or(spec.name),
             args: if self.args.is_empty() { spec.args } else { self.args },
         }
@@ -260,7 +262,6 @@ mod tests {
             after = ["first", "ab12"]
             max-running = 3
             retry-on = [75]
-            notify = "touch done"
             name = "mine"
             "#,
         );
@@ -275,7 +276,7 @@ mod tests {
             (options.hold, options.after, options.max_running),
             (true, vec!["first".to_owned(), "ab12".to_owned()], Some(3))
         );
-        assert_eq!((options.retry_on, options.notify.as_deref()), (Some(vec![75]), Some("touch done")));
+        assert_eq!(options.retry_on, Some(vec![75]));
     }
 
     #[test]

@@ -17,6 +17,9 @@ use crate::peer::Notice;
 use crate::ranges::IntervalSet;
 use crate::record::Change;
 
+/// A shell whose command a signal ended exits with this code or a larger one (POSIX).
+const KILLED_FROM: u8 = 128;
+
 impl Ledger {
     /// What the user has said of when tasks may be issued.
     pub(crate) fn conditions(&self) -> &Conditions {
@@ -56,9 +59,12 @@ impl Ledger {
             Wish::Hold | Wish::Release if self.is_closed() => return,
             Wish::Hold => self.conditions.withheld = true,
             Wish::Release => {
+                let was_withheld = self.conditions.withhold();
                 self.conditions.withheld = false;
                 self.conditions.after.clear();
-                self.begin(io);
+                if was_withheld {
+                    self.begin(io);
+                }
             }
         }
         let then = vec![Then::Notify(Notice::BagChanged(self.bag.id))];
@@ -104,10 +110,12 @@ impl Ledger {
         if room < tasks.len() { tasks.take_first(room) } else { tasks }
     }
 
-    /// Whether a further try of a task that failed so would only fail once more: its exit code is none that is tried again, or another
-    /// machine has ended it alike.
+    /// Whether a further try of a task that failed so would only fail once more: the user says so of its exit code, or says nothing and
+    /// another machine has ended it alike. A task that did not end by itself, or was killed in a shell of its own, may be
+    /// the machine's fault: it is tried again.
     pub(super) fn fails_for_good(&self, result: &crate::bag::TaskResult, executor: PeerId) -> bool {
-        !result.crashed
-            && (!self.conditions.let_retry(result.exit_code) || self.tries.has_failed_alike_elsewhere(result, executor))
+        let Some(code) = result.exit_code.filter(|_| !result.crashed) else { return false };
+        let is_alike = || code < KILLED_FROM && self.tries.has_failed_alike_elsewhere(result, executor);
+        self.conditions.retries_on(code).map_or_else(is_alike, |retries| !retries)
     }
 }

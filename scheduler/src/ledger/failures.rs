@@ -38,6 +38,8 @@ use crate::record::{Change, Closing, Ending, Record, RecordKey};
 /// and BOINC users report single tasks that take the whole grid down).
 pub(super) const CRASHED_ON_MAX: usize = 3;
 /// Pause before the first further try, and the longest; it doubles in between. Our choice.
+/// Most endings of one task that are known: what keepers take of each other (`feed`). Two that are alike suffice.
+const ENDINGS_MAX: usize = 64;
 pub(super) const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// Pauses end at multiples of this, so that many tasks end theirs together.
@@ -117,6 +119,7 @@ impl Tries {
             ours.crashed_on.extend(new);
             let new: Vec<Ending> = theirs.endings.into_iter().filter(|ending| !ours.endings.contains(ending)).collect();
             ours.endings.extend(new);
+            ours.endings.truncate(ENDINGS_MAX);
         }
     }
 
@@ -170,7 +173,8 @@ impl Tries {
             failures.crashed_on.push(executor);
         } else {
             failures.count += 1;
-            if let Some((exit_code, fingerprint)) = result.exit_code.zip(result.fingerprint) {
+            let ending = result.exit_code.zip(result.fingerprint).filter(|_| failures.endings.len() < ENDINGS_MAX);
+            if let Some((exit_code, fingerprint)) = ending {
                 failures.endings.push(Ending { machine: executor, exit_code, fingerprint });
             }
         }
@@ -310,6 +314,7 @@ impl Ledger {
             return 0;
         }
         self.closed = None;
+        self.predicting.begin_again(again.len());
         self.avoided.forget_all();
         self.attempt += 1;
         self.waiting.add(&again);

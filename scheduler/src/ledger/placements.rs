@@ -367,8 +367,12 @@ impl Ledger {
             given.subtract(&rest);
             self.waiting.add(&rest);
             if given.is_empty() {
-                self.attempt += u32::from(!rest.is_empty());
-                io.persist(vec![placed, former, Change::Put(self.record(io))], Vec::new());
+                let mut changes = vec![placed, former];
+                if !rest.is_empty() {
+                    self.attempt += 1;
+                    changes.push(Change::Put(self.record(io)));
+                }
+                io.persist(changes, Vec::new());
             } else {
                 // The asking machine may have had these tasks before, and dropped them for the executor.
                 self.attempt += 1;

@@ -83,6 +83,13 @@ impl Predicting {
         (self.before, self.ended) = (ended, ended);
     }
 
+    /// So many tasks run again, as if they had never ended: the bag's pace is looked for anew, and former predictions are void.
+    pub(super) fn begin_again(&mut self, tasks: u64) {
+        let ended = self.ended.saturating_sub(tasks);
+        *self = Self::default();
+        self.restore_count(ended);
+    }
+
     /// All tasks that ended before the restart are known.
     pub(super) fn all_restored(&mut self, known: Known) {
         let mut restored = std::mem::take(&mut self.restored);

@@ -29,15 +29,15 @@ impl Peer {
 
     /// Why a bag for which another waits has not succeeded; `None` if it has.
     pub(super) fn awaited(&self, bag: BagId) -> Option<Awaited> {
-        let Some(view) = self.ledgers.get(&bag).filter(|ledger| !ledger.is_kept()) else {
+        let Some(ledger) = self.ledgers.get(&bag).filter(|ledger| !ledger.is_kept()) else {
             return Some(Awaited::Unknown);
         };
-        let view = view.view().durable(self.io.journalling(bag));
-        match view.closed {
+        let closing = ledger.closing().filter(|_| self.io.journalling(bag).closings == 0);
+        match closing {
             None => Some(Awaited::Open),
-            Some((Closing::Completed, _)) if view.failed == 0 => None,
-            Some((Closing::Completed, _)) => Some(Awaited::Failed),
-            Some((Closing::Cancelled | Closing::Removed, _)) => Some(Awaited::Cancelled),
+            Some(Closing::Completed) if ledger.has_failed_tasks() => Some(Awaited::Failed),
+            Some(Closing::Completed) => None,
+            Some(Closing::Cancelled | Closing::Removed) => Some(Awaited::Cancelled),
         }
     }
 

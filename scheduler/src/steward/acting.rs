@@ -19,7 +19,11 @@ impl Copy {
     /// Whether the keepers before this one have been silent for long enough. They are asked once more before.
     pub(super) fn is_to_act(&mut self, io: &mut Io, config: &Config) -> bool {
         let Some(rank) = self.acting.appointment.rank_of(io.me.peer).filter(|_| self.can_act()) else { return false };
-        if rank == 0 || io.now < self.acts_from(rank, config) || io.wall(io.now) >= self.acting.appointment.until {
+        if rank == 0
+            || self.given_up.is_some()
+            || io.now < self.acts_from(rank, config)
+            || io.wall(io.now) >= self.acting.appointment.until
+        {
             return false;
         }
         if self.waits_for(rank) == 0 {

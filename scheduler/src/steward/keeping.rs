@@ -186,7 +186,8 @@ impl Stewards {
             return;
         }
         let new = self.agreed.keys().filter(|bag| !self.copies.contains_key(bag)).count();
-        let accepts = self.copies.contains_key(&bag.id) || self.copies.len() + new < self.room();
+        let is_kept = self.copies.get(&bag.id).is_some_and(|copy| copy.given_up.is_none());
+        let accepts = is_kept || self.copies.len() + new < self.room();
         if accepts {
             self.agreed.insert(bag.id, (from.peer, io.now));
         }

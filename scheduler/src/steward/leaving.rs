@@ -111,6 +111,7 @@ impl Stewards {
     /// Says of bags beyond those that there is room for that they cannot be kept any longer: first of those that are only kept. They
     /// are forgotten when their submitters have appointed others, or after a while.
     pub(super) fn give_up_what_is_too_much(&mut self, ledgers: &Ledgers, io: &mut Io) {
+        self.keep_after_all();
         let mut stay: Vec<(bool, BagId)> = self
             .copies
             .values()
@@ -134,6 +135,14 @@ impl Stewards {
                 copy.say_that_it_parts(io);
             }
         }
+    }
+
+    /// There is room again for bags that were given up, and that their submitters still name this machine for.
+    fn keep_after_all(&mut self) {
+        let kept = self.copies.values().filter(|copy| copy.given_up.is_none()).count();
+        let room = self.room().saturating_sub(kept);
+        let given_up = self.copies.values_mut().filter(|copy| copy.given_up.is_some());
+        given_up.take(room).for_each(|copy| copy.given_up = None);
     }
 }
 

@@ -255,8 +255,10 @@ impl Own {
         let accepted = self.accepted.remove(&from);
         let steward = self.feeds.remove(&from).map(|feed| feed.to);
         self.has_parted |= steward.is_some();
-        let contact = offered.or(accepted).or(steward);
-        self.refused.insert(from, (now, contact.map_or(0, |contact| contact.incarnation)));
+        // One that says so again is no other machine for that.
+        let incarnation = offered.or(accepted).or(steward).map(|contact| contact.incarnation);
+        let known = self.refused.get(&from).map(|(_, incarnation)| *incarnation);
+        self.refused.insert(from, (now, incarnation.or(known).unwrap_or(u64::MAX)));
     }
 
     /// What stewards are to be told now.
