@@ -136,7 +136,9 @@ impl Traffic {
             tracing::info!(%bag, ?from, "results with other outputs than they name");
             return None;
         }
-        let is_foreign = pins.description(bag).is_none() && !pins.is_unread(bag) && !peer.keeps(bag);
+        // Of a bag that was adopted the manifest comes from those who keep it: until then executors keep the results.
+        let is_to_come = || peer.keeps(bag) || peer.stewards(bag).next().is_some();
+        let is_foreign = pins.description(bag).is_none() && !pins.is_unread(bag) && !is_to_come();
         if is_foreign || results.is_empty() {
             return Some(Message::Results { bag, executor, results, signature });
         }

@@ -19,16 +19,13 @@ impl Copy {
     /// Whether the keepers before this one have been silent for long enough. They are asked once more before.
     pub(super) fn is_to_act(&mut self, io: &mut Io, config: &Config) -> bool {
         let Some(rank) = self.acting.appointment.rank_of(io.me.peer).filter(|_| self.can_act()) else { return false };
-        if rank == 0
-            || self.given_up.is_some()
-            || io.now < self.acts_from(rank, config)
-            || io.wall(io.now) >= self.acting.appointment.until
-        {
+        if rank == 0 || io.now < self.acts_from(rank, config) || io.wall(io.now) >= self.acting.appointment.until {
             return false;
         }
+        // One that was given up for want of room asks, to learn that others keep the bag, and does not act.
         if self.waits_for(rank) == 0 {
             self.probed = None;
-            return true;
+            return self.given_up.is_none();
         }
         if self.probed.is_none_or(|probed| probed <= self.heard) {
             self.probed = Some(io.now);
@@ -37,7 +34,7 @@ impl Copy {
             }
             return false;
         }
-        self.probed.is_some_and(|probed| io.now.since(probed) >= config.steward_silence / 6)
+        self.given_up.is_none() && self.probed.is_some_and(|probed| io.now.since(probed) >= config.steward_silence / 6)
     }
 
     /// The ledger that this copy describes.
