@@ -111,7 +111,17 @@ fn only_the_exit_codes_are_tried_again_that_the_user_named() {
     let named = || Conditions { retry_on: Some([75, 3].into()), ..Conditions::default() };
     assert!(is_tried_again(named(), &[(1, Some(75), Some(1)), (1, Some(3), Some(2))]));
     assert!(!is_tried_again(named(), &[(1, Some(4), Some(1))]));
-    assert!(!is_tried_again(named(), &[(1, None, None)]), "a trap is none of them");
+    assert!(is_tried_again(named(), &[(1, None, None)]), "what was killed did not end by itself");
+    assert!(
+        is_tried_again(named(), &[(1, Some(75), Some(1)), (2, Some(75), Some(1))]),
+        "the user says so, however alike"
+    );
+    let usual = Conditions::default;
+    assert!(!is_tried_again(usual(), &[(1, Some(9), Some(1)), (2, Some(9), Some(1))]));
+    assert!(
+        is_tried_again(usual(), &[(1, Some(137), Some(1)), (2, Some(137), Some(1))]),
+        "a shell's command was killed"
+    );
     let (mut ledger, mut io, config) = placed(20);
     ledger.set_conditions(named(), &io);
     fail(&mut ledger, 1, 5, true, &mut io, &config);
