@@ -590,7 +590,7 @@ pub struct Task {
     pub state: TaskState,
     /// Peer id of the machine that has it, or that ended it; null if none has.
     pub machine: Option<String>,
-    /// 0 for the first try; null before it has ended.
+    /// How often tasks of the bag had been issued again when this one was issued last; null before it has ended.
     pub attempt: Option<u32>,
     /// Its exit code; null before it has ended, and where it did not end by itself.
     pub exit_code: Option<u8>,
