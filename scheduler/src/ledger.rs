@@ -462,18 +462,7 @@ impl Ledger {
         for (peer, placement) in self.placed.remove_all() {
             changes.push(Change::Delete(RecordKey::Placed(bag, peer)));
             if !placement.ranges.is_empty() {
-                let (term, drop, rest) = (Duration::ZERO, placement.ranges, Duration::ZERO);
-                let lease = Message::Lease {
-                    bag,
-                    version: 0,
-                    submitter: None,
-                    term,
-                    drop,
-                    rest,
-                    key: None,
-                    sizes: None,
-                    withheld: false,
-                };
+                let lease = Message::lease(bag, None, Duration::ZERO, placement.ranges);
                 then.push(Then::Send(placement.executor, lease));
             }
         }

@@ -427,6 +427,12 @@ impl Message {
         Self::ResultsAck { bag, attempt: result.attempt, indices: IntervalSet::from(result.index..result.index + 1) }
     }
 
+    /// A `Lease` that answers no `Holding`: where the submitter is, how long the lease lasts, and what the executor is to forget.
+    pub(crate) fn lease(bag: BagId, submitter: Option<Speaker>, term: Duration, drop: IntervalSet) -> Self {
+        let (version, rest, key, sizes, withheld) = (0, Duration::ZERO, None, None, false);
+        Self::Lease { bag, version, submitter, term, drop, rest, key, sizes, withheld }
+    }
+
     /// The bytes that travel.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(256);

@@ -196,20 +196,8 @@ impl Ledger {
             .iter()
             .filter(|placement| placement.executor.peer != ended_on && placement.ranges.contains(index));
         let stops = others.map(|placement| {
-            let (bag, drop, submitter) = (self.bag.id, IntervalSet::from(index..index + 1), Some((&io.me).into()));
-            let term = placement.until.since(io.now);
-            let lease = Message::Lease {
-                bag,
-                version: 0,
-                submitter,
-                term,
-                drop,
-                rest: Duration::ZERO,
-                key: None,
-                sizes: None,
-                withheld: false,
-            };
-            Then::Send(placement.executor.clone(), lease)
+            let (bag, drop, term) = (self.bag.id, IntervalSet::from(index..index + 1), placement.until.since(io.now));
+            Then::Send(placement.executor.clone(), Message::lease(bag, Some((&io.me).into()), term, drop))
         });
         stops.collect()
     }

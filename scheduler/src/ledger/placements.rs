@@ -126,19 +126,7 @@ impl Ledger {
         }
         let drop = if self.is_closed() { IntervalSet::from(0..self.bag.tasks) } else { IntervalSet::new() };
         let drop = io.recorded(executor.peer, self.bag.id, drop);
-        let (submitter, rest) = (Some((&io.me).into()), Duration::ZERO);
-        let lease = Message::Lease {
-            bag: self.bag.id,
-            version: 0,
-            submitter,
-            term,
-            drop,
-            rest,
-            key: None,
-            sizes: None,
-            withheld: false,
-        };
-        io.send(executor.clone(), lease);
+        io.send(executor.clone(), Message::lease(self.bag.id, Some((&io.me).into()), term, drop));
         None
     }
 
@@ -385,12 +373,7 @@ impl Ledger {
             // Nothing is placed with it: it has to send a `Holding` first.
             kept = ranges.clone();
         }
-        let (drop, submitter) = (ranges.difference(&kept), Some((&io.me).into()));
-        let rest = Duration::ZERO;
-        io.send(
-            executor,
-            Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None, sizes: None, withheld: false },
-        );
+        io.send(executor, Message::lease(bag, Some((&io.me).into()), term, ranges.difference(&kept)));
     }
 
     /// Has tasks issued again whose request timed out or whose lease ended.

@@ -84,22 +84,8 @@ impl Ledger {
         }
         let bag = self.bag.id;
         if asks_for_holding {
-            let (term, submitter) = (self.term(io, config), Some((&io.me).into()));
-            let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
-            io.send(
-                executor.clone(),
-                Message::Lease {
-                    bag,
-                    version: 0,
-                    submitter,
-                    term,
-                    drop,
-                    rest,
-                    key: None,
-                    sizes: None,
-                    withheld: false,
-                },
-            );
+            let lease = Message::lease(bag, Some((&io.me).into()), self.term(io, config), IntervalSet::new());
+            io.send(executor.clone(), lease);
         }
         Message::acks(bag, &unwanted).for_each(|ack| io.send(executor.clone(), ack));
         if !retried.is_empty() {
@@ -219,20 +205,7 @@ impl Ledger {
         self.keeping.relayed.remove(&index);
         self.votes.withdraw(executor.peer, index);
         let lost = IntervalSet::from(index..index + 1);
-        let term = Duration::ZERO;
-        let rest = Duration::ZERO;
-        let lease = Message::Lease {
-            bag: self.bag.id,
-            version: 0,
-            submitter: None,
-            term,
-            drop: lost,
-            rest,
-            key: None,
-            sizes: None,
-            withheld: false,
-        };
-        io.send(executor.clone(), lease);
+        io.send(executor.clone(), Message::lease(self.bag.id, None, Duration::ZERO, lost));
         self.counts.reissued += 1;
         self.take_back(index, &executor, None, io);
     }

@@ -139,8 +139,8 @@ impl Copy {
         rank(peer).is_some_and(|before| rank(me).is_some_and(|mine| before < mine))
     }
 
-    /// What other keepers are to be told now.
-    pub(super) fn deltas(&mut self, io: &mut Io) -> Vec<(Contact, Delta)> {
+    /// What other keepers are to be told now; a farewell, where this machine leaves.
+    pub(super) fn deltas(&mut self, leaves: bool, io: &mut Io) -> Vec<(Contact, Delta)> {
         let news = self.take_tap(io);
         let (acting, key, now) = (self.acting.clone(), self.key, io.now);
         let mut deltas = Vec::new();
@@ -148,7 +148,8 @@ impl Copy {
             if feed.is_open {
                 feed.add(&news);
             }
-            deltas.extend(feed.next(&acting, key, now).map(|delta| (feed.to.clone(), delta)));
+            let delta = if leaves { feed.farewell(&acting, key, now) } else { feed.next(&acting, key, now) };
+            deltas.extend(delta.map(|delta| (feed.to.clone(), delta)));
         }
         deltas
     }

@@ -166,16 +166,18 @@ impl Stewards {
         }
     }
 
-    /// Sends each keeper what it is to be told.
-    fn tell(&mut self, ledgers: &mut Ledgers, io: &mut Io) {
+    /// Sends each keeper what it is to be told; a farewell, where this machine leaves.
+    pub(super) fn tell(&mut self, ledgers: &Ledgers, io: &mut Io) {
+        let leaves = self.has_left();
         let mut deltas = Vec::new();
         for (bag, own) in &mut self.own {
             if let Some(ledger) = ledgers.get(bag) {
-                deltas.append(&mut own.deltas(ledger, io));
+                deltas.append(&mut own.deltas(leaves, ledger, io));
             }
         }
-        for copy in self.copies.values_mut() {
-            deltas.append(&mut copy.deltas(io));
+        // A steward that does not act has said that it parts.
+        for copy in self.copies.values_mut().filter(|copy| !leaves || ledgers.contains_key(&copy.bag())) {
+            deltas.append(&mut copy.deltas(leaves, io));
         }
         send(deltas, io);
     }

@@ -8,10 +8,10 @@
 
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, PeerId, Time};
+use idlewood_overlay::{PeerId, Time};
 
 use super::copy::Copy;
-use super::feed::{Delta, FAREWELL_EVERY, send};
+use super::feed::FAREWELL_EVERY;
 use super::keeping::{Ledgers, Stewards};
 use super::{REPLACE_AFTER, Term};
 use crate::bag::BagId;
@@ -67,16 +67,7 @@ impl Stewards {
 
     fn say_goodbye(&mut self, ledgers: &Ledgers, io: &mut Io) {
         self.due = io.now + FAREWELL_EVERY;
-        let mut deltas = Vec::new();
-        for (bag, own) in &mut self.own {
-            if let Some(ledger) = ledgers.get(bag) {
-                deltas.append(&mut own.farewells(ledger, io));
-            }
-        }
-        for copy in self.copies.values_mut().filter(|copy| ledgers.contains_key(&copy.bag())) {
-            deltas.append(&mut copy.farewells(io));
-        }
-        send(deltas, io);
+        self.tell(ledgers, io);
     }
 
     /// A keeper has acknowledged what it was told by this machine, which leaves.
@@ -171,19 +162,5 @@ impl Copy {
         };
         let before = self.acting.appointment.keepers.iter().take(usize::from(rank) + 1);
         self.gone.extend(before.map(|keeper| keeper.peer));
-    }
-
-    /// This machine acts, and leaves: what the others are to be told.
-    fn farewells(&mut self, io: &mut Io) -> Vec<(Contact, Delta)> {
-        let news = self.take_tap(io);
-        let (acting, key, now) = (self.acting.clone(), self.key, io.now);
-        let mut deltas = Vec::new();
-        for feed in self.feeds.values_mut() {
-            if feed.is_open {
-                feed.add(&news);
-            }
-            deltas.extend(feed.farewell(&acting, key, now).map(|delta| (feed.to.clone(), delta)));
-        }
-        deltas
     }
 }

@@ -261,8 +261,8 @@ impl Own {
         self.refused.insert(from, (now, incarnation.or(known).unwrap_or(u64::MAX)));
     }
 
-    /// What stewards are to be told now.
-    pub(super) fn deltas(&mut self, ledger: &Ledger, io: &mut Io) -> Vec<(Contact, Delta)> {
+    /// What stewards are to be told now; a farewell, where this machine leaves.
+    pub(super) fn deltas(&mut self, leaves: bool, ledger: &Ledger, io: &mut Io) -> Vec<(Contact, Delta)> {
         let Some(appointment) = self.appointment.clone() else { return Vec::new() };
         let (bag, key) = (appointment.bag, ledger.key(io));
         let acting = Acting { appointment, acting: 0, rank: 0 };
@@ -274,29 +274,14 @@ impl Own {
         let mut deltas = Vec::new();
         for feed in self.feeds.values_mut() {
             feed.add(&news);
-            if is_over {
-                let over = feed.over(&acting, io.now);
-                deltas.extend(over.map(|delta| (feed.to.clone(), delta)));
+            let delta = if is_over {
+                feed.over(&acting, io.now)
+            } else if leaves {
+                feed.farewell(&acting, key, io.now)
             } else {
-                deltas.extend(feed.next(&acting, key, io.now).map(|delta| (feed.to.clone(), delta)));
-            }
-        }
-        deltas
-    }
-
-    /// This machine leaves: what stewards are to be told.
-    pub(super) fn farewells(&mut self, ledger: &Ledger, io: &mut Io) -> Vec<(Contact, Delta)> {
-        let Some(appointment) = self.appointment.clone().filter(|_| !self.is_elsewhere) else { return Vec::new() };
-        if ledger.is_closed() || self.returning.is_some() {
-            return self.deltas(ledger, io);
-        }
-        let (bag, key) = (appointment.bag, ledger.key(io));
-        let acting = Acting { appointment, acting: 0, rank: 0 };
-        let news = io.taps.get_mut(&bag).map(|tap| std::mem::take(&mut tap.changes)).unwrap_or_default();
-        let mut deltas = Vec::new();
-        for feed in self.feeds.values_mut() {
-            feed.add(&news);
-            deltas.extend(feed.farewell(&acting, key, io.now).map(|delta| (feed.to.clone(), delta)));
+                feed.next(&acting, key, io.now)
+            };
+            deltas.extend(delta.map(|delta| (feed.to.clone(), delta)));
         }
         deltas
     }
