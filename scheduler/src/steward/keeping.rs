@@ -298,7 +298,8 @@ impl Stewards {
             None => None,
         };
         let Some(standing) = standing.filter(|standing| *standing >= known) else {
-            return Some((bag, 0, copy.term()));
+            // A keeper after this one asks whether it is there: it need not wait for one that has no room for results.
+            return Some((bag, 0, if copy.given_up.is_some() { Term::default() } else { copy.term() }));
         };
         if standing > known {
             if let Some(ledger) = ledgers.remove(&bag) {

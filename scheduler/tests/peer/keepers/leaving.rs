@@ -166,3 +166,36 @@ fn nobody_says_for_another_that_it_leaves_nor_in_a_term_that_is_over() {
     grid.pass(5);
     assert!(grid.acting().is_empty(), "{:?}", grid.acting());
 }
+
+#[test]
+fn a_steward_without_room_lets_the_next_one_act_and_keeps_the_bag_once_there_is_room_again() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    grid.crash(SUBMITTER);
+    grid.give(stewards[0], Event::DiskFull(true));
+    grid.pass(120);
+    assert_eq!(grid.acting(), [stewards[1]], "the first could take no results");
+    grid.give(stewards[0], Event::DiskFull(false));
+    grid.pass(20);
+    grid.crash(stewards[1]);
+    grid.pass(120);
+    assert_eq!(grid.acting(), [stewards[0]], "nobody else can be appointed while the submitter is away");
+    grid.start(SUBMITTER);
+    grid.pass(600);
+    assert_eq!(grid.done(), TASKS);
+}
+
+#[test]
+fn a_machine_that_says_twice_that_it_cannot_keep_a_bag_is_not_asked_again() {
+    let mut grid = Grid::new();
+    let first = grid.wait_until_kept()[0];
+    for _ in 0..2 {
+        let submitter = grid.hosts.get_mut(&SUBMITTER).expect("it is up");
+        submitter.receive(first, Message::KeepAnswer { bag: BAG, accepts: false });
+        grid.pass(15);
+    }
+    // There is nobody else.
+    (3..7).filter(|&number| number != first).for_each(|number| grid.leave(number));
+    grid.pass(60);
+    assert!(grid.stewards().is_empty(), "{:?}", grid.stewards());
+}
