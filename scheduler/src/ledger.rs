@@ -60,7 +60,7 @@ use self::keeping::Keeping;
 use self::outputs::Outputs;
 use self::placed::Placed;
 pub(crate) use self::placements::{Holding, refuse};
-pub use self::predicting::Prediction;
+pub use self::predicting::{KeptPrediction, Prediction};
 use self::predicting::{Known as OfBag, Predicting};
 pub(crate) use self::quorum::Known;
 use self::quorum::Votes;
@@ -316,8 +316,8 @@ impl Ledger {
         if self.is_closed() { None } else { self.predicting.predict(io.now, self.of_bag(io)) }
     }
 
-    /// The ends that were predicted after each tenth of the bag's tasks, and when.
-    pub(crate) fn predictions(&self) -> &[(Time, Prediction)] {
+    /// The ends that were predicted after each tenth of the bag's tasks.
+    pub(crate) fn predictions(&self) -> &[KeptPrediction] {
         self.predicting.kept()
     }
 

@@ -43,7 +43,7 @@ pub use conditions::{AFTER_MAX, Awaited, Conditions, NAME_BYTES_MAX, Wish};
 pub use config::{Config, PerSubmitter};
 pub use executor::{HeldView, RunningTask};
 pub use io::Ticket;
-pub use ledger::{BagView, Declines, Prediction, REPLICAS_MAX, Replication, Swallowed};
+pub use ledger::{BagView, Declines, KeptPrediction, Prediction, REPLICAS_MAX, Replication, Swallowed};
 pub use link::LINK_KB_S;
 pub use message::{Asker, DecodeError, MESSAGE_BYTES_MAX, Message, RESULTS_MAX, Speaker, results_within};
 pub use message_kind::MESSAGE_KINDS;

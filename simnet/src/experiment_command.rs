@@ -187,13 +187,14 @@ pub(crate) fn fail(sentence: &str, code: u8) -> ExitCode {
 /// The main results; the rest is in the files.
 fn text(plan: &Plan, summary: &Value) -> String {
     let mut text = format!("{}\ncommit {}; files in {}\n", plan.command(), Plan::commit(), plan.out.display());
-    const SHOWN: [&str; 32] = [
+    const SHOWN: [&str; 33] = [
         "ratio_mincent",
         "ended_ratio_mincent",
         "ended_ratio_mincent_plus",
         "ended_mean_ratio_mincent_plus",
         "held_up_max",
         "prediction_error_percent",
+        "null_prediction_error_percent",
         "predictions_held_percent",
         "known_after_ended_s_max",
         "wasted_work_share",

@@ -38,6 +38,8 @@ pub struct Predicted {
     pub held: u32,
     /// By how much they were wrong, added up, as shares of the bag's whole time.
     pub errors: f64,
+    /// The same of predictions by who knows nothing but when the bag was submitted and how much of it has ended.
+    pub null_errors: f64,
 }
 
 impl Predicted {
@@ -46,12 +48,15 @@ impl Predicted {
         let view = peer.bag(bag)?;
         let (_, closed) = view.closed?;
         let seconds = |from: Time, to: Time| (to.as_micros() - from.as_micros()) as f64 / 1e6;
-        let mut predicted = Self { count: 0, held: 0, errors: 0.0 };
-        for (_, prediction) in peer.predictions(bag).iter().filter(|(made, _)| *made < closed) {
-            let wrong_s = seconds(prediction.end, closed).abs();
+        let took_s = seconds(view.released, closed);
+        let mut predicted = Self { count: 0, held: 0, errors: 0.0, null_errors: 0.0 };
+        for kept in peer.predictions(bag).iter().filter(|kept| kept.made < closed) {
+            let wrong_s = seconds(kept.prediction.end, closed).abs();
+            let null_s = seconds(view.released, kept.made) * view.bag.tasks as f64 / kept.ended as f64;
             predicted.count += 1;
-            predicted.held += u32::from(wrong_s <= prediction.within.as_secs_f64());
-            predicted.errors += wrong_s / seconds(view.released, closed);
+            predicted.held += u32::from(wrong_s <= kept.prediction.within.as_secs_f64());
+            predicted.errors += wrong_s / took_s;
+            predicted.null_errors += (null_s - took_s).abs() / took_s;
         }
         (predicted.count > 0).then_some(predicted)
     }

@@ -34,6 +34,17 @@ pub struct Prediction {
     pub within: Duration,
 }
 
+/// A prediction that is judged when the bag is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptPrediction {
+    /// When it was made.
+    pub made: Time,
+    /// Tasks that had ended by then.
+    pub ended: u64,
+    /// What was predicted.
+    pub prediction: Prediction,
+}
+
 /// Tasks of a bag that had ended by some moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Mark {
@@ -57,8 +68,7 @@ pub(super) struct Predicting {
     /// When the first task ended, and how many had a quarter of a task's time later.
     first: Option<(Time, u64)>,
     longest_pause: Duration,
-    /// When each kept prediction was made.
-    kept: Vec<(Time, Prediction)>,
+    kept: Vec<KeptPrediction>,
 }
 
 /// What the ledger knows of the bag beside the ends of its tasks.
@@ -125,7 +135,7 @@ impl Predicting {
         if parts(self.ended) > parts(self.ended - 1)
             && let Some(prediction) = self.predict(at, known)
         {
-            self.kept.push((at, prediction));
+            self.kept.push(KeptPrediction { made: at, ended: self.ended, prediction });
         }
     }
 
@@ -145,7 +155,7 @@ impl Predicting {
 
     /// How far from this end the kept predictions were in the mean, in seconds.
     fn moved_s(&self, end: Time) -> Option<f64> {
-        let moves_s = self.kept.iter().map(|(_, kept)| end.since(kept.end).max(kept.end.since(end)).as_secs_f64());
+        let moves_s = self.kept.iter().map(|kept| apart_s(end, kept.prediction.end));
         (!self.kept.is_empty()).then(|| moves_s.sum::<f64>() / self.kept.len() as f64)
     }
 
@@ -171,19 +181,23 @@ impl Predicting {
         Some(products / squares).filter(|pace| pace.is_finite() && *pace > 0.0)
     }
 
-    /// The predictions that were kept, and when each was made.
-    pub(super) fn kept(&self) -> &[(Time, Prediction)] {
+    /// The predictions that were kept.
+    pub(super) fn kept(&self) -> &[KeptPrediction] {
         &self.kept
     }
 
     /// By how much the kept predictions were wrong in the mean, as a share of the bag's whole time; `None` where there are none.
     pub(super) fn error(&self, released: Time, closed: Time) -> Option<f64> {
         let took_s = closed.since(released).as_secs_f64();
-        let wrong_s = |end: Time| end.since(closed).max(closed.since(end)).as_secs_f64();
-        let made_before = self.kept.iter().filter(|(at, _)| *at < closed);
-        let errors: Vec<f64> = made_before.map(|(_, kept)| wrong_s(kept.end) / took_s).collect();
+        let made_before = self.kept.iter().filter(|kept| kept.made < closed);
+        let errors: Vec<f64> = made_before.map(|kept| apart_s(kept.prediction.end, closed) / took_s).collect();
         (!errors.is_empty() && took_s > 0.0).then(|| errors.iter().sum::<f64>() / errors.len() as f64)
     }
+}
+
+/// How far two moments are apart, in seconds.
+fn apart_s(one: Time, other: Time) -> f64 {
+    one.since(other).max(other.since(one)).as_secs_f64()
 }
 
 #[cfg(test)]
@@ -289,8 +303,11 @@ mod tests {
         assert_eq!(restarted.error(Time::ZERO, closed), Some(error));
         assert_eq!(Predicting::default().error(Time::ZERO, closed), None);
         // It is wrong by what it is wrong by.
-        let of = |end: f64| Prediction { end: at(end), within: Duration::ZERO };
-        let wrong = Predicting { kept: vec![(at(10.0), of(150.0)), (at(50.0), of(100.0))], ..Predicting::default() };
+        let kept = |made: f64, end: f64| {
+            let prediction = Prediction { end: at(end), within: Duration::ZERO };
+            KeptPrediction { made: at(made), ended: 1, prediction }
+        };
+        let wrong = Predicting { kept: vec![kept(10.0, 150.0), kept(50.0, 100.0)], ..Predicting::default() };
         assert_eq!(wrong.error(Time::ZERO, at(100.0)), Some(0.25));
     }
 

@@ -7,7 +7,7 @@ use idlewood_overlay::{Contact, Overlay, PeerId, Time};
 use super::Peer;
 use crate::bag::{BagId, BagKey};
 use crate::executor::{HeldView, RunningTask};
-use crate::ledger::{BagView, Prediction};
+use crate::ledger::{BagView, KeptPrediction, Prediction};
 use crate::ranges::IntervalSet;
 use crate::record::Record;
 use crate::reputation::Reputation;
@@ -58,8 +58,8 @@ impl Peer {
         self.ledgers.get(&id)?.predicted_end(&self.io)
     }
 
-    /// The ends of a bag of [`Self::bag`] that were predicted after each tenth of its tasks, and when.
-    pub fn predictions(&self, id: BagId) -> &[(Time, Prediction)] {
+    /// The ends of a bag of [`Self::bag`] that were predicted after each tenth of its tasks.
+    pub fn predictions(&self, id: BagId) -> &[KeptPrediction] {
         self.ledgers.get(&id).map(|ledger| ledger.predictions()).unwrap_or_default()
     }
 

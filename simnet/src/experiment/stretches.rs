@@ -99,14 +99,18 @@ fn after_the_end(instance: &Instance, bags: &[BagRecord], values: &mut Values) {
 }
 
 /// By how much the ends of bags that submitters predicted after each tenth of the tasks were wrong in the mean, in percent of a bag's time, each
-/// bag counting once; and how many of the predictions held, within what they said of themselves.
+/// bag counting once, beside the error of who takes a bag to go on as it has since it was submitted; and how many of the predictions held, within what they said of themselves.
 fn predicted(bags: &[BagRecord], values: &mut Values) {
     let all: Vec<Predicted> = bags.iter().filter_map(|bag| bag.predicted).collect();
     if all.is_empty() {
         return;
     }
-    let errors = all.iter().map(|predicted| predicted.errors / f64::from(predicted.count));
-    values.push(("prediction_error_percent".to_owned(), 100.0 * errors.sum::<f64>() / all.len() as f64));
+    let mut push_error = |name: &str, of: fn(&Predicted) -> f64| {
+        let errors = all.iter().map(|predicted| of(predicted) / f64::from(predicted.count));
+        values.push((name.to_owned(), 100.0 * errors.sum::<f64>() / all.len() as f64));
+    };
+    push_error("prediction_error_percent", |predicted| predicted.errors);
+    push_error("null_prediction_error_percent", |predicted| predicted.null_errors);
     let of = |number: &dyn Fn(&Predicted) -> u32| all.iter().map(|predicted| f64::from(number(predicted))).sum::<f64>();
     let held = of(&|predicted| predicted.held) / of(&|predicted| predicted.count);
     values.push(("predictions_held_percent".to_owned(), 100.0 * held));
