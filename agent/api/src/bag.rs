@@ -166,7 +166,7 @@ pub struct Bag {
     /// When it ends, by the pace of its tasks so far; null before the first has ended, while none of them runs, and once it is over.
     #[serde(default)]
     pub predicted_end: Option<String>,
-    /// It ends so many seconds earlier or later than that in about eight to nine of ten cases.
+    /// It ends so many seconds earlier or later than that in most cases.
     #[serde(default)]
     pub predicted_end_within_s: Option<f64>,
     /// By how much the ends that were predicted after each tenth of its tasks were wrong in the mean, in percent of the time it took; null

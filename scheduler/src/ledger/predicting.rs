@@ -30,7 +30,7 @@ const PARTS: u64 = 10;
 pub struct Prediction {
     /// The predicted end.
     pub end: Time,
-    /// The bag ends so much earlier or later than that in about eight to nine of ten cases.
+    /// The bag ends so much earlier or later than that in seven to ten of ten cases (docs/lab/prediction.md).
     pub within: Duration,
 }
 
