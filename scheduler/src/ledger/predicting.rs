@@ -3,8 +3,8 @@
 //!
 //! The ledger knows neither the speeds of the slots that work for a bag nor how much of them its owners and other bags leave it: both
 //! show in how many tasks ended, and when. The pace is the slope of the line of least squares through the recent
-//! *marks* (tasks ended so far, moment): machines that are alike end their tasks in bursts, and the slope from the middle of one burst to that of
-//! another is the pace, as no difference of two marks is. Recent is the later half of the time, and the time of two tasks at
+//! *marks* (tasks ended so far, moment): machines that are alike end their tasks in bursts, and the line runs
+//! through the middles of the bursts, whereas the difference of two marks depends on where in their bursts they lie. Recent is the later half of the time, and the time of two tasks at
 //! least. A bag whose first tasks have just ended has a mark one task's time before them, at which it is taken to have begun: how long it
 //! waited for other bags before says nothing. That mark stands for the middle of a burst as large as the first. A pause that is longer than those before it puts the end off by what is longer.
 //!
@@ -25,6 +25,7 @@ use idlewood_overlay::Time;
 const MARKS_MAX: usize = 64;
 /// Predictions that are kept are made each time one more of so many equal parts of the bag has ended.
 const PARTS: u64 = 10;
+
 /// When a bag is predicted to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prediction {
