@@ -68,7 +68,7 @@ impl Plan {
         let missing: Vec<usize> = (0..jobs.len()).filter(|&job| table.lines[job].is_none()).collect();
         let weight = |job: &Job| f64::from(cases[job.case].scenario.nodes);
         let all_weight: f64 = missing.iter().map(|&job| weight(&jobs[job])).sum();
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let cores = seeds::cores();
         let threads = self.threads.unwrap_or(cores);
         // The largest grids one after the other, each on all threads: for memory, and so that its peak is that of one
         // job.

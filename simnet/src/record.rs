@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use idlewood_overlay::Time;
-use idlewood_scheduler::{BagId, Peer, TaskId};
+use idlewood_scheduler::{BagId, KeptPrediction, Peer, TaskId};
 
 use crate::event_queue::HostIndex;
 use crate::host::Ending;
@@ -36,29 +36,30 @@ pub struct Predicted {
     pub count: u32,
     /// Those within what they said of themselves.
     pub held: u32,
-    /// By how much they were wrong, added up, as shares of the bag's whole time.
-    pub errors: f64,
+    /// By how much they were wrong in the mean, as a share of the bag's whole time: as the submitter tells its user.
+    pub error: f64,
     /// The same of predictions by who knows nothing but when the bag was submitted and how much of it has ended.
-    pub null_errors: f64,
+    pub null_error: f64,
 }
 
 impl Predicted {
-    /// Of a bag that this peer has closed; `None` if it predicted nothing.
+    /// Of a bag that has ended at this peer, its submitter; `None` if it predicted nothing.
     pub(crate) fn of(peer: &Peer, bag: BagId) -> Option<Self> {
+        let error = peer.prediction_error(bag)?;
         let view = peer.bag(bag)?;
         let (_, closed) = view.closed?;
         let seconds = |from: Time, to: Time| (to.as_micros() - from.as_micros()) as f64 / 1e6;
         let took_s = seconds(view.released, closed);
-        let mut predicted = Self { count: 0, held: 0, errors: 0.0, null_errors: 0.0 };
-        for kept in peer.predictions(bag).iter().filter(|kept| kept.made < closed) {
-            let wrong_s = seconds(kept.prediction.end, closed).abs();
-            let null_s = seconds(view.released, kept.made) * view.bag.tasks as f64 / kept.ended as f64;
-            predicted.count += 1;
-            predicted.held += u32::from(wrong_s <= kept.prediction.within.as_secs_f64());
-            predicted.errors += wrong_s / took_s;
-            predicted.null_errors += (null_s - took_s).abs() / took_s;
-        }
-        (predicted.count > 0).then_some(predicted)
+        let kept: Vec<_> = peer.predictions(bag).iter().filter(|kept| kept.made < closed).collect();
+        let is_held = |kept: &&&KeptPrediction| {
+            seconds(kept.prediction.end, closed).abs() <= kept.prediction.within.as_secs_f64()
+        };
+        let null_s =
+            |kept: &&KeptPrediction| seconds(view.released, kept.made) * view.bag.tasks as f64 / kept.ended as f64;
+        let null_error =
+            kept.iter().map(|kept| (null_s(kept) - took_s).abs() / took_s).sum::<f64>() / kept.len() as f64;
+        let held = kept.iter().filter(is_held).count() as u32;
+        Some(Self { count: kept.len() as u32, held, error, null_error })
     }
 }
 

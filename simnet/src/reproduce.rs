@@ -179,7 +179,7 @@ struct Nursery {
 
 impl Reproduction {
     fn threads(&self, jobs: usize) -> usize {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let cores = seeds::cores();
         let room = (CONCURRENT_NODES_MAX / self.nodes).max(1) as usize;
         self.threads.unwrap_or(cores.min(room)).min(jobs).max(1)
     }

@@ -1,6 +1,5 @@
 //! `simnet reproduce rounds`: arguments and output.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -8,6 +7,7 @@ use clap::{Args, ValueEnum};
 use idlewood_simnet::rounds::{Part, Plan};
 use serde_json::Value;
 
+use crate::experiment_command::{fail, print};
 use crate::output::{Output, ProgressLine};
 
 /// Parts of the experiment.
@@ -59,30 +59,18 @@ pub(crate) fn reproduce(arguments: RoundsArguments) -> ExitCode {
     line.finish();
     let summary = match result {
         Ok(summary) => summary,
-        Err(sentence) => {
-            eprintln!("error: {sentence}");
-            return ExitCode::from(2);
-        }
+        Err(sentence) => return fail(&sentence, 2),
     };
     let text = match output {
         Output::Json => summary.to_string(),
         Output::Text => text(&summary),
     };
     let lost: u64 = summary["rows"].as_array().into_iter().flatten().filter_map(|row| row["lost_tasks"].as_u64()).sum();
-    match writeln!(std::io::stdout().lock(), "{text}") {
-        Ok(()) if lost > 0 => {
-            eprintln!("error: {lost} tasks were lost");
-            ExitCode::FAILURE
-        }
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: the result cannot be printed: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let printed = print(&text);
+    if lost > 0 { fail(&format!("{lost} tasks were lost"), 1) } else { printed }
 }
 
-/// A line for each row: labels as they are, and numbers with three digits behind the point.
+/// A line for each row: labels as they are, and single numbers with three digits behind the point.
 fn text(summary: &Value) -> String {
     let line = |row: &Value| -> String {
         let fields = row.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());

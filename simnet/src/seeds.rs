@@ -8,6 +8,11 @@ use std::time::{Duration, Instant};
 /// A job reports its progress, and the listener is called without any, about so often.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
+/// Cores that this process may use; 1 where nobody says.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 /// What the listener is told of the jobs, by their numbers.
 pub(crate) enum JobEvent<Progress, Outcome> {
     /// How far a job is, and how long it has taken so far.

@@ -119,15 +119,16 @@ impl Store {
             records.into_iter().map(|record| (record.key().to_bytes(), Packed::of(&record.encode()))).collect();
     }
 
-    /// Whether a ledger of this bag can be made of what is on the disk: as its submitter's, or as a steward's who has the bag's files.
+    /// Whether a ledger of this bag can be made of what is on the disk: as its submitter's, or as a steward's who has the bag's files. A
+    /// ticket alone, before stewards have told the rest, is not enough: it has no results.
     pub(crate) fn can_keep(&self, bag: BagId) -> bool {
         let read = |key: RecordKey| self.records.get(&key.to_bytes()).map(|packed| Record::decode(&packed.unpack()));
         let is_whole = match read(RecordKey::Kept(bag)) {
             Some(Ok(Record::Kept { has_files, .. })) => has_files,
             Some(_) => false,
-            None => true,
+            None => !matches!(read(RecordKey::Stewards(bag)), Some(Ok(Record::Stewards { adopts: true, .. }))),
         };
-        is_whole && read(RecordKey::Bag(bag)).is_some()
+        is_whole && matches!(read(RecordKey::Bag(bag)), Some(Ok(_)))
     }
 
     /// Everything that is durable.

@@ -11,24 +11,26 @@ fn rows<'a>(summary: &'a Value, algorithm: &str) -> Vec<&'a Value> {
     rows.iter().filter(|row| row["algorithm"] == algorithm).collect()
 }
 
+/// Whether a value of a row is a number, and no larger; one that is infinite is no number in JSON.
+fn is_at_most(row: &Value, name: &str, most: f64) -> bool {
+    row[name].as_f64().is_some_and(|value| value <= most)
+}
+
 /// On drawn platforms one wave is enough, and nothing is asked of a link or processor that it cannot do.
 #[test]
-fn fold_is_exact_after_one_wave_with_few_messages() {
+fn fold_is_exact_after_one_wave() {
     let out = Directory::new("exact");
     let summary = last_line(&reproduce("dlo --sizes 20/5,60/15 --seeds 4 --weights 1,2,4 --output json", &out));
     assert_eq!(summary, serde_json::from_str::<Value>(&out.read("dlo.json")).expect("JSON"));
     let fold = rows(&summary, "fold");
     assert_eq!(fold.len(), 6);
     for row in fold {
-        let nodes = if row["size"] == "20/5" { 20.0 } else { 60.0 };
         assert_eq!(
             (&row["platforms"], &row["within_99"], &row["waves_max"]),
             (&json!(4), &json!(4), &json!(1)),
             "{row}"
         );
-        assert!(row["gap_max"].as_f64() <= Some(1e-4) && row["load_max"].as_f64() <= Some(1.0 + 1e-9), "{row}");
-        assert_eq!(row["messages_mean"].as_f64(), Some(2.0 * (nodes - 1.0)));
-        assert_eq!(row["message_bytes_max"], 8 * 3 + 16);
+        assert!(is_at_most(row, "gap_max", 1e-4) && is_at_most(row, "load_max", 1.0 + 1e-9), "{row}");
     }
 }
 
@@ -52,7 +54,7 @@ fn a_removal_is_mended_by_one_wave() {
     assert_eq!((&row["within_99"], &row["waves_max"]), (&json!(1), &json!(1)));
     assert!(row["removed_share_mean"].as_f64() > Some(0.0));
     // Something was lost, and nothing is asked of what is left that it cannot do.
-    assert!(row["gap_before_max"].as_f64() > Some(0.0) && row["load_before_max"].as_f64() <= Some(1.0 + 1e-9), "{row}");
+    assert!(row["gap_before_max"].as_f64() > Some(0.0) && is_at_most(row, "load_before_max", 1.0 + 1e-9), "{row}");
 }
 
 /// By hand: the second machine takes 2 MB/s, so that of an application with 2 MB for a GFLOP it does 1 GFLOP/s. Alone on

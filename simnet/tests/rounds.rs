@@ -1,38 +1,11 @@
 //! `simnet reproduce rounds` from the outside, against the figures of Netto and others (2011) and times by hand.
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
+#[allow(dead_code, reason = "other experiments are interrupted")]
+mod command;
 
 use serde_json::Value;
 
-/// A directory that is removed at the end of the test.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("idlewood-rounds-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a new directory");
-        Self(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
-}
-
-fn reproduce(arguments: &str, out: &Directory) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_simnet"));
-    command.args(["reproduce", "rounds"]).args(arguments.split_whitespace()).arg("--out").arg(&out.0);
-    command.output().expect("simnet starts")
-}
-
-fn json(output: &Output) -> Value {
-    assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_str(text.lines().last().expect("a line")).expect("JSON")
-}
+use command::{Directory, json, reproduce};
 
 /// Values of one mode, by set.
 fn values(summary: &Value, mode: &str, merge_s: Option<f64>, name: &str) -> Vec<f64> {
@@ -47,7 +20,7 @@ fn values(summary: &Value, mode: &str, merge_s: Option<f64>, name: &str) -> Vec<
 #[test]
 fn the_papers_overestimation_comes_out() {
     let out = Directory::new("paper");
-    let summary = json(&reproduce("--only paper --merge-s 0,3,5.6 --output json", &out));
+    let summary = json(&reproduce("rounds --only paper --merge-s 0,3,5.6 --output json", &out));
     let percent = |mode, merge_s| values(&summary, mode, merge_s, "overestimation_percent");
     // Fig. 8: 57 % for set 7 asynchronous, 35 % synchronous.
     let asynchronous = percent("async", None);
@@ -70,7 +43,7 @@ fn the_papers_overestimation_comes_out() {
 #[test]
 fn synchronous_times_are_those_by_hand() {
     let out = Directory::new("by-hand");
-    let summary = json(&reproduce("--only paper --merge-s 3 --output json", &out));
+    let summary = json(&reproduce("rounds --only paper --merge-s 3 --output json", &out));
     let slowest_s = [200.0 / 3.29, 200.0 / 3.05, 200.0 / 3.05, 200.0 / 2.81, 200.0 / 2.81, 200.0 / 2.60, 200.0 / 2.38];
     // To another site and back, where there are several.
     let transfers_s = [0.0, 1.6, 1.6, 1.6, 1.6, 1.6, 0.0];
@@ -88,7 +61,7 @@ fn synchronous_times_are_those_by_hand() {
 #[test]
 fn asynchronous_times_are_between_the_bounds() {
     let out = Directory::new("bounds");
-    let summary = json(&reproduce("--only paper --output json", &out));
+    let summary = json(&reproduce("rounds --only paper --output json", &out));
     // Seconds of one process of each topology, by cluster: paradent, paramount and paraquad, sol, bordemer, azur, bordeplage.
     let all_s = |throughputs: [f64; 4]| throughputs.map(|throughput| 200.0 / throughput).iter().sum::<f64>();
     let [paradent, paramount, sol, bordemer, azur, bordeplage] = [
@@ -128,7 +101,7 @@ fn wrong_settings_are_refused_in_a_sentence() {
         ("--seed 18446744073709551615 --seeds 2", "give a smaller --seed"),
         ("--only peers", "possible values: paper, model"),
     ] {
-        let output = reproduce(arguments, &out);
+        let output = reproduce(&format!("rounds {arguments}"), &out);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
         assert!(stderr.contains(sentence) && output.stdout.is_empty(), "{arguments}: {stderr}");
@@ -140,7 +113,7 @@ fn wrong_settings_are_refused_in_a_sentence() {
 #[test]
 fn the_model_tells_mappings_apart() {
     let out = Directory::new("model");
-    let command = "--only model --seeds 2 --output json";
+    let command = "rounds --only model --seeds 2 --output json";
     let summary = json(&reproduce(command, &out));
     let rows = summary["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), 4 * 2 * 4);
@@ -158,6 +131,6 @@ fn the_model_tells_mappings_apart() {
             assert!(ratio("ratio_best_static") < 1.0, "{row}");
         }
     }
-    // The same on any number of threads, and in another process.
+    // The same in another process.
     assert_eq!(json(&reproduce(command, &Directory::new("model-again"))), summary);
 }

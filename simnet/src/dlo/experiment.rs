@@ -89,7 +89,7 @@ impl Dlo {
         std::fs::create_dir_all(&self.out).map_err(|error| unwritable(&self.out, &error))?;
         let _locked = lock(&self.out)?;
         let jobs = self.jobs();
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let cores = seeds::cores();
         let mut outcomes: Vec<Option<Outcomes>> = jobs.iter().map(|_| None).collect();
         let mut done = 0;
         let work = |number: usize, _: &mut dyn FnMut(())| self.work(jobs[number]);
@@ -166,7 +166,7 @@ fn start(platform: &Platform, mix: Mix, job: Job) -> Result<Outcomes, String> {
             outcomes.push((series, outcome));
         }
     }
-    let outcome = Outcome::of_wave(platform, &ways, &mut Fold::new(platform, &ways), best);
+    let outcome = Outcome::of_wave(platform, &ways, &Fold::new(platform, &ways), best);
     outcomes.push((Series { case: Case::Start, mix, algorithm: "fold", steps: None }, outcome));
     Ok(outcomes)
 }

@@ -7,9 +7,6 @@ use idlewood_scheduler::shares::{self, Absorption, Core, CoreNode, Ratios, Uplin
 
 use super::platform::{Edge, Platform, Way};
 
-/// Bytes of a message beside its numbers of 8 bytes: which wave, and of how many applications.
-const HEADER_BYTES: usize = 16;
-
 /// FOLD's parts of one platform.
 pub(super) struct Fold<'a> {
     platform: &'a Platform,
@@ -18,6 +15,7 @@ pub(super) struct Fold<'a> {
     core: Vec<usize>,
     /// (machine, the one before it, the edge between them), outward from the core.
     hanging: Vec<(usize, usize, Edge)>,
+    /// Of each machine, with what hangs on it.
     absorptions: Vec<Absorption>,
 }
 
@@ -26,8 +24,6 @@ pub(super) struct Outcome {
     /// Tasks/s by machine and application.
     pub(super) rates: Vec<Vec<f64>>,
     pub(super) messages: usize,
-    /// The largest message outside of the core.
-    pub(super) message_bytes_max: usize,
 }
 
 impl<'a> Fold<'a> {
@@ -51,7 +47,13 @@ impl<'a> Fold<'a> {
             }
         }
         let absorptions = (0..platform.machines.len()).map(|machine| own(platform, &ratios, machine)).collect();
-        Self { platform, ratios, core, hanging, absorptions }
+        let mut fold = Self { platform, ratios, core, hanging, absorptions };
+        for number in (0..fold.hanging.len()).rev() {
+            let (machine, before, edge) = fold.hanging[number];
+            let behind = fold.behind(machine, edge);
+            fold.absorptions[before].add(&behind);
+        }
+        fold
     }
 
     /// Machines on the paths between the masters.
@@ -65,21 +67,11 @@ impl<'a> Fold<'a> {
     }
 
     /// One wave up and down.
-    pub(super) fn wave(&mut self) -> Outcome {
-        let mut messages = 0;
-        for &(machine, before, edge) in self.hanging.iter().rev() {
-            let behind = self.behind(machine, edge);
-            self.absorptions[before].add(&behind);
-            messages += 1;
-        }
-        let work = self.solve();
-        messages += 2 * (self.core.len() - 1);
-        let work = self.divide(work, &mut messages);
-        Outcome {
-            rates: work.iter().map(|of| self.tasks(of)).collect(),
-            messages,
-            message_bytes_max: 8 * self.ratios.applications() + HEADER_BYTES,
-        }
+    pub(super) fn wave(&self) -> Outcome {
+        let work = self.divide(self.solve());
+        // One each way along each edge: none of them is encoded here.
+        let messages = 2 * (self.hanging.len() + self.core.len() - 1);
+        Outcome { rates: work.iter().map(|of| self.tasks(of)).collect(), messages }
     }
 
     /// Rates of the core's machines with all that hangs on them, in Mop/s.
@@ -109,7 +101,7 @@ impl<'a> Fold<'a> {
     }
 
     /// Each machine divides what reaches it; returns Mop/s by machine and application.
-    fn divide(&self, of_core: Vec<Vec<f64>>, messages: &mut usize) -> Vec<Vec<f64>> {
+    fn divide(&self, of_core: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
         let mut work = vec![vec![0.0; self.ratios.applications()]; self.platform.machines.len()];
         for (machine, of) in self.core.iter().zip(of_core) {
             work[*machine] = of;
@@ -119,7 +111,6 @@ impl<'a> Fold<'a> {
             parts.extend(beyond.iter().map(|(next, edge)| self.behind(*next, *edge)));
             let mut divided = Absorption::divide(&self.ratios, &work[machine], &parts).into_iter();
             work[machine] = divided.next().expect("the machine itself is a part");
-            *messages += beyond.len();
             for ((next, _), of) in beyond.into_iter().zip(divided) {
                 work[next] = of;
             }
@@ -169,8 +160,8 @@ impl<'a> Fold<'a> {
         tasks
     }
 
-    /// What still runs, in tasks/s, after machines changed and before the next wave: `before` are the rates of the last one; each machine keeps to what it and its
-    /// edges can carry now.
+    /// What still runs, in tasks/s, after machines changed and before the next wave: `before` are the rates of the last one; each machine keeps to what its
+    /// processor can do now, and edges carry less than before.
     pub(super) fn clipped(&self, before: &[Vec<f64>]) -> Vec<Vec<f64>> {
         let clip = |(machine, of): (usize, &Vec<f64>)| {
             let work: Vec<f64> =

@@ -15,7 +15,7 @@
 
 use rand::RngExt;
 
-use super::platform::{Application, Platform, Way};
+use super::platform::{Application, Edge, Platform, Way};
 use crate::random;
 
 /// Waves in a run (v_max, §6.4).
@@ -127,8 +127,8 @@ impl<'a> Lagrangian<'a> {
                 reprice(self.kind, self.processors[machine], self.steps.processor, used, limit_of(machine));
         }
         for (number, used) in edges.into_iter().enumerate() {
-            let machine = &self.platform.machines[number / 2];
-            let limit = if number % 2 == 0 { machine.down_mb_s } else { machine.up_mb_s } * 1e6;
+            let edge = Edge { below: number / 2, goes_down: number % 2 == 0 };
+            let limit = self.platform.capacity_mb_s(edge) * 1e6;
             self.edges[number] = reprice(self.kind, self.edges[number], self.steps.edge, used, limit);
         }
     }

@@ -5,7 +5,7 @@
 //! quadratic problems it solves to eight digits; the end is reached when a step would change nothing.
 
 use clarabel::algebra::CscMatrix;
-use clarabel::solver::{DefaultSettings, DefaultSolver, IPSolver, SupportedConeT};
+use clarabel::solver::{DefaultSettings, DefaultSolver, IPSolver, SolverStatus, SupportedConeT};
 
 use super::platform::{Edge, Platform, Way};
 
@@ -43,7 +43,12 @@ impl Rows {
     }
 
     /// Minimises costs·x + Σ curvature·x²/2.
-    fn solve(self, cones: &[SupportedConeT<f64>], costs: &[f64], curvatures: &[f64]) -> Result<Vec<f64>, String> {
+    fn solve(
+        self,
+        cones: &[SupportedConeT<f64>],
+        costs: &[f64],
+        curvatures: &[f64],
+    ) -> Result<(SolverStatus, Vec<f64>), String> {
         let Self { places, variables, values, limits } = self;
         let count = costs.len();
         let matrix = CscMatrix::new_from_triplets(limits.len(), count, places, variables, values);
@@ -53,7 +58,7 @@ impl Rows {
         let mut solver = DefaultSolver::new(&quadratic, costs, &matrix, &limits, cones, settings)
             .map_err(|error| format!("the convex solver refuses the platform: {error}"))?;
         solver.solve();
-        Ok(solver.solution.x)
+        Ok((solver.solution.status, solver.solution.x))
     }
 }
 
@@ -131,7 +136,7 @@ impl<'a> Problem<'a> {
             rows.push([(throughputs + application, -1.0)], 0.0);
             cones.push(SupportedConeT::ExponentialConeT());
         }
-        let found = rows.solve(&cones, &costs, &vec![0.0; costs.len()])?;
+        let (_, found) = rows.solve(&cones, &costs, &vec![0.0; costs.len()])?;
         let found = found[throughputs..throughputs + count].iter().zip(&units);
         // A poor answer is a poor beginning, no more.
         Ok(found.map(|(share, unit)| if *share > 1e-9 { share * unit } else { 1e-9 * unit }).collect())
@@ -145,7 +150,10 @@ impl<'a> Problem<'a> {
         // With ρ in units of where it is: −ω·log ρ is about −ω·(ρ − 1) + ω·(ρ − 1)²/2.
         costs.extend(self.platform.applications.iter().map(|of| -2.0 * of.weight));
         curvatures.extend(self.platform.applications.iter().map(|of| of.weight));
-        let found = rows.solve(&cones, &costs, &curvatures)?;
+        let (status, found) = rows.solve(&cones, &costs, &curvatures)?;
+        if !matches!(status, SolverStatus::Solved | SolverStatus::AlmostSolved) {
+            return Err(format!("the convex solver finds no optimum of the platform: {status:?}"));
+        }
         Ok(found[throughputs..].iter().zip(about).map(|(share, unit)| share * unit).collect())
     }
 }

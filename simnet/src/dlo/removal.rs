@@ -25,7 +25,7 @@ pub(super) fn run(platform: &Platform, mix: Mix, seed: u64) -> Result<Vec<(Serie
     let steps = steps(Kind::Adaptive, REMOVAL_SIZE)[0];
     let mut adaptive = Lagrangian::new(platform, &ways, Kind::Adaptive, steps, seed);
     (0..WAVES_MAX).for_each(|_| adaptive.wave());
-    let mut fold = Fold::new(platform, &ways);
+    let fold = Fold::new(platform, &ways);
     let before = fold.wave();
 
     let mut reduced = platform.clone();
@@ -46,9 +46,9 @@ pub(super) fn run(platform: &Platform, mix: Mix, seed: u64) -> Result<Vec<(Serie
 
     adaptive.move_to(&reduced);
     let of_adaptive = Outcome::of_lagrangian(&reduced, &ways, adaptive, WAVES_MAX, best);
-    let mut fold = Fold::new(&reduced, &ways);
+    let fold = Fold::new(&reduced, &ways);
     let clipped = fold.clipped(&before.rates);
-    let mut of_fold = Outcome::of_wave(&reduced, &ways, &mut fold, best);
+    let mut of_fold = Outcome::of_wave(&reduced, &ways, &fold, best);
     of_fold.gap_before = Some(best - reduced.utility(&reduced.throughputs(&clipped)));
     of_fold.load_before = Some(reduced.load(&ways, &clipped));
     let mut outcomes = vec![(series(Kind::Adaptive.name(), Some(steps)), of_adaptive), (series("fold", None), of_fold)];

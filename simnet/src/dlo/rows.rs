@@ -38,7 +38,6 @@ pub(super) struct Outcome {
     /// Waves until the utility is within each of the [`PRECISIONS`] for good; none where it is not at the end.
     settled: [Option<usize>; 3],
     messages_per_wave: usize,
-    message_bytes_max: Option<usize>,
     /// How full the fullest processor or edge is at the end.
     load: f64,
     /// How far the utility is from the best at the end, to either side.
@@ -80,7 +79,6 @@ impl Outcome {
         Self {
             settled,
             messages_per_wave,
-            message_bytes_max: None,
             load: platform.load(ways, &of.rates()),
             gap,
             throughputs: of.throughputs().to_vec(),
@@ -93,7 +91,7 @@ impl Outcome {
     }
 
     /// One wave of FOLD.
-    pub(super) fn of_wave(platform: &Platform, ways: &[Way], fold: &mut Fold<'_>, best_utility: f64) -> Self {
+    pub(super) fn of_wave(platform: &Platform, ways: &[Way], fold: &Fold<'_>, best_utility: f64) -> Self {
         let wave = fold.wave();
         let throughputs = platform.throughputs(&wave.rates);
         let gap = (platform.utility(&throughputs) - best_utility).abs();
@@ -103,7 +101,6 @@ impl Outcome {
         Self {
             settled: PRECISIONS.map(|precision| is_within(gap, precision).then_some(1)),
             messages_per_wave: wave.messages,
-            message_bytes_max: Some(wave.message_bytes_max),
             load: platform.load(ways, &wave.rates),
             gap,
             throughputs,
@@ -157,7 +154,6 @@ pub(super) fn row(size: Size, series: &[Series], outcomes: &[Vec<&Outcome>]) -> 
         "waves_mean": waves(of),
         "waves_max": of.iter().filter_map(|outcome| outcome.settled[0]).max(),
         "messages_mean": mean(ended.map(|(waves, messages)| (waves * messages) as f64)),
-        "message_bytes_max": of.iter().filter_map(|outcome| outcome.message_bytes_max).max(),
         "load_max": largest(|outcome| Some(outcome.load)),
         "gap_max": largest(|outcome| Some(outcome.gap)),
         "whole_load_max": largest(|outcome| outcome.whole_load),

@@ -106,11 +106,10 @@ fn predicted(bags: &[BagRecord], values: &mut Values) {
         return;
     }
     let mut push_error = |name: &str, of: fn(&Predicted) -> f64| {
-        let errors = all.iter().map(|predicted| of(predicted) / f64::from(predicted.count));
-        values.push((name.to_owned(), 100.0 * errors.sum::<f64>() / all.len() as f64));
+        values.push((name.to_owned(), 100.0 * all.iter().map(of).sum::<f64>() / all.len() as f64));
     };
-    push_error("prediction_error_percent", |predicted| predicted.errors);
-    push_error("null_prediction_error_percent", |predicted| predicted.null_errors);
+    push_error("prediction_error_percent", |predicted| predicted.error);
+    push_error("null_prediction_error_percent", |predicted| predicted.null_error);
     let of = |number: &dyn Fn(&Predicted) -> u32| all.iter().map(|predicted| f64::from(number(predicted))).sum::<f64>();
     let held = of(&|predicted| predicted.held) / of(&|predicted| predicted.count);
     values.push(("predictions_held_percent".to_owned(), 100.0 * held));

@@ -63,7 +63,7 @@ pub fn within(simulation: &Simulation) -> Duration {
     Duration::from_secs(60) + simulation.scenario().peer.lease
 }
 
-/// Checks that no steward acts for a bag, all of whose machines are up and hear each other.
+/// Checks that no steward acts for an open bag, once all machines are up and hear each other.
 ///
 /// # Errors
 /// A steward that does.

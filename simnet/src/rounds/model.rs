@@ -52,7 +52,7 @@ pub(super) fn rows(seed: u64, seeds: u64, mut progress: impl FnMut(usize, usize)
         .flatten()
         .collect();
     let jobs = cases.len() * seeds as usize;
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = seeds::cores();
     let mut samples: Vec<Option<Sample>> = vec![None; jobs];
     let work = |job: usize, _: &mut dyn FnMut(())| sample(cases[job / seeds as usize], seed + job as u64 % seeds);
     let mut done = 0;
@@ -65,7 +65,7 @@ pub(super) fn rows(seed: u64, seeds: u64, mut progress: impl FnMut(usize, usize)
         Ok::<(), std::convert::Infallible>(())
     };
     let Ok(()) = seeds::run(jobs, threads, work, listen);
-    let samples: Vec<Sample> = samples.into_iter().flatten().collect();
+    let samples: Vec<Sample> = samples.into_iter().map(|sample| sample.expect("all jobs are done")).collect();
     cases.iter().zip(samples.chunks(seeds as usize)).map(|(case, samples)| row(case, samples)).collect()
 }
 
@@ -98,8 +98,7 @@ fn sample(case: Case, seed: u64) -> Sample {
     let world = World::draw(case.machines, case.task_cv, seed);
     let costs = predicted(&world, seed);
     let outcome = ours::run(&world, &costs, case.mode);
-    let slots: Vec<_> =
-        world.slots.iter().enumerate().filter(|(number, _)| world.is_up(*number, 0.0)).map(|(_, slot)| *slot).collect();
+    let slots = rivals::there(&world, 0.0);
     let predicted_s = map(case.mode, &world.processes, &slots, &costs).map(|mapping| mapping.ends_s);
     let ended_s = outcome.ended_s.unwrap_or(f64::INFINITY);
     let ratio = |by_s: Option<f64>| ended_s / by_s.unwrap_or(f64::INFINITY);

@@ -82,7 +82,6 @@ impl Plan {
             "experiment": "rounds",
             "command": self.command(),
             "commit": Experiments::commit(),
-            "complete": true,
             "seed": self.seed,
             "seeds": self.seeds,
             "rows": rows,
@@ -95,9 +94,9 @@ impl Plan {
     /// The command line, without the directory, which changes no result.
     fn command(&self) -> String {
         let merges: Vec<String> = self.merges_s.iter().map(f64::to_string).collect();
-        let only = match self.only[..] {
-            [Part::Paper] => " --only paper",
-            [Part::Model] => " --only model",
+        let only = match (self.has(Part::Paper), self.has(Part::Model)) {
+            (true, false) => " --only paper",
+            (false, true) => " --only model",
             _ => "",
         };
         let Self { iterations, seed, seeds, .. } = self;

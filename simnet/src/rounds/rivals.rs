@@ -22,7 +22,7 @@ pub(super) fn best_static_s(world: &World, costs: &Costs, mode: Mode) -> Option<
 }
 
 /// The slots; those that are not there at this moment are never free.
-fn there(world: &World, now_s: f64) -> Vec<Slot> {
+pub(super) fn there(world: &World, now_s: f64) -> Vec<Slot> {
     let seen = |(number, slot): (usize, &Slot)| Slot {
         free_s: if world.is_up(number, now_s) { now_s } else { f64::INFINITY },
         ..*slot

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use super::{Case, Outcome, bags};
-use crate::seeds::JobEvent;
+use crate::seeds::{self, JobEvent};
 
 /// What is in the worlds of a swarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ fn attempt(kind: Kind, seed: u64) -> Result<Outcome, String> {
 
 /// Runs the cases of these seeds, on all cores. The order in which they end has no influence on the result.
 pub fn run(kind: Kind, seeds: &[u64], mut progress: impl FnMut(&Summary)) -> Summary {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = seeds::cores();
     let mut summary = Summary::default();
     let listen = |event: JobEvent<(), _>| {
         if let JobEvent::Done(number, outcome, _) = event {
