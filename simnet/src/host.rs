@@ -407,6 +407,8 @@ impl Host {
     /// The lid is opened; returns the tasks that go on.
     pub(crate) fn open(&mut self, now: Time) -> Vec<Going> {
         self.condition.pause = None;
+        // A wake that came while the lid was shut waits in the shard, and comes at a moment for which nobody armed it.
+        self.wake = None;
         self.workers.shut(false, now)
     }
 }
