@@ -14,6 +14,9 @@ use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 use crate::steward::STEWARDS_MAX;
 
+/// How far the first attempt of a bag's next life is above that of the last. Keepers of a life issue far fewer; our choice.
+const ATTEMPTS_OF_A_LIFE: u64 = 1 << 20;
+
 /// The part of keepers in a ledger.
 #[derive(Debug, Default)]
 pub(super) struct Keeping {
@@ -158,6 +161,14 @@ impl Ledger {
                 }
             }
         }
+    }
+
+    /// This machine has adopted the bag, which begins another life: its attempts are above those of keepers that it has not heard.
+    pub(crate) fn begin_life(&mut self, life: u64, io: &mut Io) {
+        let first = life.saturating_mul(ATTEMPTS_OF_A_LIFE).try_into().unwrap_or(u32::MAX);
+        self.attempt = self.attempt.max(first);
+        let record = self.record(io);
+        io.persist(vec![Change::Put(record)], Vec::new());
     }
 
     /// A steward has the results of these tasks: they are its, as those of an executor that has not sent its results, for one lease.

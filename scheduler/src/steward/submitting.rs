@@ -135,7 +135,9 @@ impl Own {
                 self.term = self.term.max(seen);
                 if self.adopts {
                     // Above what the machine whose bag this was can reach without hearing of it.
-                    self.term = (self.term / LIFE).saturating_add(1).saturating_mul(LIFE);
+                    let life = (self.term / LIFE).saturating_add(1);
+                    self.term = life.saturating_mul(LIFE);
+                    ledger.begin_life(life, io);
                 }
                 let stewards = self.stewards().into_iter().filter(|to| !self.refused.contains_key(&to.peer)).collect();
                 self.appoint(bag, stewards, io);

@@ -378,6 +378,13 @@ fn the_machine_that_adopts_a_bag_goes_on_and_the_first_yields() {
     grid.pass(60);
     assert!(grid.acting().is_empty(), "the one that adopted it acts");
     assert!(!grid.hosts[&SUBMITTER].peer.is_elsewhere(BAG));
+    // Keepers that it has not heard have issued tasks, too: no attempt of its is one of theirs.
+    let records = grid.hosts[&SUBMITTER].peer.records_of(BAG);
+    let attempt = records.iter().find_map(|record| match record {
+        Record::Bag { attempt, .. } => Some(*attempt),
+        _ => None,
+    });
+    assert!(attempt.is_some_and(|attempt| attempt >= 1 << 20), "{attempt:?}");
     let done = grid.done();
     assert!(done < TASKS, "{done}");
     // The first one comes back in the place of the other: at the same address there is one at a time.
