@@ -229,7 +229,8 @@ impl Stewards {
             let bag = delta.bag;
             if let Some(own) = self.own.get_mut(&bag) {
                 if let Some(ledger) = ledgers.get_mut(&bag) {
-                    acks.push((bag, own.told_by_steward(from.peer, &delta, ledger, io), own.acts_in()));
+                    // One that adopts the bag dismisses nobody before it knows what they know.
+                    acks.push((bag, own.told_by_steward(&from, &delta, ledger, io), own.knows_up_to()));
                     self.due = io.now.min(self.due);
                 }
             } else if ledgers.get(&bag).is_some_and(|ledger| !ledger.is_kept() && ledger.is_closed()) {

@@ -25,6 +25,8 @@ const ASK_EVERY: Duration = Duration::from_secs(3);
 pub(crate) struct Returning {
     until: Time,
     asked: Option<Time>,
+    /// Others that keep the bag by an appointment of before: asked by a machine that adopts the bag.
+    others: BTreeMap<PeerId, Contact>,
     /// Stewards that have told all, or know nothing more.
     answered: BTreeSet<PeerId>,
     told: BTreeMap<PeerId, (Term, Told)>,
@@ -39,6 +41,7 @@ impl Returning {
         Self {
             until: now + WAIT,
             asked: None,
+            others: BTreeMap::new(),
             answered: BTreeSet::new(),
             told: BTreeMap::new(),
             acting: BTreeMap::new(),
@@ -46,21 +49,29 @@ impl Returning {
         }
     }
 
-    /// Asks again where it is due. Returns whether all have answered, or are waited for no longer.
-    pub(super) fn step(&mut self, appointment: &Appointment, io: &mut Io) -> bool {
-        let stewards = appointment.keepers.iter().skip(1);
+    /// Asks for what is known beyond this term, again where it is due. Returns whether all have answered, or are waited for no longer.
+    pub(super) fn step(&mut self, appointment: &Appointment, term: Term, io: &mut Io) -> bool {
+        let stewards = appointment.keepers.iter().skip(1).chain(self.others.values());
         let silent: Vec<&Contact> = stewards.filter(|steward| !self.answered.contains(&steward.peer)).collect();
         if silent.is_empty() || io.now >= self.until {
             return true;
         }
         if self.asked.is_none_or(|asked| io.now.since(asked) >= ASK_EVERY) {
             self.asked = Some(io.now);
-            let term = Term { appointed: appointment.term, acting: 0 };
             for steward in silent {
                 io.send(steward.clone(), Message::WhatIsKept { bags: vec![(appointment.bag, term)] });
             }
         }
         false
+    }
+
+    /// A machine keeps the bag that may not be a steward by the appointment in force.
+    pub(super) fn meets(&mut self, steward: &Contact) {
+        self.others.entry(steward.peer).or_insert_with(|| steward.clone());
+    }
+
+    pub(super) fn has_met(&self, steward: PeerId) -> bool {
+        self.others.contains_key(&steward)
     }
 
     /// A steward has heard of no higher term.
@@ -94,11 +105,10 @@ impl Returning {
         self.kept.insert(from.peer, (from.clone(), tasks.clone()));
     }
 
-    /// Unites what stewards know with the ledger, where one has acted. Returns the highest appointed term heard of.
-    pub(super) fn unite(&mut self, ledger: &mut Ledger, own: u64, io: &mut Io, config: &Config) -> u64 {
+    /// Unites what stewards know beyond this term with the ledger. Returns the highest appointed term heard of.
+    pub(super) fn unite(&mut self, ledger: &mut Ledger, mine: Term, io: &mut Io, config: &Config) -> u64 {
         let known = std::mem::take(&mut self.told);
-        let highest = known.values().map(|(term, _)| term.appointed).max().unwrap_or(own);
-        let mine = Term { appointed: own, acting: 0 };
+        let highest = known.values().map(|(term, _)| term.appointed).max().unwrap_or(0);
         let newest = known.iter().filter(|(_, (term, told))| told.is_whole && *term > mine);
         if let Some((peer, (_, told))) = newest.max_by_key(|(peer, (term, _))| (*term, **peer)) {
             let records: Vec<_> = told.records.values().cloned().collect();

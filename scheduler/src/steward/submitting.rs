@@ -128,10 +128,11 @@ impl Own {
             // It was reopened: what stewards know is not what is so.
             self.appoint(bag, self.stewards(), io);
         }
+        let known_to = self.knows_up_to();
         if let Some(returning) = &mut self.returning {
             let Some(appointment) = &self.appointment else { return false };
-            if self.coming.is_none() && returning.step(appointment, io) {
-                let seen = returning.unite(ledger, self.term, io, config);
+            if self.coming.is_none() && returning.step(appointment, known_to, io) {
+                let seen = returning.unite(ledger, known_to, io, config);
                 self.term = self.term.max(seen);
                 if self.adopts {
                     // Above what the machine whose bag this was can reach without hearing of it.
@@ -299,32 +300,44 @@ impl Own {
     }
 
     /// A steward tells something: it acts, or answers. Returns the number of the last delta that was taken in.
-    pub(super) fn told_by_steward(&mut self, from: PeerId, delta: &Delta, ledger: &mut Ledger, io: &mut Io) -> u64 {
+    pub(super) fn told_by_steward(&mut self, from: &Contact, delta: &Delta, ledger: &mut Ledger, io: &mut Io) -> u64 {
         let (mine, theirs) = (self.acts_in(), delta.term);
-        if theirs <= mine || !self.is_steward(from) {
+        // Nobody but this machine's key can have signed it.
+        let is_signed = |acting: &Acting| {
+            let submitter = acting.appointment.submitter();
+            acting.term() == theirs && submitter.is_some_and(|submitter| submitter.peer == io.me.peer)
+        };
+        let is_signed = delta.acting.as_deref().is_some_and(is_signed);
+        if self.adopts {
+            let is_steward = self.is_steward(from.peer);
+            let Some(returning) = &mut self.returning else { return 0 };
+            if is_signed {
+                returning.meets(from);
+            }
+            let is_known = is_steward || returning.has_met(from.peer);
+            return if is_known { returning.told(from.peer, delta, io.now) } else { 0 };
+        }
+        if theirs <= mine || !self.is_steward(from.peer) {
             return 0;
         }
         if theirs.appointed > mine.appointed {
-            // Nobody but this machine's key can have signed it.
-            let is_signed = |acting: &Acting| {
-                let submitter = acting.appointment.submitter();
-                acting.term() == theirs && submitter.is_some_and(|submitter| submitter.peer == io.me.peer)
-            };
-            if !delta.acting.as_deref().is_some_and(is_signed) {
-                return 0;
-            }
-            if !self.adopts {
+            if is_signed {
                 self.begin_returning(ledger, io.now);
                 if self.returning.is_some() && !self.is_elsewhere {
                     self.is_elsewhere = true;
                     io.effects.push(Effect::Notify(Notice::BagElsewhere(delta.bag)));
                 }
-                return 0;
             }
+            return 0;
         }
-        self.claims(from, io.now);
+        self.claims(from.peer, io.now);
         self.begin_returning(ledger, io.now);
-        self.returning.as_mut().map_or(0, |returning| returning.told(from, delta, io.now))
+        self.returning.as_mut().map_or(0, |returning| returning.told(from.peer, delta, io.now))
+    }
+
+    /// The term up to which this machine knows what has become of the bag: one that has nothing but a ticket knows nothing.
+    pub(super) fn knows_up_to(&self) -> Term {
+        if self.adopts { Term::default() } else { self.acts_in() }
     }
 
     /// A steward says, unasked, that it acts in a higher term. One that does so again soon is not appointed again: it would hold the
