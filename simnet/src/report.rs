@@ -205,8 +205,10 @@ pub struct Report {
     pub bytes: u64,
     /// Bytes sent per machine (up or down) and simulated second.
     pub bytes_per_node_s: f64,
-    /// Messages sent, by kind.
+    /// Messages sent, by kind, with what they take on links beside their own bytes.
     pub messages_by_kind: BTreeMap<&'static str, MessageCount>,
+    /// Those of them that answers carried, and that take nothing beside their own.
+    pub carried_by_kind: BTreeMap<&'static str, MessageCount>,
     /// Answers to messages, without the messages that they carry.
     pub answers: MessageCount,
     /// Outputs of tasks that were sent.

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, GridId, Node, Time};
-use idlewood_scheduler::{BagId, MESSAGE_KINDS, Submission};
+use idlewood_scheduler::{BagId, Submission};
 
 use self::counts::Counts;
 pub use self::deed::Deed;
@@ -549,7 +549,8 @@ impl Simulation {
             } else {
                 0.0
             },
-            messages_by_kind: MESSAGE_KINDS.into_iter().zip(counts.messages.0).filter(|(_, of)| of.count > 0).collect(),
+            messages_by_kind: counts.messages.told(),
+            carried_by_kind: counts.carried.told(),
             answers: counts.answers,
             outputs: counts.outputs,
             files: counts.files,

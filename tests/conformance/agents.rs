@@ -194,7 +194,8 @@ impl<'a> Agents<'a> {
         let args = if bag.computes {
             vec!["spin".to_owned(), (bag.task_s * self.spins_per_s).round().max(1.0).to_string()]
         } else if bag.output_bytes > 0 {
-            vec!["fill".to_owned(), "out".to_owned(), "1".to_owned(), bag.output_bytes.to_string(), millis]
+            // The name differs, and so the output: machines fetch the same one once.
+            vec!["fill".to_owned(), "out-{}-".to_owned(), "1".to_owned(), bag.output_bytes.to_string(), millis]
         } else {
             vec!["sleep".to_owned(), millis]
         };

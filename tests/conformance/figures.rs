@@ -33,6 +33,8 @@ pub(crate) struct Counted {
     pub(crate) messages: BTreeMap<String, (u64, u64)>,
     /// Bytes of programs, inputs and outputs.
     pub(crate) blob_bytes: u64,
+    /// Bytes that crossed the links of all machines, with all that carries messages and blobs.
+    pub(crate) wire_bytes: u64,
     /// Tasks that ran to their end.
     pub(crate) tasks_run: u64,
 }
@@ -45,6 +47,7 @@ impl Counted {
             *of = (of.0 + count, of.1 + bytes);
         }
         self.blob_bytes += other.blob_bytes;
+        self.wire_bytes += other.wire_bytes;
         self.tasks_run += other.tasks_run;
     }
 
@@ -55,6 +58,7 @@ impl Counted {
             (*count, *bytes) = (*count - count_before, *bytes - bytes_before);
         }
         self.blob_bytes -= before.blob_bytes;
+        self.wire_bytes -= before.wire_bytes;
         self.tasks_run -= before.tasks_run;
         self
     }
@@ -74,6 +78,7 @@ impl Counted {
         }
         into.insert("messages".to_owned(), count_all as f64);
         into.insert("bytes of messages".to_owned(), bytes_all as f64);
+        into.insert("bytes on links".to_owned(), self.wire_bytes as f64);
         into.insert("bytes of blobs".to_owned(), self.blob_bytes as f64);
         into.insert("tasks run twice".to_owned(), self.tasks_run.saturating_sub(of_all_tasks) as f64);
     }
@@ -213,6 +218,7 @@ mod tests {
                 .map(|(kind, count)| (kind.to_owned(), (count, count * 100)))
                 .into(),
             blob_bytes: 0,
+            wire_bytes: 0,
             tasks_run: reports,
         };
         let mut all = counted(5, 3);

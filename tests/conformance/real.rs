@@ -49,8 +49,9 @@ pub(crate) fn run(scenario: &Scenario, keep: Option<&Path>) -> Result<Figures, S
     run.begin = Instant::now();
     eprintln!("{}: the bags", scenario.name);
     run.run_to_end()?;
-    let counted = run.counted()?.since(&before);
+    let mut counted = run.counted()?.since(&before);
     let after = lab.switch.crossed();
+    counted.wire_bytes = after.bytes - crossed.bytes;
     let fates: Vec<Fate> = run.bags.iter().filter_map(|bag| bag.fate).collect();
     tell_overhead(scenario, &counted, after.bytes - crossed.bytes, after.frames - crossed.frames);
     Ok(figures(scenario, &fates, &counted))
@@ -175,5 +176,10 @@ impl Run<'_> {
 
 fn of_status(status: &idlewood_api::Status) -> Counted {
     let messages = status.messages_sent.iter().map(|(kind, of)| (kind.clone(), (of.count, of.bytes)));
-    Counted { messages: messages.collect(), blob_bytes: status.blob_bytes_sent, tasks_run: status.tasks_run }
+    Counted {
+        messages: messages.collect(),
+        blob_bytes: status.blob_bytes_sent,
+        wire_bytes: 0,
+        tasks_run: status.tasks_run,
+    }
 }

@@ -210,6 +210,10 @@ impl Scenario {
             !is_computed || self.bag.iter().all(|bag| bag.computes),
             "processor_percent is for tasks that compute: write computes = true in each bag",
         )?;
+        check(
+            self.bag.iter().all(|bag| bag.input_bytes == self.input_bytes()),
+            "all bags must have the same input_bytes: simnet knows one for all",
+        )?;
         check(self.partition.len() <= 1, "there can be one [[partition]] at most")
     }
 
@@ -248,6 +252,11 @@ impl Scenario {
     pub(crate) fn speed_mops(&self, number: u32) -> f64 {
         let percent = self.one(number).and_then(|machine| machine.processor_percent);
         percent.map_or(SPEED_MOPS, |percent| SPEED_MOPS * percent as f64 / 100.0)
+    }
+
+    /// Size of the input that all tasks have.
+    pub(crate) fn input_bytes(&self) -> u64 {
+        self.bag.first().map_or(0, |bag| bag.input_bytes)
     }
 
     /// Work of a bag's tasks.

@@ -15,6 +15,8 @@ use crate::stop;
 const FORMING: Duration = Duration::from_secs(5);
 /// A link without a rate: what a virtual one carries.
 const RATE_BYTES_S: u64 = 500_000_000;
+/// The program of all tasks, which machines fetch like any other.
+const PROBE: &[u8] = include_bytes!("../../agent/tasks/probe/probe.wasm");
 /// A usual output of a task that sleeps, signed statement included: measured.
 const OUTPUT_BYTES: u64 = 70;
 /// What becomes of a scenario that does not end.
@@ -58,6 +60,8 @@ fn simulated(scenario: &Scenario, seed: u64) -> Simulated {
         workload: Workload::Given,
         given_bags: scenario.bag.iter().map(bag).collect(),
         given_machines: (0..scenario.machines).filter_map(machine).collect(),
+        program_bytes: PROBE.len() as u64,
+        input_bytes: scenario.input_bytes(),
         owner_idle: Duration::from_secs(1),
         warm_up: FORMING + Duration::from_secs(scenario.settle_s),
         ..Simulated::default()
@@ -71,7 +75,9 @@ fn once(scenario: &Scenario, seed: u64) -> Result<Figures, String> {
     let begin = simulation.scenario().first_arrival();
     // Bags arrive after what a moment before is counted.
     advance(&mut simulation, Time::from_micros(begin.as_micros() - 1))?;
-    let before = counted(&simulation.report());
+    let overhead_bytes = simulation.scenario().overhead_bytes;
+    let counted = |simulation: &Simulation| counted(&simulation.report(), overhead_bytes);
+    let before = counted(&simulation);
     let deeds = scenario.deeds();
     let last_s = deeds.last().map_or(0.0, |(at_s, _)| *at_s);
     for (at_s, deed) in deeds {
@@ -89,7 +95,7 @@ fn once(scenario: &Scenario, seed: u64) -> Result<Figures, String> {
     let ended_s = fates.iter().map(|fate| fate.ended_s).fold(last_s, f64::max);
     advance(&mut simulation, begin + Duration::from_secs_f64(ended_s + TAIL_S))?;
     let fates: Vec<Fate> = (0..scenario.bag.len()).filter_map(|number| fate(&simulation, number, begin)).collect();
-    Ok(figures(scenario, &fates, &counted(&simulation.report()).since(&before)))
+    Ok(figures(scenario, &fates, &counted(&simulation).since(&before)))
 }
 
 fn advance(simulation: &mut Simulation, until: Time) -> Result<(), String> {
@@ -128,11 +134,16 @@ fn fate(simulation: &Simulation, number: usize, begin: Time) -> Option<Fate> {
     })
 }
 
-fn counted(report: &Report) -> Counted {
-    let messages = report.messages_by_kind.iter().map(|(kind, of)| ((*kind).to_owned(), (of.count, of.bytes)));
+/// Agents count the bytes of their messages without those of what carries them.
+fn counted(report: &Report, overhead_bytes: u64) -> Counted {
+    let messages = report.messages_by_kind.iter().map(|(kind, of)| {
+        let carried = report.carried_by_kind.get(kind).map_or(0, |carried| carried.count);
+        ((*kind).to_owned(), (of.count, of.bytes - (of.count - carried) * overhead_bytes))
+    });
     Counted {
         messages: messages.collect(),
-        blob_bytes: report.outputs.bytes,
+        blob_bytes: report.outputs.bytes + report.files.bytes,
+        wire_bytes: report.bytes + report.outputs.bytes + report.files.bytes,
         tasks_run: report.finished_executions + report.failed_executions,
     }
 }

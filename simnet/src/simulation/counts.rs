@@ -10,6 +10,13 @@ use crate::report::MessageCount;
 #[derive(Clone, Debug)]
 pub(super) struct ByKind(pub(super) [MessageCount; MESSAGE_KINDS.len()]);
 
+impl ByKind {
+    /// Those of which there were some, by their names.
+    pub(super) fn told(&self) -> BTreeMap<&'static str, MessageCount> {
+        MESSAGE_KINDS.into_iter().zip(self.0).filter(|(_, of)| of.count > 0).collect()
+    }
+}
+
 impl Default for ByKind {
     fn default() -> Self {
         Self([MessageCount::default(); MESSAGE_KINDS.len()])
@@ -30,6 +37,8 @@ pub(super) struct Counts {
     pub(super) messages_in_vain: u64,
     /// Messages by kind.
     pub(super) messages: ByKind,
+    /// Those of them that answers carried, which have nothing beside their own bytes.
+    pub(super) carried: ByKind,
     /// Answers to messages, without the messages that they carry.
     pub(super) answers: MessageCount,
     pub(super) outputs: MessageCount,
@@ -52,6 +61,7 @@ impl Counts {
         self.messages_lost += other.messages_lost;
         self.messages_in_vain += other.messages_in_vain;
         self.messages.0.iter_mut().zip(other.messages.0).for_each(|(one, other)| *one = *one + other);
+        self.carried.0.iter_mut().zip(other.carried.0).for_each(|(one, other)| *one = *one + other);
         self.answers = self.answers + other.answers;
         self.outputs = self.outputs + other.outputs;
         self.files = self.files + other.files;

@@ -38,6 +38,11 @@ impl Shard {
         let count = &mut self.counts.messages.0[message.kind_index()];
         count.count += 1;
         count.bytes += bytes;
+        if is_carried {
+            let count = &mut self.counts.carried.0[message.kind_index()];
+            count.count += 1;
+            count.bytes += bytes;
+        }
         let machine = self.host_mut(host);
         let mut arrivals = around.network.carry(&mut machine.network_rng, host, target);
         // A message that the network loses, or carries to no machine, uses the uplink like any other.
