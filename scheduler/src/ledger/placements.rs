@@ -242,7 +242,14 @@ impl Ledger {
 
     /// Those of `ranges`, for which this executor accounts, that are newly placed with it: they are unissued or in a
     /// request that may have reached it, and not among `mine`, which it holds already.
-    fn gained(&self, executor: PeerId, ranges: &IntervalSet, mine: &IntervalSet, attempt: u32, io: &Io) -> IntervalSet {
+    pub(super) fn gained(
+        &self,
+        executor: PeerId,
+        ranges: &IntervalSet,
+        mine: &IntervalSet,
+        attempt: u32,
+        io: &Io,
+    ) -> IntervalSet {
         let is_shunned = self.is_shunned(executor, io);
         // No task of a bag is issued before it is measured, also before a restart.
         let is_issued = self.issues.has_begun() && self.is_measured();

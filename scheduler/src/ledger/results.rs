@@ -24,6 +24,8 @@ enum Standing {
     Void,
     /// A failure or a checkpoint that counted already, or is from a machine that does not have the task.
     Old,
+    /// A failure that came before the `Holding` with which its machine takes the task. It counts once that is here.
+    Early,
     /// The machine never had the task.
     Unasked,
     /// A task that comes back with a checkpoint that nobody can go on from: of a replica, whose machine may have made it up, or to a
@@ -57,6 +59,7 @@ impl Ledger {
                     asks_for_holding |= self.doubt(index, executor.peer);
                     unwanted.push(result);
                 }
+                Standing::Early => asks_for_holding = true,
                 Standing::Unasked => {
                     self.counts.unasked += 1;
                     asks_for_holding = true;
@@ -113,7 +116,7 @@ impl Ledger {
         } else if self.tries.is_void(result) {
             Standing::Void
         } else if !result.success && !self.is_of_current_attempt(executor, result) {
-            Standing::Old
+            if self.is_early(executor.peer, result, io) { Standing::Early } else { Standing::Old }
         } else if !self.may_end(index, executor.peer, io) {
             Standing::Unasked
         } else if (self.votes.is_quorum() || self.is_kept()) && result.unfinished {
@@ -123,6 +126,14 @@ impl Ledger {
         } else {
             Standing::Ends
         }
+    }
+
+    /// Whether a machine that does not hold the task may have got it with a request that nobody has answered yet.
+    fn is_early(&self, executor: PeerId, result: &TaskResult, io: &Io) -> bool {
+        let task = IntervalSet::from(result.index..result.index + 1);
+        !self.votes.is_quorum()
+            && !self.placed.holds(executor, result.index)
+            && !self.gained(executor, &task, &IntervalSet::new(), result.attempt, io).is_empty()
     }
 
     /// A result that does not count is acknowledged, and its machine forgets the task. Where the task is placed there all the same,

@@ -56,6 +56,22 @@ fn pauses_double_with_each_failed_try() {
     assert_eq!(pauses[9..], [1200, 1200], "five minutes at most");
 }
 
+/// A task that fails at once is over before its machine has said that it took it.
+#[test]
+fn a_failure_that_comes_before_its_machine_took_the_task_counts_once_it_did() {
+    let (config, mut io) = (Config::default(), io());
+    let mut ledger = ledger(&io, 0);
+    ledger.requests(&io, &config);
+    fail(&mut ledger, 1, 5, false, &mut io, &config);
+    let is_ack = |effect: &Effect| matches!(effect, Effect::Send { message: Message::ResultsAck { .. }, .. });
+    let asks = |effect: &Effect| matches!(effect, Effect::Send { message: Message::Lease { version: 0, .. }, .. });
+    assert!(io.effects.iter().any(asks) && !io.effects.iter().any(is_ack), "{:?}", io.effects);
+    assert!(!ledger.tries.is_known(5), "it does not count yet");
+    ledger.holding(said(1, 1, IntervalSet::from(5..6)), &mut io, &config);
+    fail(&mut ledger, 1, 5, false, &mut io, &config);
+    assert!(ledger.outputs.is_fetching(5), "its only try has failed");
+}
+
 /// Whether the task gets another try after it has failed so on these machines, one after the other.
 fn is_tried_again(conditions: Conditions, failures: &[(u8, Option<u8>, Option<u64>)]) -> bool {
     let (mut ledger, mut io, config) = placed(20);
