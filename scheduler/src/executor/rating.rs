@@ -27,11 +27,18 @@ const ALONE_FAR_BEYOND: f64 = 2.0 * FAR_BEYOND;
 /// Added to the moment at which a task is looked at, so that rounding does not wake the executor too early.
 const ROUNDING: Duration = Duration::from_millis(1);
 
+/// The step that a running task has reached, as a multiple of its declared work, `beyond` its work as such: each is twice the one before,
+/// so that summaries do not change with each look at the same task.
+fn step(beyond: f64) -> f64 {
+    FAR_BEYOND * (beyond / FAR_BEYOND).log2().floor().exp2()
+}
+
 impl HeldBag {
     /// Rates the bag by the tasks that finished here and these that still run; returns whether the rating changed.
     fn rate(&mut self, running_mops: impl Iterator<Item = f64>) -> bool {
         let declared = self.bag.task_mops;
         let beyond = running_mops.filter(|&mops| mops > declared);
+        let beyond = beyond.map(|mops| step(mops / declared).max(1.0) * declared);
         let (count, sum) =
             beyond.fold((self.finished_tasks, self.finished_mops), |(count, sum), mops| (count + 1, sum + mops));
         let times = if count > 0 { sum / (count as f64 * declared) } else { 1.0 };

@@ -77,6 +77,22 @@ fn a_bag_that_understates_its_work_loses_its_early_turn() {
     assert_eq!((runs(&executor), executor.held()[0].times_declared), (vec![1], 1.0));
 }
 
+/// Else this machine would tell its parent of the same task at each of its events, for as long as that runs.
+#[test]
+fn a_task_that_runs_ever_longer_is_news_only_when_it_has_run_for_twice_as_long() {
+    let config = Config::default();
+    let (mut executor, mut io) = understated(true);
+    let mut news = 0;
+    // From 10 to 100 times its declared work of a second, which has the steps 12, 24, 48 and 96.
+    for step in 0..900_u64 {
+        io.now = Time::ZERO + Duration::from_millis(10_000 + step * 100);
+        executor.tick(&mut io, &config);
+        news += u32::from(std::mem::take(&mut executor.changed));
+    }
+    assert!((1..=6).contains(&news), "{news}");
+    assert!(executor.held()[0].times_declared >= 6.0, "it is rated all the same");
+}
+
 #[test]
 fn tasks_of_different_sizes_are_honest() {
     let (mut executor, mut io) = understated(true);
