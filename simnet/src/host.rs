@@ -141,7 +141,8 @@ impl Host {
             contact_rng: SmallStream::new(scenario.seed, "contact", number),
             ending_rng: SmallStream::new(scenario.seed, "ending", number),
             fetch_rng: SmallStream::new(scenario.seed, "fetch", number),
-            link: Link::new(bandwidths_bytes_s(scenario, index), scenario.first_arrival()),
+            link: Link::new(bandwidths_bytes_s(scenario, index), scenario.first_arrival())
+                .with_queues(scenario.data_queue),
             answers: Answers::default(),
             store: Store::default(),
             fetching: Fetching::default(),

@@ -6,9 +6,9 @@
 //! leave. When a machine crashes, messages waiting for its uplink are lost, and the one that has begun to leave
 //! arrives; when a machine leaves in good order, all messages are sent.
 //!
-//! Outputs of tasks are data. They also go one after another, but messages precede them: a message never waits for
-//! data, and data on an uplink is delayed by all messages sent meanwhile. So a large output cannot silence a machine,
-//! nor can it in the agent, whose streams share a connection. Left out: the part of a downlink that messages take while
+//! Files and outputs of tasks are data. They also go one after another, but messages precede them: data on an uplink is delayed by all
+//! messages sent meanwhile. A message waits for the data that is in the queue of the link before it, no longer than that queue is
+//! (`data_queue_ms`). So a large output cannot silence a machine, nor can it in the agent, whose streams share a connection. Left out: the part of a downlink that messages take while
 //! data arrives, and retransmissions below the messages: sizes are those of messages, plus what a scenario says that the transport adds
 //! (`overhead_bytes`, `answer_bytes`).
 
@@ -116,13 +116,21 @@ pub(crate) struct Link {
     pub(crate) up: Direction,
     pub(crate) down: Direction,
     since: Time,
+    /// Longest that a message waits for data before it.
+    data_queue: Duration,
 }
 
 impl Link {
     /// `bandwidths`: up and down, in bytes a second.
     pub(crate) fn new(bandwidths: (u64, u64), since: Time) -> Self {
         let (up_bytes_s, down_bytes_s) = bandwidths;
-        Self { up: Direction::new(up_bytes_s), down: Direction::new(down_bytes_s), since }
+        let (up, down) = (Direction::new(up_bytes_s), Direction::new(down_bytes_s));
+        Self { up, down, since, data_queue: Duration::ZERO }
+    }
+
+    /// The same with queues of this length, in which messages wait for data.
+    pub(crate) fn with_queues(self, data_queue: Duration) -> Self {
+        Self { data_queue, ..self }
     }
 
     /// At the end of the simulation: traffic that has not passed does not count.
@@ -159,10 +167,11 @@ impl Link {
         if from == now {
             self.up.leaving = from + takes;
         }
+        let behind = self.up.data_free.since(from).min(self.data_queue);
         if self.up.data_free > now {
             self.up.data_free += takes;
         }
-        from + takes
+        from + behind + takes
     }
 
     /// A waiting message begins to leave; returns when its last byte does.
@@ -176,7 +185,7 @@ impl Link {
         let takes = self.down.takes(bytes);
         let to = (self.down.free + takes).max(now);
         self.down.pass(to - takes, to, self.since, is_tree);
-        to
+        to + self.down.data_free.since(to).min(self.data_queue)
     }
 
     /// Sends an output; returns when its last byte leaves if no message is sent meanwhile, and the time that messages
@@ -290,6 +299,18 @@ mod tests {
         assert_eq!(link.late(later, taken), None);
         assert_eq!(link.receive_data(at(10), 100_000), at(50));
         assert_eq!(link.receive_data(at(20), 100_000), at(100));
+    }
+
+    #[test]
+    fn messages_wait_for_data_as_long_as_the_queue_is() {
+        let mut link = link().with_queues(Duration::from_millis(30));
+        link.send_data(at(0), 100_000);
+        assert_eq!(link.send(at(20), 10_000, true), at(60), "a whole queue before it");
+        assert_eq!(link.up.free, at(30), "it takes no more of the link");
+        assert_eq!(link.send(at(100), 1_000, true), at(111), "the rest of the data before it");
+        assert_eq!(link.send(at(200), 1_000, true), at(201));
+        link.receive_data(at(10), 100_000);
+        assert_eq!(link.receive(at(20), 2_000, true), at(50));
     }
 
     #[test]

@@ -161,6 +161,9 @@ pub struct Scenario {
     pub overhead_bytes: u64,
     /// Bytes that the answer to a message takes on its receiver's uplink, at most 10,000. Default 387, measured in the same way.
     pub answer_bytes: u64,
+    /// Longest that a message waits for files and outputs before it in the queue of a link, at most 10 s. Default none: messages go first.
+    #[serde(rename(serialize = "data_queue_s"), serialize_with = "seconds", deserialize_with = "from_text")]
+    pub data_queue: Duration,
     /// Size of a task's output. Default 1,000: our choice, so that the paper's links do not delay what the paper does not
     /// count (a thousand of its machines end 20 tasks a second, and one link takes 125 such outputs).
     pub output_bytes: u64,
@@ -324,6 +327,7 @@ impl Default for Scenario {
             bandwidths_file: None,
             overhead_bytes: 312,
             answer_bytes: 387,
+            data_queue: Duration::ZERO,
             output_bytes: 1_000,
             envelope_bytes: 689,
             manifest_bytes: 269,

@@ -12,7 +12,7 @@ use crate::scenario::Scenario;
 use crate::switch::{self, Switch};
 
 /// How long a frame may wait for its turn on a link with a rate; beyond, it is dropped. Our choice: what home routers hold.
-const QUEUE_MS: u64 = 400;
+pub(crate) const QUEUE_MS: u64 = 400;
 /// Least that a link may carry at once: two full frames.
 const BURST_BYTES_MIN: u64 = 3_200;
 

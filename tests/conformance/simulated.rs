@@ -7,6 +7,7 @@ use idlewood_simnet::scenario::{GivenBag, GivenMachine, Workload};
 use idlewood_simnet::{Report, Scenario as Simulated, Simulation};
 
 use crate::figures::{Counted, Fate, Figures, figures};
+use crate::lab::QUEUE_MS;
 use crate::real::TAIL_S;
 use crate::scenario::{Deed, SPEED_MOPS, Scenario};
 use crate::stop;
@@ -60,6 +61,7 @@ fn simulated(scenario: &Scenario, seed: u64) -> Simulated {
         workload: Workload::Given,
         given_bags: scenario.bag.iter().map(bag).collect(),
         given_machines: (0..scenario.machines).filter_map(machine).collect(),
+        data_queue: Duration::from_millis(QUEUE_MS),
         program_bytes: PROBE.len() as u64,
         input_bytes: scenario.input_bytes(),
         owner_idle: Duration::from_secs(1),

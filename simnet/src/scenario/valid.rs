@@ -92,7 +92,8 @@ impl Scenario {
         check(self.reorder_ms <= 60_000, "reorder_ms must be at most 60000")?;
         check(self.bandwidth_bytes_s >= 1, "bandwidth_bytes_s must be at least 1")?;
         check(self.overhead_bytes <= 10_000, "overhead_bytes must be at most 10000")?;
-        check(self.answer_bytes <= 10_000, "answer_bytes must be at most 10000")
+        check(self.answer_bytes <= 10_000, "answer_bytes must be at most 10000")?;
+        check(self.data_queue <= Duration::from_secs(10), "data_queue must be at most 10s")
     }
 
     /// What bags are like, and how many machines run each task.
@@ -277,6 +278,7 @@ mod tests {
         refused(Scenario { manifest_bytes: 0, ..Scenario::default() }, "manifest_bytes");
         refused(Scenario { program_bytes: u64::MAX, ..Scenario::default() }, "program_bytes");
         refused(Scenario { answer_bytes: 10_001, ..Scenario::default() }, "answer_bytes");
+        refused(Scenario { data_queue: Duration::MAX, ..Scenario::default() }, "data_queue");
         refused(Scenario { output_bytes: u64::MAX, ..Scenario::default() }, "output_bytes");
         refused(Scenario { warm_up: Duration::MAX, ..Scenario::default() }, "warm_up");
         refused(Scenario { nodes: 4, replicas: 8, quorum: 8, ..Scenario::default() }, "replicas must be at most nodes");
