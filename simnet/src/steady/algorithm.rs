@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use idlewood_scheduler::shares::{Task, quota};
 
 use super::bandwidth_centric::{coarse_grain, macro_task};
-use super::platform::{Platform, Rates};
+use super::platform::{Machine, Platform, Rates};
 use super::policy::{Lane, Policy, Room};
 use super::tasks::throughputs;
 use super::{data_centric, periodic, waves};
@@ -140,24 +140,24 @@ fn simulated(platform: &Platform, lanes: Vec<Lane>, setting: Setting) -> f64 {
     platform.fair(&throughputs(platform, &platform.tasks(), lanes, &counts))
 }
 
-/// Quotas of each machine and application.
+/// Quotas of each machine and application: for the longest while in which its processor, its port or that of its parent does one thing.
 fn quotas(platform: &Platform, own: &Rates, received: &Rates) -> Vec<Vec<u64>> {
-    let (tasks, children) = (platform.tasks(), platform.children());
-    let of_machine = |machine: usize| -> Vec<u64> {
-        let of = &platform.machines[machine];
-        let mut longest_s = 0.0_f64;
+    let tasks = platform.tasks();
+    let (mut processors_s, mut ports_s) = (vec![0.0_f64; own.len()], vec![0.0_f64; own.len()]);
+    for (number, machine) in platform.machines.iter().enumerate() {
         for (kind, Task { mop, bytes }) in tasks.iter().enumerate() {
-            let is_there = |rates: &Rates, of: usize| rates[of][kind] > 0.0;
-            if is_there(own, machine) {
-                longest_s = longest_s.max(mop / of.mflop_s);
+            if own[number][kind] > 0.0 {
+                processors_s[number] = processors_s[number].max(mop / machine.mflop_s);
             }
-            if is_there(received, machine) {
-                longest_s = longest_s.max(bytes / (of.mb_s * 1e6));
+            if let Some(parent) = machine.parent.filter(|_| received[number][kind] > 0.0) {
+                ports_s[parent] = ports_s[parent].max(bytes / (machine.mb_s * 1e6));
             }
-            let sent = children[machine].iter().filter(|child| is_there(received, **child));
-            longest_s = sent.map(|child| bytes / (platform.machines[*child].mb_s * 1e6)).fold(longest_s, f64::max);
         }
-        received[machine].iter().map(|rate| quota(*rate, longest_s)).collect()
+    }
+    let of_machine = |(number, machine): (usize, &Machine)| -> Vec<u64> {
+        let of_parent_s = machine.parent.map_or(0.0, |parent| ports_s[parent]);
+        let longest_s = processors_s[number].max(ports_s[number]).max(of_parent_s);
+        received[number].iter().map(|rate| quota(*rate, longest_s)).collect()
     };
-    (0..platform.machines.len()).map(of_machine).collect()
+    platform.machines.iter().enumerate().map(of_machine).collect()
 }

@@ -74,6 +74,11 @@ pub(super) fn row(algorithm: Algorithm, all: &[&Judged]) -> Map<String, Value> {
         put("period_s_max", json!(largest(periods.iter().map(|(period_s, _)| *period_s).collect())));
         put("buffer_tasks_max", json!(periods.iter().map(|(_, tasks)| *tasks).max()));
     }
+    if let [only] = of.as_slice() {
+        put("best_throughput", json!(only.best));
+        put("throughput", json!(only.fair()));
+        put("tasks_throughput", json!(only.outcome.fair_of_tasks));
+    }
     row
 }
 

@@ -205,13 +205,13 @@ impl<'a> Simulation<'a> {
         };
         match &self.lanes[lane].policy {
             Policy::FirstCome { weights } => {
-                // The first request waits for the port, and all others behind it.
-                let first = *thread.requests.front()?;
+                // Children wait for the port in their order; the processor waits for no child.
                 let kind = match machine {
                     0 => next_by_deficit(weights, &thread.chosen[..kinds], |kind| self.has(0, lane, kind)),
                     _ => thread.order.front().copied(),
                 }?;
-                self.can_take(machine, lane, first, kind).then_some((first, kind))
+                let can_take = |requester: &&Requester| self.can_take(machine, lane, **requester, kind);
+                thread.requests.iter().find(can_take).map(|first| (*first, kind))
             }
             Policy::BandwidthCentric => {
                 let children = self.children[machine].iter().map(|child| Requester::Child(*child));
@@ -245,7 +245,8 @@ impl<'a> Simulation<'a> {
         let thread = &mut self.threads[machine][lane];
         thread.chosen[place] += 1;
         if is_first_come {
-            thread.requests.pop_front();
+            let place = thread.requests.iter().position(|of| *of == requester).expect("only requests are answered");
+            thread.requests.remove(place);
             thread.order.pop_front();
         }
         match parent {
