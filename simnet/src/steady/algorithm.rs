@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use idlewood_scheduler::shares::{Task, quota};
 
 use super::bandwidth_centric::{coarse_grain, macro_task};
-use super::platform::{Machine, Platform, Rates};
+use super::platform::{Application, Machine, Platform, Rates};
 use super::policy::{Lane, Policy, Room};
 use super::tasks::throughputs;
 use super::{data_centric, periodic, waves};
@@ -102,9 +102,10 @@ impl Algorithm {
             }
             Self::CgWave => {
                 let of = waves::run(platform);
-                let received = platform.received(&of.rates);
-                let room = Room::Typed(quotas(platform, &of.rates, &received));
-                let policy = Policy::Rates { own: of.rates.clone(), received };
+                let rates = trimmed(platform, &of.rates);
+                let received = platform.received(&rates);
+                let room = Room::Typed(quotas(platform, &rates, &received));
+                let policy = Policy::Rates { own: rates, received };
                 let fair_of_tasks = one_lane(platform, policy, room, setting);
                 let waves = Some((of.fair, of.is_certified));
                 Outcome { fair_of_tasks, load: Some(of.load), waves, ..of_rates(platform, &of.rates) }
@@ -121,9 +122,20 @@ fn untyped(setting: Setting) -> Room {
     Room::Untyped(setting.buffer)
 }
 
+/// The same rates without what any application has beyond the smallest ρ_k/ω_k. Otherwise one that has ten times as much ends all its tasks, and so the
+/// measurement, while the first of the others are still underway.
+fn trimmed(platform: &Platform, rates: &Rates) -> Rates {
+    let fair = platform.fair_of(rates);
+    let sums = &platform.received(rates)[0];
+    let share = |(of, sum): (&Application, &f64)| if *sum > 0.0 { (fair * of.weight / sum).min(1.0) } else { 0.0 };
+    let shares: Vec<f64> = platform.applications.iter().zip(sums).map(share).collect();
+    rates.iter().map(|of| of.iter().zip(&shares).map(|(rate, share)| rate * share).collect()).collect()
+}
+
 /// Whole tasks at these rates, with one buffer for all kinds.
 fn by_rates(platform: &Platform, rates: &Rates, setting: Setting) -> f64 {
-    let policy = Policy::Rates { own: rates.clone(), received: platform.received(rates) };
+    let rates = trimmed(platform, rates);
+    let policy = Policy::Rates { received: platform.received(&rates), own: rates };
     one_lane(platform, policy, untyped(setting), setting)
 }
 
