@@ -35,6 +35,6 @@ pub use absorption::Absorption;
 pub use core::{Application, Core, CoreNode, Uplink};
 pub use curve::{Curve, Division, Node, Point, SEGMENTS_MAX};
 pub use pricing::{Columns, Mixture, Task};
-pub use quota::{next_by_deficit, quota};
+pub use quota::{due_s, next_by_deficit, quota};
 pub use ratios::{RatioError, Ratios};
 pub use whole::whole_tasks;

@@ -1,6 +1,6 @@
-//! Whole tasks by rates: how many a machine has in hand, and which one is next.
+//! Whole tasks by rates: how many a machine has in hand, which one is next, and when.
 
-/// Tasks in hand beyond those that are needed while the longest one goes on.
+/// Tasks in hand beyond those that are needed while the longest one goes on, and tasks that a kind may be ahead of its rate.
 const SPARE: u64 = 2;
 /// Tasks in hand relative to those that the rate says for that while.
 const AMPLE: f64 = 1.2;
@@ -19,6 +19,12 @@ pub fn next_by_deficit(rates: &[f64], served: &[u64], can_go: impl Fn(usize) -> 
     kinds.min_by(|one, other| due(*one).total_cmp(&due(*other)))
 }
 
+/// From when on the next task of a kind may begin, in seconds since its rate holds, if `served` were begun: a kind is never ahead of its rate by more than
+/// two tasks. Else what is idle for a moment takes tasks that others need, again and again.
+pub fn due_s(tasks_s: f64, served: u64) -> f64 {
+    served.saturating_sub(SPARE) as f64 / tasks_s
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -28,6 +34,11 @@ mod tests {
         assert_eq!(quota(0.5, 100.0), 62);
         assert_eq!(quota(1e-9, 1.0), 3);
         assert_eq!(quota(0.0, 1.0), 2);
+    }
+
+    #[test]
+    fn no_kind_is_ahead_of_its_rate_by_more_than_two() {
+        assert_eq!((due_s(0.5, 0), due_s(0.5, 2), due_s(0.5, 3), due_s(0.5, 12)), (0.0, 0.0, 2.0, 20.0));
     }
 
     #[test]

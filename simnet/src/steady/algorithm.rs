@@ -105,7 +105,7 @@ impl Algorithm {
                 let rates = trimmed(platform, &of.rates);
                 let received = platform.received(&rates);
                 let room = Room::Typed(quotas(platform, &rates, &received));
-                let policy = Policy::Rates { own: rates, received };
+                let policy = Policy::Rates { own: rates, received, is_paced: true };
                 let fair_of_tasks = one_lane(platform, policy, room, setting);
                 let waves = Some((of.fair, of.is_certified));
                 Outcome { fair_of_tasks, load: Some(of.load), waves, ..of_rates(platform, &of.rates) }
@@ -135,7 +135,7 @@ fn trimmed(platform: &Platform, rates: &Rates) -> Rates {
 /// Whole tasks at these rates, with one buffer for all kinds.
 fn by_rates(platform: &Platform, rates: &Rates, setting: Setting) -> f64 {
     let rates = trimmed(platform, rates);
-    let policy = Policy::Rates { received: platform.received(&rates), own: rates };
+    let policy = Policy::Rates { received: platform.received(&rates), own: rates, is_paced: false };
     one_lane(platform, policy, untyped(setting), setting)
 }
 

@@ -20,7 +20,12 @@ pub(super) enum Policy {
     /// The machine itself, and then the child with the largest bandwidth, of those that have asked; one kind of task.
     BandwidthCentric,
     /// That which is furthest behind these rates, by machine and kind: what it does itself, and what it receives for all below it.
-    Rates { own: Rates, received: Rates },
+    Rates {
+        own: Rates,
+        received: Rates,
+        /// Whether none may be ahead of its rate.
+        is_paced: bool,
+    },
 }
 
 /// What a machine has room for beside the task that it computes and the one that it sends.

@@ -5,10 +5,10 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use idlewood_scheduler::shares::{Task, next_by_deficit};
+use idlewood_scheduler::shares::{Task, due_s, next_by_deficit};
 
 use super::bandwidth_centric::by_bandwidth;
-use super::platform::Platform;
+use super::platform::{Platform, Rates};
 use super::policy::{Lane, Policy, Room};
 use super::resource::{Job, Resource};
 
@@ -20,6 +20,17 @@ const EPSILON: f64 = 0.1;
 enum Requester {
     Itself,
     Child(usize),
+}
+
+/// What happens at a machine.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Event {
+    /// The processor ends a job, unless its version has changed.
+    Computed { version: u64 },
+    /// So does the port.
+    Sent { version: u64 },
+    /// A task of a lane that was ahead of its rate is due.
+    Due { lane: usize },
 }
 
 /// A scheduler thread.
@@ -34,6 +45,8 @@ struct Thread {
     /// First come, first served: requests without an answer, and the kinds of waiting tasks.
     requests: VecDeque<Requester>,
     order: VecDeque<usize>,
+    /// When it looks again whether a task is due.
+    due_s: Option<f64>,
 }
 
 /// A run.
@@ -48,8 +61,8 @@ pub(super) struct Simulation<'a> {
     threads: Vec<Vec<Thread>>,
     processors: Vec<Resource>,
     ports: Vec<Resource>,
-    /// (time as ordered bits, number of the event, machine, whether its port, version).
-    events: BinaryHeap<Reverse<(u64, u64, usize, bool, u64)>>,
+    /// (time as ordered bits, number of the event, machine, event).
+    events: BinaryHeap<Reverse<(u64, u64, usize, Event)>>,
     numbered: u64,
     now_s: f64,
     /// Tasks that the root has not given out, by kind.
@@ -85,6 +98,7 @@ impl<'a> Simulation<'a> {
                 chosen: vec![0; choices],
                 requests,
                 order: VecDeque::new(),
+                due_s: None,
             }
         };
         let machines = platform.machines.len();
@@ -108,12 +122,21 @@ impl<'a> Simulation<'a> {
         for lane in 0..self.lanes.len() {
             self.dispatch(0, lane);
         }
-        while let Some(Reverse((time, _, machine, is_port, version))) = self.events.pop() {
+        while let Some(Reverse((time, _, machine, event))) = self.events.pop() {
             let now_s = f64::from_bits(time);
-            let resource = if is_port { &mut self.ports[machine] } else { &mut self.processors[machine] };
-            let Some((job, next)) = resource.end(now_s, version) else { continue };
+            let ended = match event {
+                Event::Computed { version } => self.processors[machine].end(now_s, version),
+                Event::Sent { version } => self.ports[machine].end(now_s, version),
+                Event::Due { lane } => {
+                    self.now_s = now_s;
+                    self.threads[machine][lane].due_s = None;
+                    self.dispatch(machine, lane);
+                    None
+                }
+            };
+            let Some((job, next)) = ended else { continue };
             self.now_s = now_s;
-            self.foretell(machine, is_port, next);
+            self.foretell(machine, job.child.is_some(), next);
             let kind = self.lanes[job.lane].kinds[job.kind];
             match job.child {
                 Some(child) => {
@@ -148,9 +171,13 @@ impl<'a> Simulation<'a> {
 
     fn foretell(&mut self, machine: usize, is_port: bool, end: Option<(f64, u64)>) {
         if let Some((at_s, version)) = end {
-            self.numbered += 1;
-            self.events.push(Reverse((at_s.to_bits(), self.numbered, machine, is_port, version)));
+            self.push(at_s, machine, if is_port { Event::Sent { version } } else { Event::Computed { version } });
         }
+    }
+
+    fn push(&mut self, at_s: f64, machine: usize, event: Event) {
+        self.numbered += 1;
+        self.events.push(Reverse((at_s.to_bits(), self.numbered, machine, event)));
     }
 
     /// Gives out tasks for as long as there is one that someone can take; and so on upward, where that makes room.
@@ -162,6 +189,7 @@ impl<'a> Simulation<'a> {
                 self.give(machine, lane, requester, kind);
                 has_given = true;
             }
+            self.wait_for_due(machine, lane);
             if has_given {
                 pending.extend(self.platform.machines[machine].parent);
             }
@@ -199,10 +227,6 @@ impl<'a> Simulation<'a> {
     fn choose(&self, machine: usize, lane: usize) -> Option<(Requester, usize)> {
         let thread = &self.threads[machine][lane];
         let kinds = self.lanes[lane].kinds.len();
-        let requester = |choice: usize| match choice / kinds {
-            0 => Requester::Itself,
-            child => Requester::Child(self.children[machine][child - 1]),
-        };
         match &self.lanes[lane].policy {
             Policy::FirstCome { weights } => {
                 // Children wait for the port in their order; the processor waits for no child.
@@ -219,16 +243,45 @@ impl<'a> Simulation<'a> {
                 let can_take = |requester: &Requester| self.can_take(machine, lane, *requester, 0);
                 requesters.find(can_take).filter(|_| self.has(machine, lane, 0)).map(|requester| (requester, 0))
             }
-            Policy::Rates { own, received } => {
-                let mut rates = own[machine].clone();
-                self.children[machine].iter().for_each(|child| rates.extend(&received[*child]));
+            Policy::Rates { own, received, is_paced } => {
+                let rates = self.rates(machine, own, received);
                 let can_go = |choice: usize| {
-                    let kind = choice % kinds;
-                    self.has(machine, lane, kind) && self.can_take(machine, lane, requester(choice), kind)
+                    let is_due = !is_paced || due_s(rates[choice], thread.chosen[choice]) <= self.now_s;
+                    is_due && self.can_go(machine, lane, choice)
                 };
                 let choice = next_by_deficit(&rates, &thread.chosen, can_go)?;
-                Some((requester(choice), choice % kinds))
+                Some((self.requester(machine, choice / kinds), choice % kinds))
             }
+        }
+    }
+
+    /// Rates of all choices of a machine: what it does itself, then what it sends to each child.
+    fn rates(&self, machine: usize, own: &Rates, received: &Rates) -> Vec<f64> {
+        let mut rates = own[machine].clone();
+        self.children[machine].iter().for_each(|child| rates.extend(&received[*child]));
+        rates
+    }
+
+    fn requester(&self, machine: usize, place: usize) -> Requester {
+        if place == 0 { Requester::Itself } else { Requester::Child(self.children[machine][place - 1]) }
+    }
+
+    fn can_go(&self, machine: usize, lane: usize, choice: usize) -> bool {
+        let kinds = self.lanes[lane].kinds.len();
+        let (requester, kind) = (self.requester(machine, choice / kinds), choice % kinds);
+        self.has(machine, lane, kind) && self.can_take(machine, lane, requester, kind)
+    }
+
+    /// Looks again when the first of the tasks is due that only wait for that.
+    fn wait_for_due(&mut self, machine: usize, lane: usize) {
+        let Policy::Rates { own, received, is_paced: true } = &self.lanes[lane].policy else { return };
+        let thread = &self.threads[machine][lane];
+        let rates = self.rates(machine, own, received);
+        let waiting = (0..rates.len()).filter(|choice| rates[*choice] > 0.0 && self.can_go(machine, lane, *choice));
+        let due_s = waiting.map(|choice| due_s(rates[choice], thread.chosen[choice])).fold(f64::INFINITY, f64::min);
+        if due_s.is_finite() && thread.due_s.is_none_or(|pending_s| due_s < pending_s) {
+            self.threads[machine][lane].due_s = Some(due_s);
+            self.push(due_s, machine, Event::Due { lane });
         }
     }
 
