@@ -33,7 +33,9 @@ pub(super) fn row(algorithm: Algorithm, all: &[&Judged]) -> Map<String, Value> {
     let outcomes = || of.iter().map(|judged| &judged.outcome);
     let headline: Vec<f64> = of.iter().map(|judged| judged.best / judged.fair()).collect();
     let tasks: Vec<f64> = of.iter().map(|judged| judged.best / judged.outcome.fair_of_tasks).collect();
-    let against: Vec<f64> = of.iter().filter_map(|of| Some(of.demand_driven? / of.outcome.fair_of_tasks)).collect();
+    // Where the demand-driven one has nothing there is nothing to compare with.
+    let against = |of: &&&Judged| Some(of.demand_driven.filter(|fair| *fair > 0.0)? / of.outcome.fair_of_tasks);
+    let against: Vec<f64> = of.iter().filter_map(against).collect();
     let deviation = |outcome: &Outcome| Some(1.0 - outcome.fair_of_tasks / outcome.fair_of_rates?);
     let deviations: Vec<f64> = outcomes().filter_map(deviation).collect();
     let largest = |values: Vec<f64>| values.into_iter().reduce(f64::max);
