@@ -16,15 +16,25 @@
 //! applications at once if and only if Σ_k u_k·min(c_k, t) ≤ f(t) for all t, by Strassen's theorem on the convex order. The left side bends at
 //! the c_k only and f is concave, so that it is enough to ask at t = c_k.
 //!
+//! Where a machine sends to one child at a time, K numbers are not enough: its port and the bytes that reach it are limits of their own. Trees
+//! of such machines, and max-min fairness, have column generation instead ([`Columns`], [`Curve`], docs/adr/0054), in some eight waves.
+//!
 //! Left out: announcing applications, what a leaf asks submitters for, and machines that take some applications only.
 
 mod absorption;
 mod core;
+mod curve;
+mod game;
 mod optimum;
+mod pricing;
+mod quota;
 mod ratios;
 mod whole;
 
 pub use absorption::Absorption;
 pub use core::{Application, Core, CoreNode, Uplink};
+pub use curve::{Curve, Division, Node, Point, SEGMENTS_MAX};
+pub use pricing::{Columns, Mixture, Task};
+pub use quota::{due_s, next_by_deficit, quota};
 pub use ratios::{RatioError, Ratios};
 pub use whole::whole_tasks;

@@ -48,26 +48,40 @@ pub(crate) fn reproduce(arguments: DloArguments) -> ExitCode {
         let sizes = if sizes.is_empty() { Size::ALL.to_vec() } else { sizes };
         let dlo = Dlo { sizes, seed, seeds, weights, platform, out, threads };
         dlo.validate()?;
-        Ok((dlo, interruption()?))
+        Ok(dlo)
     });
-    let (dlo, interrupted) = match prepared {
-        Ok(prepared) => prepared,
-        Err(sentence) => return fail(&sentence, 2),
+    let run = |dlo: Dlo| {
+        let summary = with_progress(|progress| dlo.run(progress))?;
+        Ok((text(&dlo, &summary), summary))
     };
+    conclude(prepared.and_then(run), output)
+}
+
+/// Runs something on platforms, with a line of progress on standard error; ends the process where it is interrupted.
+///
+/// # Errors
+/// The sentence that `run` returns.
+pub(crate) fn with_progress(
+    run: impl FnOnce(&mut dyn FnMut(usize, usize)) -> Result<Value, String>,
+) -> Result<Value, String> {
+    let interrupted = interruption()?;
     let mut line = ProgressLine::new();
-    let summary = dlo.run(|done, all| {
+    let summary = run(&mut |done, all| {
         if interrupted.load(Ordering::Relaxed) {
             end_at_once(&format!("{done} of {all} platforms were done; the same command begins anew"));
         }
         line.say(format_args!("{done}/{all} platforms "));
     });
     line.finish();
-    match summary {
-        Ok(summary) => match output {
-            Output::Json => print(&summary.to_string()),
-            Output::Text => print(&text(&dlo, &summary)),
-        },
-        Err(sentence) => fail(&sentence, 2),
+    summary
+}
+
+/// Prints a table or the summary, or why there is none.
+pub(crate) fn conclude(result: Result<(String, Value), String>, output: Output) -> ExitCode {
+    match (result, output) {
+        (Ok((_, summary)), Output::Json) => print(&summary.to_string()),
+        (Ok((text, _)), Output::Text) => print(&text),
+        (Err(sentence), _) => fail(&sentence, 2),
     }
 }
 

@@ -10,6 +10,7 @@ mod experiment_command;
 mod output;
 mod rounds_command;
 mod run_command;
+mod steady_command;
 
 use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
@@ -118,6 +119,9 @@ enum Reproduce {
     /// Fair shares of applications without an end on trees with limited links: distributed Lagrangian optimisation, naive and
     /// adaptive, and FOLD, beside the optimum (docs/lab/dlo.md).
     Dlo(dlo_command::DloArguments),
+    /// Max-min fair throughput of applications without an end on trees whose machines send to one child at a time: the optimum, the
+    /// paper's demand-driven heuristics and CG-WAVE (docs/lab/steady.md).
+    Steady(steady_command::SteadyArguments),
     #[command(external_subcommand)]
     Unknown(Vec<String>),
 }
@@ -203,6 +207,7 @@ fn reproduce(experiment: Reproduce) -> ExitCode {
         Reproduce::Overlay(arguments) => return reproduce_overlay(arguments),
         Reproduce::Rounds(arguments) => return rounds_command::reproduce(arguments),
         Reproduce::Dlo(arguments) => return dlo_command::reproduce(arguments),
+        Reproduce::Steady(arguments) => return steady_command::reproduce(arguments),
         Reproduce::Unknown(arguments) => return experiment_command::unknown(&arguments),
         Reproduce::Fairness(arguments) => (PaperExperiment::Fairness, arguments),
         Reproduce::Updates(arguments) => (PaperExperiment::Updates, arguments),

@@ -77,6 +77,31 @@ pub(crate) fn run<Progress: Send, Outcome: Send, Error>(
     })
 }
 
+/// Runs `count` jobs without progress of their own on so many threads, by default one for each core. Calls `progress` with jobs done and all of them
+/// about five times a second. Returns the outcomes in the order of the jobs.
+///
+/// # Errors
+/// The first that a job returns.
+pub(crate) fn outcomes<Outcome: Send>(
+    count: usize,
+    threads: Option<usize>,
+    work: impl Fn(usize) -> Result<Outcome, String> + Sync,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Vec<Outcome>, String> {
+    let mut outcomes: Vec<Option<Outcome>> = (0..count).map(|_| None).collect();
+    let mut done = 0;
+    let work = |number: usize, _: &mut dyn FnMut(())| work(number);
+    run(count, threads.unwrap_or_else(cores), work, |event: JobEvent<(), Result<Outcome, String>>| {
+        if let JobEvent::Done(number, outcome, _) = event {
+            outcomes[number] = Some(outcome?);
+            done += 1;
+        }
+        progress(done, count);
+        Ok::<(), String>(())
+    })?;
+    Ok(outcomes.into_iter().map(|outcome| outcome.expect("all jobs are done")).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,6 @@
 //! Which platforms are drawn, and which algorithms run on them.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -15,7 +14,7 @@ use super::removal;
 use super::rows::{Case, Outcome, Series, row};
 use super::size::Size;
 use crate::experiment::{Plan, lock, replace, unwritable};
-use crate::seeds::{self, JobEvent};
+use crate::seeds;
 
 /// The file with all rows.
 const SUMMARY: &str = "dlo.json";
@@ -85,25 +84,15 @@ impl Dlo {
     ///
     /// # Errors
     /// A sentence that names the file that could not be written, or the platform for which the convex solver finds no optimum.
-    pub fn run(&self, mut progress: impl FnMut(usize, usize)) -> Result<Value, String> {
+    pub fn run(&self, progress: impl FnMut(usize, usize)) -> Result<Value, String> {
         std::fs::create_dir_all(&self.out).map_err(|error| unwritable(&self.out, &error))?;
         let _locked = lock(&self.out)?;
         let jobs = self.jobs();
-        let cores = seeds::cores();
-        let mut outcomes: Vec<Option<Outcomes>> = jobs.iter().map(|_| None).collect();
-        let mut done = 0;
-        let work = |number: usize, _: &mut dyn FnMut(())| self.work(jobs[number]);
-        seeds::run(jobs.len(), self.threads.unwrap_or(cores), work, |event: JobEvent<(), _>| {
-            if let JobEvent::Done(number, outcome, Duration { .. }) = event {
-                let Job { size, seed } = jobs[number];
-                let outcome: Result<Outcomes, String> = outcome;
-                outcomes[number] = Some(outcome.map_err(|sentence| format!("{size}, seed {seed}: {sentence}"))?);
-                done += 1;
-            }
-            progress(done, jobs.len());
-            Ok::<(), String>(())
-        })?;
-        let outcomes: Vec<Outcomes> = outcomes.into_iter().map(|outcome| outcome.expect("all jobs are done")).collect();
+        let work = |number: usize| {
+            let Job { size, seed } = jobs[number];
+            self.work(jobs[number]).map_err(|sentence| format!("{size}, seed {seed}: {sentence}"))
+        };
+        let outcomes: Vec<Outcomes> = seeds::outcomes(jobs.len(), self.threads, work, progress)?;
         let summary = json!({
             "experiment": "dlo",
             "command": self.command(),

@@ -4,24 +4,15 @@
 //! Logarithms are exponential cones, on which the solver sometimes stops a hundredth off. So its answer is only where Newton's method begins, whose
 //! quadratic problems it solves to eight digits; the end is reached when a step would change nothing.
 
-use clarabel::algebra::CscMatrix;
-use clarabel::solver::{DefaultSettings, DefaultSolver, IPSolver, SolverStatus, SupportedConeT};
+use clarabel::solver::{SolverStatus, SupportedConeT};
 
 use super::platform::{Edge, Platform, Way};
+use crate::conic::Rows;
 
 /// Newton's steps at most; two to four suffice.
 const STEPS_MAX: usize = 30;
 /// Newton's decrement at the end: the utility is below the best by half of its square.
 const DECREMENT: f64 = 1e-4;
-
-/// Rows of a conic problem: limit − Σ value·variable lies in a cone.
-#[derive(Clone, Default)]
-struct Rows {
-    places: Vec<usize>,
-    variables: Vec<usize>,
-    values: Vec<f64>,
-    limits: Vec<f64>,
-}
 
 /// Feasible rates: what each application gets on each machine, in units of the most that the machine or its edge allows, and the throughputs.
 struct Problem<'a> {
@@ -30,36 +21,6 @@ struct Problem<'a> {
     variables: Vec<(usize, usize, f64)>,
     /// Limits of processors and edges.
     limits: Rows,
-}
-
-impl Rows {
-    fn push(&mut self, uses: impl IntoIterator<Item = (usize, f64)>, limit: f64) {
-        for (variable, value) in uses {
-            self.places.push(self.limits.len());
-            self.variables.push(variable);
-            self.values.push(value);
-        }
-        self.limits.push(limit);
-    }
-
-    /// Minimises costs·x + Σ curvature·x²/2.
-    fn solve(
-        self,
-        cones: &[SupportedConeT<f64>],
-        costs: &[f64],
-        curvatures: &[f64],
-    ) -> Result<(SolverStatus, Vec<f64>), String> {
-        let Self { places, variables, values, limits } = self;
-        let count = costs.len();
-        let matrix = CscMatrix::new_from_triplets(limits.len(), count, places, variables, values);
-        let all = || (0..count).collect::<Vec<_>>();
-        let quadratic = CscMatrix::new_from_triplets(count, count, all(), all(), curvatures.to_vec());
-        let settings = DefaultSettings { verbose: false, ..DefaultSettings::default() };
-        let mut solver = DefaultSolver::new(&quadratic, costs, &matrix, &limits, cones, settings)
-            .map_err(|error| format!("the convex solver refuses the platform: {error}"))?;
-        solver.solve();
-        Ok((solver.solution.status, solver.solution.x))
-    }
 }
 
 impl<'a> Problem<'a> {
@@ -101,8 +62,7 @@ impl<'a> Problem<'a> {
     /// Throughputs as variables, each in its unit of tasks/s: equalities, which stand after the limits.
     fn rows(&self, units: &[f64]) -> (Rows, Vec<SupportedConeT<f64>>) {
         let mut rows = self.limits.clone();
-        let cones =
-            vec![SupportedConeT::NonnegativeConeT(rows.limits.len()), SupportedConeT::ZeroConeT(self.applications())];
+        let cones = vec![SupportedConeT::NonnegativeConeT(rows.len()), SupportedConeT::ZeroConeT(self.applications())];
         for (application, throughput_unit) in units.iter().enumerate() {
             let of = self.variables.iter().enumerate().filter(|(_, (of, ..))| *of == application);
             let mb = self.platform.applications[application].mb;
@@ -136,7 +96,7 @@ impl<'a> Problem<'a> {
             rows.push([(throughputs + application, -1.0)], 0.0);
             cones.push(SupportedConeT::ExponentialConeT());
         }
-        let (_, found) = rows.solve(&cones, &costs, &vec![0.0; costs.len()])?;
+        let found = rows.solve(&cones, &costs, &vec![0.0; costs.len()])?.x;
         let found = found[throughputs..throughputs + count].iter().zip(&units);
         // A poor answer is a poor beginning, no more.
         Ok(found.map(|(share, unit)| if *share > 1e-9 { share * unit } else { 1e-9 * unit }).collect())
@@ -150,7 +110,8 @@ impl<'a> Problem<'a> {
         // With ρ in units of where it is: −ω·log ρ is about −ω·(ρ − 1) + ω·(ρ − 1)²/2.
         costs.extend(self.platform.applications.iter().map(|of| -2.0 * of.weight));
         curvatures.extend(self.platform.applications.iter().map(|of| of.weight));
-        let (status, found) = rows.solve(&cones, &costs, &curvatures)?;
+        let solution = rows.solve(&cones, &costs, &curvatures)?;
+        let (status, found) = (solution.status, solution.x);
         if !matches!(status, SolverStatus::Solved | SolverStatus::AlmostSolved) {
             return Err(format!("the convex solver finds no optimum of the platform: {status:?}"));
         }

@@ -10,12 +10,15 @@ use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 use super::size::Size;
-use crate::random;
+use crate::{random, tree};
 
 /// Machines of a platform file at most.
 const MACHINES_MAX: usize = 100_000;
 /// Applications of a platform file at most, as a grid admits.
 const APPLICATIONS_MAX: usize = 32;
+/// What a platform file looks like.
+const EXAMPLE: &str = "{\"machines\": [{\"parent\": null, \"gflop_s\": 8}, {\"parent\": 0, \"gflop_s\": 2, \"down_mb_s\": 50, \"up_mb_s\": \
+                       50}], \"applications\": [{\"machine\": 0, \"gflop\": 10, \"mb\": 5, \"weight\": 1}]}";
 /// How far the other masters may be from the first: they "are not too far away from each other", so that they interfere.
 const MASTER_HOPS_MAX: usize = 4;
 /// The paper's ranges.
@@ -96,21 +99,12 @@ impl Platform {
     /// Draws the platform of a seed; `kinds` are (GFLOP, MB, weight) of the applications.
     pub(super) fn draw(size: Size, kinds: &[(f64, f64, f64)], seed: u64) -> Self {
         let mut rng = random::stream(seed, &format!("dlo platform {size}"), 0);
-        let mut machines: Vec<Machine> = Vec::with_capacity(size.nodes);
-        let mut parents = VecDeque::from([None]);
-        while machines.len() < size.nodes {
-            let parent = parents.pop_front().expect("every machine has a child at least");
-            let children = if machines.is_empty() { 1 } else { rng.random_range(1..=size.degree) };
-            for _ in 0..children.min(size.nodes - machines.len()) {
-                parents.push_back(Some(machines.len()));
-                machines.push(Machine {
-                    parent,
-                    gflop_s: rng.random_range(SPEEDS_GFLOP_S),
-                    down_mb_s: rng.random_range(CAPACITIES_MB_S),
-                    up_mb_s: rng.random_range(CAPACITIES_MB_S),
-                });
-            }
-        }
+        let machines = tree::draw(size, &mut rng, |rng, parent| Machine {
+            parent,
+            gflop_s: rng.random_range(SPEEDS_GFLOP_S),
+            down_mb_s: rng.random_range(CAPACITIES_MB_S),
+            up_mb_s: rng.random_range(CAPACITIES_MB_S),
+        });
         let mut platform = Self { machines, applications: Vec::new() };
         let mut free = vec![rng.random_range(0..size.nodes)];
         for (number, &(gflop, mb, weight)) in kinds.iter().enumerate() {
@@ -134,18 +128,7 @@ impl Platform {
     /// # Errors
     /// A sentence that says what to write instead.
     pub fn read(path: &Path) -> Result<Self, String> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("the platform {} cannot be read: {error}", path.display()))?;
-        let platform: Self = serde_json::from_str(&text).map_err(|error| {
-            format!(
-                "{} is no platform: {error}; write {{\"machines\": [{{\"parent\": null, \"gflop_s\": 8}}, {{\"parent\": 0, \
-                 \"gflop_s\": 2, \"down_mb_s\": 50, \"up_mb_s\": 50}}], \"applications\": [{{\"machine\": 0, \"gflop\": 10, \"mb\": \
-                 5, \"weight\": 1}}]}}",
-                path.display()
-            )
-        })?;
-        platform.validate().map_err(|sentence| format!("{}: {sentence}", path.display()))?;
-        Ok(platform)
+        tree::read(path, EXAMPLE, Self::validate)
     }
 
     fn validate(&self) -> Result<(), String> {
@@ -157,15 +140,7 @@ impl Platform {
         }
         let is_amount = |value: f64| value.is_finite() && value > 0.0;
         for (number, machine) in self.machines.iter().enumerate() {
-            match machine.parent {
-                None if number == 0 => {}
-                Some(parent) if parent < number => {}
-                _ => {
-                    return Err(format!(
-                        "machine {number} needs a parent that stands before it; only machine 0 has null"
-                    ));
-                }
-            }
+            tree::validate_parent(number, machine.parent)?;
             if ![machine.gflop_s, machine.down_mb_s, machine.up_mb_s].into_iter().all(is_amount) {
                 return Err(format!("machine {number} needs a speed and capacities above 0"));
             }
