@@ -27,6 +27,8 @@ mod grid;
 mod interrupt;
 mod kept;
 mod list;
+mod log_lines;
+mod logs;
 mod machine;
 mod progress;
 mod reach;

@@ -15,6 +15,7 @@ use tokio::task::AbortHandle;
 
 use super::done::Done;
 use super::ended::{self, Collected, Ended};
+use super::live_output::Written;
 use super::pin::Pin;
 use super::pins::Pins;
 use super::shared::Shared;
@@ -78,6 +79,13 @@ impl Execution {
     /// Whether no worker has a job.
     pub(super) fn is_idle(&self) -> bool {
         self.runs.iter().all(VecDeque::is_empty)
+    }
+
+    /// What a job has written that a worker runs.
+    pub(super) fn written(&self, slot: usize, job: JobId) -> Option<Written> {
+        let given = self.runs.get(slot)?.iter().find(|given| given.job == job)?;
+        let directory = given.prepared.job.directory.clone();
+        Some(Written { in_memory: self.workers.streams(slot, given.number), directory })
     }
 
     /// The manifests of the bags that workers have jobs of.

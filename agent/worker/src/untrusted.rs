@@ -9,7 +9,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -85,6 +85,18 @@ impl UntrustedDir {
     /// When it cannot be read, or there is no room for it.
     pub fn read(&self, name: &str, room: &mut Room) -> io::Result<Option<Vec<u8>>> {
         read_at(self.0.as_fd(), name, room)
+    }
+
+    /// Up to so many bytes of the file of this name from an offset on, also while it is being written; `None` if there is no such file.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn read_part(&self, name: &str, offset: u64, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
+        let Some(mut file) = plain_file_at(self.0.as_fd(), name)? else { return Ok(None) };
+        file.seek(SeekFrom::Start(offset))?;
+        let mut bytes = Vec::new();
+        file.take(bytes_max).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
     }
 
     /// All files below it by path, read as by [`UntrustedDir::read`], and the paths that are not kept. Keeps one
@@ -164,8 +176,8 @@ fn directory_at(parent: BorrowedFd, name: &str) -> io::Result<Option<UntrustedDi
     UntrustedDir::found(rustix::fs::openat(parent, name, CAREFULLY | OFlags::DIRECTORY, Mode::empty()))
 }
 
-/// As [`UntrustedDir::read`].
-fn read_at(parent: BorrowedFd, name: &str, room: &mut Room) -> io::Result<Option<Vec<u8>>> {
+/// Opens the file of this name; `None` if there is none, or it is something else, or has another name.
+fn plain_file_at(parent: BorrowedFd, name: &str) -> io::Result<Option<File>> {
     let file = match rustix::fs::openat(parent, name, CAREFULLY, Mode::empty()) {
         Ok(file) => file,
         // A link, or a socket.
@@ -173,11 +185,15 @@ fn read_at(parent: BorrowedFd, name: &str, room: &mut Room) -> io::Result<Option
         Err(errno) => return Err(errno.into()),
     };
     let stat = rustix::fs::fstat(&file)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink != 1 {
-        return Ok(None);
-    }
+    let is_plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink == 1;
+    Ok(is_plain.then(|| File::from(file)))
+}
+
+/// As [`UntrustedDir::read`].
+fn read_at(parent: BorrowedFd, name: &str, room: &mut Room) -> io::Result<Option<Vec<u8>>> {
+    let Some(file) = plain_file_at(parent, name)? else { return Ok(None) };
     let mut bytes = Vec::new();
-    File::from(file).take(room.bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+    file.take(room.bytes.saturating_add(1)).read_to_end(&mut bytes)?;
     let dir = room.bytes.checked_sub(bytes.len() as u64);
     room.bytes = dir.ok_or_else(|| io::Error::other(room.over.clone()))?;
     Ok(Some(bytes))
@@ -224,11 +240,22 @@ mod tests {
         let directory = UntrustedDir::open(&dir).expect("readable").expect("there");
         for name in ["link", "loop", "name", "pipe", "socket", "a"] {
             assert_eq!(directory.read(name, &mut room(100)).expect("no error"), None, "{name}");
+            assert_eq!(directory.read_part(name, 0, 100).expect("no error"), None, "{name}");
         }
         let Contents { files, mut left_out } = directory.read_all(&mut room(100)).expect("no error");
         assert_eq!(files, [("a/b/plain".to_owned(), b"result".to_vec())]);
         left_out.sort();
         assert_eq!(left_out, ["a/linked", "link", "loop", "name", "pipe", "socket"]);
+    }
+
+    #[test]
+    fn a_file_is_read_piece_by_piece() {
+        let (_root, dir, _) = setup();
+        fs::write(dir.join("file"), "0123456789").expect("ours");
+        let directory = UntrustedDir::open(&dir).expect("readable").expect("there");
+        let part =
+            |offset, bytes_max| directory.read_part("file", offset, bytes_max).expect("readable").expect("there");
+        assert_eq!([part(0, 4), part(8, 4), part(20, 4)], [b"0123".to_vec(), b"89".to_vec(), Vec::new()]);
     }
 
     #[test]
