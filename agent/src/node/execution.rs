@@ -14,7 +14,7 @@ use idlewood_worker::{Outcome, Pool, WorkerEvent};
 use tokio::task::AbortHandle;
 
 use super::done::Done;
-use super::ended::{self, Collected, Ended};
+use super::ended::{self, Collected, Ended, Rules};
 use super::live_output::Written;
 use super::pin::Pin;
 use super::pins::Pins;
@@ -304,16 +304,14 @@ impl Execution {
         let wall = ended.wall;
         let (blobs, speed_mops) = (shared.supplies.blobs.clone(), shared.config.speed_mops);
         let takes_small = pins.takes_small_outputs();
-        let codes = &prepared.manifest.success_codes;
-        let untouched = takes_small.then(|| ended::collect_untouched(&blobs, &prepared.job, codes, &ended, speed_mops));
+        let rules = Rules::of(&prepared.manifest, task.index);
+        let untouched =
+            takes_small.then(|| ended::collect_untouched(&blobs, &prepared.job, &rules, &ended, speed_mops));
         let outcome = untouched.flatten();
         if outcome.is_some() {
             prepared.leave_nothing();
         } else {
-            let collect = move || {
-                let codes = &prepared.manifest.success_codes;
-                ended::collect(&blobs, takes_small, Some(&prepared.job), codes, &ended, speed_mops)
-            };
+            let collect = move || ended::collect(&blobs, takes_small, Some(&prepared.job), &rules, &ended, speed_mops);
             self.collect(job, task, collect, shared);
         }
         shared.events.tell(WorkEvent::Ended { slot, job, wall: Some(wall), outcome });

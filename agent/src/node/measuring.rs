@@ -9,7 +9,7 @@ use idlewood_worker::{Pool, WorkerEvent};
 use tokio::task::{AbortHandle, Id};
 
 use super::done::Done;
-use super::ended::{self, Collected, Ended};
+use super::ended::{self, Collected, Ended, Rules};
 use super::live_output::Written;
 use super::shared::Shared;
 use super::supplies::PrepareError;
@@ -129,8 +129,8 @@ impl Measuring {
         let (bag, wall) = (self.first.bag?, ended.wall);
         let (blobs, speed_mops) = (shared.supplies.blobs.clone(), shared.config.speed_mops);
         let collect = move || {
-            let codes = &prepared.manifest.success_codes;
-            let collected = ended::collect(&blobs, true, Some(&prepared.job), codes, &ended, speed_mops);
+            let rules = Rules::of(&prepared.manifest, 0);
+            let collected = ended::collect(&blobs, true, Some(&prepared.job), &rules, &ended, speed_mops);
             Done::Measured { bag, cpu: ended.cpu, collected }
         };
         let lost = Done::Measured { bag, cpu: Duration::ZERO, collected: Collected::not_started() };

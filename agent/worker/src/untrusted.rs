@@ -20,6 +20,8 @@ use rustix::io::Errno;
 
 /// How deep the files of a task may lie to be kept.
 pub const DEPTH_MAX: usize = 16;
+/// Paths that are told of files that are not wanted.
+const UNWANTED_TOLD: usize = 5;
 /// Most entries read, of any kind.
 const ENTRIES_MAX: usize = 4 * FILES_MAX;
 
@@ -49,6 +51,10 @@ pub struct Contents {
     /// Paths that are not kept: links, files that have another name, neither files nor directories, and directories
     /// that lie too deep.
     pub left_out: Vec<String>,
+    /// The paths of the first files that are not wanted.
+    pub unwanted_first: Vec<String>,
+    /// How many there are.
+    pub unwanted: usize,
 }
 
 /// Neither follows a link nor blocks.
@@ -99,12 +105,12 @@ impl UntrustedDir {
         Ok(Some(bytes))
     }
 
-    /// All files below it by path, read as by [`UntrustedDir::read`], and the paths that are not kept. Keeps one
+    /// The files below it whose paths are wanted, read as by [`UntrustedDir::read`], and the paths that are not kept. Keeps one
     /// directory open per level.
     ///
     /// # Errors
     /// When they cannot be read, there is no room for them, there are too many, or a name is not UTF-8.
-    pub fn read_all(&self, room: &mut Room) -> io::Result<Contents> {
+    pub fn read_all(&self, room: &mut Room, mut is_wanted: impl FnMut(&str) -> bool) -> io::Result<Contents> {
         let too_many = || io::Error::other(format!("it is over the limit of {FILES_MAX} files: pack them into fewer"));
         let mut contents = Contents::default();
         let mut entries_left = ENTRIES_MAX;
@@ -129,7 +135,12 @@ impl UntrustedDir {
                 }
                 _ => error,
             };
-            if let Some(bytes) = read_at(parent, name, room).map_err(cannot)? {
+            if !is_wanted(&path) && plain_file_at(parent, name).map_err(cannot)?.is_some() {
+                contents.unwanted += 1;
+                if contents.unwanted_first.len() < UNWANTED_TOLD {
+                    contents.unwanted_first.push(path);
+                }
+            } else if let Some(bytes) = read_at(parent, name, room).map_err(cannot)? {
                 if contents.files.len() == FILES_MAX {
                     return Err(too_many());
                 }
@@ -242,7 +253,7 @@ mod tests {
             assert_eq!(directory.read(name, &mut room(100)).expect("no error"), None, "{name}");
             assert_eq!(directory.read_part(name, 0, 100).expect("no error"), None, "{name}");
         }
-        let Contents { files, mut left_out } = directory.read_all(&mut room(100)).expect("no error");
+        let Contents { files, mut left_out, .. } = directory.read_all(&mut room(100), |_| true).expect("no error");
         assert_eq!(files, [("a/b/plain".to_owned(), b"result".to_vec())]);
         left_out.sort();
         assert_eq!(left_out, ["a/linked", "link", "loop", "name", "pipe", "socket"]);
@@ -272,10 +283,26 @@ mod tests {
         assert!(directory.directory("secret").expect("no error").is_some());
     }
 
+    /// Nor do they count against the room.
+    #[test]
+    fn files_that_are_not_wanted_are_not_read() {
+        let (_root, dir, secret) = setup();
+        fs::create_dir(dir.join("out")).expect("ours");
+        fs::write(dir.join("out/result"), "42").expect("ours");
+        fs::write(dir.join("large"), vec![0; 1000]).expect("ours");
+        symlink(secret.join("key"), dir.join("out/link")).expect("a link");
+        let directory = UntrustedDir::open(&dir).expect("readable").expect("there");
+        let contents = directory.read_all(&mut room(2), |path| path.starts_with("out/")).expect("it fits");
+        assert_eq!(contents.files, [("out/result".to_owned(), b"42".to_vec())]);
+        assert_eq!((contents.unwanted_first, contents.unwanted), (vec!["large".to_owned()], 1));
+        assert_eq!(contents.left_out, ["out/link"]);
+    }
+
     #[test]
     fn size_number_and_depth_are_bounded() {
         let (_root, dir, _) = setup();
-        let all = |room: &mut Room| UntrustedDir::open(&dir).expect("readable").expect("there").read_all(room);
+        let all =
+            |room: &mut Room| UntrustedDir::open(&dir).expect("readable").expect("there").read_all(room, |_| true);
         fs::write(dir.join("file"), vec![1; 100]).expect("ours");
         let mut exact = room(100);
         assert_eq!((all(&mut exact).expect("it fits").files.len(), exact.bytes), (1, 0));
