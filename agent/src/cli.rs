@@ -27,6 +27,7 @@ mod grid;
 mod interrupt;
 mod kept;
 mod list;
+mod log_follow;
 mod log_lines;
 mod logs;
 mod machine;

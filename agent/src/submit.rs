@@ -32,6 +32,7 @@ use options::Options;
 use sweep::Swept;
 
 pub use error::SubmitError;
+pub use files::LocalFile;
 pub use lists::{List, Lists};
 
 /// Default memory of a task. Our choice: what a machine of 4 GiB can spare in most hours.
@@ -52,15 +53,6 @@ pub struct Plan {
     pub files: BTreeMap<[u8; 32], LocalFile>,
     /// Directories that the pattern matches: tasks are made of files only.
     pub left_out: Vec<PathBuf>,
-}
-
-/// A file to be uploaded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LocalFile {
-    /// Its path.
-    pub path: PathBuf,
-    /// Its size.
-    pub bytes: u64,
 }
 
 impl Plan {

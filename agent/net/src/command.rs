@@ -8,8 +8,7 @@ use tracing::debug;
 use crate::chunk::{ChunkError, ChunkReply, Wanted};
 use crate::dial_error::DialError;
 use crate::dialled_back::DialledBack;
-use crate::live::LiveError;
-use crate::live_codec::{LiveAsk, LiveTold};
+use crate::live_codec::{LiveAsk, LiveError, LiveTold};
 use crate::room::Share;
 
 /// An outgoing message, with its share of the room.

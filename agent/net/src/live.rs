@@ -15,7 +15,7 @@ use tracing::debug;
 
 use crate::command::answer;
 use crate::counters::Counters;
-use crate::live_codec::{LiveAsk, LiveTold};
+use crate::live_codec::{LiveAsk, LiveError, LiveTold};
 use crate::outbound::Outgoing;
 
 /// Questions of others that wait for their answers, from all machines.
@@ -30,23 +30,6 @@ pub struct LiveQuestion {
     pub ask: LiveAsk,
     /// For the answer. Dropped without one, the asker asks again later.
     pub reply: oneshot::Sender<LiveTold>,
-}
-
-/// Why what running tasks write is not known.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LiveError {
-    /// The machine does not answer.
-    #[error("it does not answer")]
-    Unreachable,
-    /// It has too much to do.
-    #[error("it is busy")]
-    Busy,
-    /// It does not speak the protocol.
-    #[error("its idlewood is older than `bag logs --follow`: what its tasks write is here when they have ended")]
-    Older,
-    /// The network has shut down.
-    #[error("the network is shut down")]
-    Closed,
 }
 
 /// An answer on its way; none: the question is refused.

@@ -78,6 +78,23 @@ pub struct LiveTold {
     pub tasks: Option<Vec<LiveTask>>,
 }
 
+/// Why what running tasks write is not known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LiveError {
+    /// The machine does not answer.
+    #[error("it does not answer")]
+    Unreachable,
+    /// It has too much to do.
+    #[error("it is busy")]
+    Busy,
+    /// It does not speak the protocol.
+    #[error("its idlewood is older than `bag logs --follow`: what its tasks write is here when they have ended")]
+    Older,
+    /// The network has shut down.
+    #[error("the network is shut down")]
+    Closed,
+}
+
 impl LiveAsk {
     /// Whether it has no more parts than questions may have.
     pub(super) fn is_bounded(&self) -> bool {

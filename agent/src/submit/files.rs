@@ -16,8 +16,16 @@ use idlewood_trust::manifest::{
 };
 use idlewood_worker::check_program;
 
-use super::LocalFile;
 use super::error::SubmitError;
+
+/// A file to be uploaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+}
 
 /// The local files a plan needs, by content.
 pub(super) struct Files {
