@@ -7,6 +7,7 @@ mod display;
 mod downgrade;
 mod dropper;
 mod durability;
+mod files;
 mod grids;
 mod guide;
 mod harness;
