@@ -109,6 +109,7 @@ impl Live {
         let chosen = chosen(&request.tasks, view.bag.tasks);
         let whereabouts = Whereabouts::of(peer, &view);
         let executors = executors(peer.placements(bag), &chosen, &whereabouts, &request.seen);
+        let followed = followed(&executors, &request.seen);
         let mut own = Vec::new();
         let (mut asked, mut unasked) = (Vec::new(), 0);
         for to in executors {
@@ -150,7 +151,7 @@ impl Live {
                     to.hear(told, &mut live);
                 }
             }
-            live.tasks.sort_by_key(|task| task.index);
+            leave_one_each(&mut live.tasks, &followed);
             if !request.tasks.is_empty() {
                 live.waiting = waiting(&chosen, &whereabouts, &live);
             }
@@ -271,6 +272,25 @@ fn executors(
     all
 }
 
+/// The machines whose runs are followed, by task, of those that still have the task: what a run has written may be on its way as its result.
+fn followed(executors: &[Asked], seen: &[idlewood_api::LiveSeen]) -> BTreeMap<u64, String> {
+    let has = |machine: &str, index: u64| {
+        let is_it = |asked: &&Asked| identity::to_libp2p(asked.executor.peer).to_string() == machine;
+        executors.iter().find(is_it).is_some_and(|asked| asked.tasks.contains(index))
+    };
+    let still = seen.iter().filter(|seen| has(&seen.machine, seen.index));
+    still.map(|seen| (seen.index, seen.machine.clone())).collect()
+}
+
+/// Leaves one run of each task, by index: of a task with a copy or replicas the run that is followed.
+fn leave_one_each(tasks: &mut Vec<idlewood_api::LiveTask>, followed: &BTreeMap<u64, String>) {
+    tasks.sort_by_key(|task| task.index);
+    let is_followed =
+        |task: &idlewood_api::LiveTask| followed.get(&task.index).is_none_or(|machine| *machine == task.machine);
+    tasks.retain(is_followed);
+    tasks.dedup_by_key(|task| task.index);
+}
+
 fn shown(
     machine: PeerId,
     LiveTask { place, attempt, stands_still, stdout, stderr }: LiveTask,
@@ -340,6 +360,28 @@ mod tests {
         let mut live = idlewood_api::Live::default();
         asked(2..5, &[]).hear(Err(LiveError::Older), &mut live);
         assert_eq!((live.silent[0].tasks, live.silent[0].why.contains("older")), (3, true));
+    }
+
+    /// A copy runs elsewhere, or replicas do: whoever follows one run is not shown now this and now that.
+    #[test]
+    fn one_run_of_a_task_is_followed_as_long_as_its_machine_has_the_task() {
+        let machine = |number: u8| identity::to_libp2p(PeerId([number; 32])).to_string();
+        let task = |index, number: u8| {
+            let (place, stdout, stderr) = (at(index, u64::from(number), 0), Vec::new(), Vec::new());
+            shown(PeerId([number; 32]), LiveTask { place, attempt: 0, stands_still: false, stdout, stderr })
+        };
+        let left = |followed: &[(u64, u8)]| {
+            let followed = followed.iter().map(|&(index, number)| (index, machine(number))).collect();
+            let mut tasks = vec![task(3, 2), task(1, 1), task(1, 2)];
+            leave_one_each(&mut tasks, &followed);
+            tasks.iter().map(|task| (task.index, task.run)).collect::<Vec<_>>()
+        };
+        assert_eq!(left(&[]), [(1, 1), (3, 2)]);
+        assert_eq!(left(&[(1, 2)]), [(1, 2), (3, 2)]);
+        assert_eq!(left(&[(3, 1)]), [(1, 1)], "it has ended there, and its result is on its way");
+        let seen = |index| idlewood_api::LiveSeen { machine: machine(1), index, run: 1, stdout: 0, stderr: 0 };
+        let still = followed(&[asked(2..5, &[])], &[seen(2), seen(9)]);
+        assert_eq!(still, BTreeMap::from([(2, machine(1))]), "that machine has the other no more");
     }
 
     #[test]
