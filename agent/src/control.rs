@@ -8,6 +8,7 @@
 //! | `GET /v1/bags?state={state},...&since_s={seconds}&limit={count}` | the latest bags of those |
 //! | `GET /v1/bags/{id}/results?from={index}&most={count}` | up to so many results, from that task on |
 //! | `GET /v1/bags/{id}/tasks?from={index}&most={count}&state={state},...` | up to so many tasks, from that one on, in these states |
+//! | `POST /v1/bags/{id}/live` | what running tasks have written behind what the client has |
 //! | `GET /v1/bags/{id}/results/{index}/output` | the output of a task, if it is small enough to be in its record; else
 //! the hash of its blob |
 //! | `POST /v1/bags` | the bag, once it is durable |
@@ -201,6 +202,7 @@ fn bag_routes(node: NodeHandle) -> Router {
         .route("/v1/bags", get(bags).post(submit))
         .route("/v1/bags/{id}", get(bag))
         .route("/v1/bags/{id}/tasks", get(tasks))
+        .route("/v1/bags/{id}/live", post(live))
         .route("/v1/bags/{id}/results", get(results))
         .route("/v1/bags/{id}/results/{index}/output", get(task_output))
         .route("/v1/bags/{id}/receipts", get(receipts))
@@ -299,6 +301,14 @@ async fn tasks(
         states = TaskState::ALL.to_vec();
     }
     Ok(Json(node.tasks(&id, TaskQuery { from, most, states }).await?))
+}
+
+async fn live(
+    State(node): State<NodeHandle>,
+    UrlPath(id): UrlPath<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<idlewood_api::Live> {
+    Ok(Json(node.live(&id, parse(body)?).await?))
 }
 
 /// The output of a task: bytes if they are in the record of its result, else the hash of its blob.

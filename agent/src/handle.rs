@@ -66,6 +66,7 @@ pub(crate) enum Command {
     Question(Question),
     Reading(Reading),
     Bag(BagOrder),
+    Live(LiveQuestion),
     Owner(OwnerOrder),
 }
 
@@ -86,6 +87,14 @@ pub(crate) enum Reading {
     Output(String, u64, Reply<Result<Vec<u8>, blake3::Hash>>),
     Receipts(String, Reply<Vec<idlewood_api::Receipt>>),
     Ticket(String, bool, Reply<idlewood_api::Ticket>),
+}
+
+/// What running tasks of a bag have written.
+#[derive(Debug)]
+pub(crate) struct LiveQuestion {
+    pub(crate) id: String,
+    pub(crate) request: idlewood_api::LiveRequest,
+    pub(crate) reply: Reply<idlewood_api::Live>,
 }
 
 /// An order about a bag of this machine.
@@ -122,6 +131,12 @@ impl From<Reading> for Command {
 impl From<BagOrder> for Command {
     fn from(order: BagOrder) -> Self {
         Self::Bag(order)
+    }
+}
+
+impl From<LiveQuestion> for Command {
+    fn from(question: LiveQuestion) -> Self {
+        Self::Live(question)
     }
 }
 
@@ -210,6 +225,14 @@ impl NodeHandle {
     /// As [`NodeHandle::bag`].
     pub async fn tasks(&self, id: &str, query: TaskQuery) -> Result<idlewood_api::Tasks, Refusal> {
         self.ask(|reply| Reading::Tasks(id.to_owned(), query, reply)).await
+    }
+
+    /// What those of its tasks have written that run.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::bag`]; [`Refusal::Invalid`] when too much is asked at once.
+    pub async fn live(&self, id: &str, request: idlewood_api::LiveRequest) -> Result<idlewood_api::Live, Refusal> {
+        self.ask(|reply| LiveQuestion { id: id.to_owned(), request, reply }).await
     }
 
     /// What the machines signed that ran its tasks, by index; tasks that are over without any are left out.

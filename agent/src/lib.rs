@@ -7,6 +7,7 @@
 mod adopting;
 pub mod bench;
 mod bounds;
+mod chosen;
 pub mod cli;
 pub mod control;
 pub mod demo;

@@ -17,6 +17,8 @@ mod homes;
 mod jobs;
 mod keeping;
 mod kept_files;
+mod live;
+mod live_output;
 mod manifests;
 mod measuring;
 mod neighbours;
@@ -72,6 +74,7 @@ use self::driver::{Driver, Sources};
 use self::execution::Execution;
 use self::homes::Homes;
 use self::keeping::Keeping;
+use self::live::Live;
 use self::measuring::Measuring;
 use self::notify::NotifyFiles;
 use self::outputs::Outputs;
@@ -255,6 +258,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
         homes: Arc::new(Homes::new(scratch, checkpoints)),
         confines_natives,
     };
+    let questions = net.questions().context("the network is asked for its questions once")?;
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let handle = NodeHandle::new(commands);
     let control = control::start(&directory, options.control_port, handle, blobs, gate, net.clone()).await?;
@@ -274,10 +278,12 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
             commands: command_receiver,
             suspends,
             pieces,
+            questions,
         },
         execution: Execution::new(workers),
         measuring: Measuring::new(measurer),
         outputs: Outputs::default(),
+        live: Live::new(),
         owner: Owner::new(Watch::start(probe), pause, clock.now()),
         submissions: Submissions::default(),
         storage: Storage::new(opened.store, pins),

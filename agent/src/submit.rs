@@ -7,30 +7,32 @@
 //! Files are hashed here and named by their hash, so that a file shared by many tasks is uploaded once, and one that
 //! the agent has already is not uploaded at all.
 //!
-//! Left out: directories as inputs (pack them), and uploads that are resumed.
+//! Left out: empty folders, and uploads that are resumed.
 
 mod error;
+mod files;
 mod lists;
 pub mod options;
 mod sweep;
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use blake3::Hash;
-use idlewood_scheduler::{AFTER_MAX, BlobId, REPLICAS_MAX, Replication, STEWARDS_MAX};
-use idlewood_trust::manifest::{self, DISK_BYTES_DEFAULT, Entry, Fields, INPUT_BYTES_MAX, Input, is_file_name};
+use idlewood_scheduler::{AFTER_MAX, REPLICAS_MAX, Replication, STEWARDS_MAX};
+use idlewood_trust::manifest::{self, DISK_BYTES_DEFAULT, Entry, Fields, OUTPUT_BYTES_MAX, OwnInput};
 use idlewood_units::{Span, TASKS_MAX};
-use idlewood_worker::check_program;
 
 use idlewood_api::SubmitRequest;
 
+use crate::chosen;
+
+use files::{Files, Shared};
 use options::Options;
 use sweep::Swept;
 
 pub use error::SubmitError;
+pub use files::LocalFile;
 pub use lists::{List, Lists};
 
 /// Default memory of a task. Our choice: what a machine of 4 GiB can spare in most hours.
@@ -53,15 +55,6 @@ pub struct Plan {
     pub left_out: Vec<PathBuf>,
 }
 
-/// A file to be uploaded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LocalFile {
-    /// Its path.
-    pub path: PathBuf,
-    /// Its size.
-    pub bytes: u64,
-}
-
 impl Plan {
     /// Checks `options`, reads and hashes the files they name, and makes the request. Reads `stdin` for `--each-line
     /// -`.
@@ -70,26 +63,24 @@ impl Plan {
     /// [`SubmitError`], with a remedy.
     pub fn new(options: Options, stdin: impl io::Read) -> Result<Self, SubmitError> {
         check_values(&options)?;
-        let mut files = Files::default();
+        let mut files = Files::new(options.native);
         let path = options.program.as_ref().ok_or(SubmitError::NoProgram)?;
-        let program = files.add_program(path, options.native)?;
+        let program = files.add_program(path)?;
         let mut left_out = Vec::new();
         let (entries, fields) = entries(&options, stdin, &mut files, &mut left_out)?;
         check_places(&options, &entries, fields.as_ref())?;
-        let mut shared = Shared::default();
+        let (mut shared, mut own) = (Shared::default(), Vec::new());
         for path in &options.input {
-            shared.add(files.add("input", path)?, path)?;
-        }
-        let own_files = entries.iter().any(|entry| entry.input.is_some());
-        let stdin = options.stdin.as_deref().map(|name| shared.stdin(name, own_files, &mut files)).transpose()?;
-        for entry in &entries {
-            if let Some(input) = &entry.input
-                && let Some((_, first)) = shared.0.get(&input.name)
-            {
-                let second = files.path(input);
-                return Err(SubmitError::SameName { name: input.name.clone(), first: first.clone(), second });
+            match files::template(path) {
+                Some(template) => own.extend(files.add_for_each(template, &entries, fields.as_ref())?),
+                None => shared.add_all(files.add_all(path)?)?,
             }
         }
+        own.sort_by_key(|own: &OwnInput| own.task);
+        let own_files = entries.iter().any(|entry| entry.input.is_some());
+        let stdin = options.stdin.as_deref().map(|name| shared.stdin(name, own_files, &mut files)).transpose()?;
+        let of_entries = entries.iter().filter_map(|entry| entry.input.as_ref());
+        shared.check_beside(of_entries.chain(own.iter().map(|own| &own.input)), &files)?;
         let stem = Path::new(&program.name).file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let replication = replication(&options);
         let request = SubmitRequest {
@@ -99,7 +90,7 @@ impl Plan {
             args: options.args,
             entries,
             fields,
-            inputs: shared.0.into_values().map(|(input, _)| input).collect(),
+            inputs: shared.into_inputs(),
             stdin,
             env: options.env.into_iter().map(|variable| (variable.key, variable.value)).collect(),
             memory_bytes: options.memory.map_or(MEMORY_BYTES_DEFAULT, |size| size.0),
@@ -110,6 +101,10 @@ impl Plan {
             retries_max: options.max_retries.unwrap_or(RETRIES_DEFAULT),
             deterministic: options.deterministic || replication.quorum > 1,
             native: options.native,
+            executable: files.executable(),
+            own,
+            outputs: options.output_files,
+            output_bytes: options.output_limit.map(|size| size.0),
             replication,
             stewards: options.stewards,
             hold: options.hold,
@@ -118,7 +113,7 @@ impl Plan {
             retry_on: options.retry_on.map(|codes| codes.into_iter().collect()),
             notify: options.notify.map(notify),
         };
-        Ok(Self { request, files: files.0, left_out })
+        Ok(Self { request, files: files.into_local(), left_out })
     }
 
     /// Bytes of all files together.
@@ -192,6 +187,13 @@ fn check_values(options: &Options) -> Result<(), SubmitError> {
     if let Some(size) = options.disk.filter(|size| size.0 < 1 << 16) {
         return wrong(format!("a task needs at least 64K of disk, not {} bytes", size.0));
     }
+    if let Some(size) = options.output_limit.filter(|size| size.0 < 4096 || size.0 > OUTPUT_BYTES_MAX) {
+        let most = idlewood_units::ByteSize(OUTPUT_BYTES_MAX);
+        return wrong(format!("the output of a task can be limited to 4K to {most}, not to {} bytes", size.0));
+    }
+    if let Some(Err(why)) = options.output_files.iter().map(|text| chosen::pattern(text)).find(Result::is_err) {
+        return wrong(format!("{why}; write for example --output-files 'out/*.csv'"));
+    }
     let replication = replication(options);
     if !replication.is_valid() {
         return wrong(format!(
@@ -225,7 +227,7 @@ fn entries(
     left_out: &mut Vec<PathBuf>,
 ) -> Result<(Vec<Entry>, Option<Fields>), SubmitError> {
     if let Some(pattern) = &options.glob {
-        return Ok((matches(pattern, files, left_out)?, None));
+        return Ok((files.matches(pattern, left_out)?, None));
     }
     let Some(Swept { texts, fields }) = sweep::sweep(options, &mut stdin)? else { return Ok((Vec::new(), None)) };
     if texts.len() as u64 > TASKS_MAX {
@@ -239,11 +241,16 @@ fn entries(
 
 /// Refuses arguments and variables with places that nothing would fill.
 fn check_places(options: &Options, entries: &[Entry], fields: Option<&Fields>) -> Result<(), SubmitError> {
-    let variables = options.env.iter().map(|variable| (&variable.value, format!("the variable {}", variable.key)));
-    let arguments = options.args.iter().map(|argument| (argument, format!("the argument {argument:?}")));
+    let variables = options.env.iter().map(|it| (it.value.as_str(), format!("the variable {}", it.key)));
+    let arguments = options.args.iter().map(|argument| (argument.as_str(), format!("the argument {argument:?}")));
+    let outputs = options.output_files.iter().map(|pattern| (pattern.as_str(), format!("the output {pattern:?}")));
+    let paths = options.input.iter().filter_map(|path| files::template(path));
+    let inputs = paths.map(|path| (path, format!("the input {path:?}")));
     let first = entries.first();
     for (template, place) in arguments
         .chain(variables)
+        .chain(outputs)
+        .chain(inputs)
         .flat_map(|(template, whose)| manifest::pieces(template).into_iter().map(move |piece| (piece, whose.clone())))
         .filter_map(|(piece, whose)| match piece {
             manifest::Piece::Entry => Some((String::new(), whose)),
@@ -283,150 +290,6 @@ fn known(first: &Entry, fields: Option<&Fields>) -> String {
     let names = fields.names.iter().map(|name| format!("{{{name}}}"));
     let numbers = (1..=columns).map(|number| format!("{{{number}}}"));
     format!("{{}}, {{index}}, {}", names.chain(numbers).collect::<Vec<_>>().join(", "))
-}
-
-fn matches(pattern: &str, files: &mut Files, left_out: &mut Vec<PathBuf>) -> Result<Vec<Entry>, SubmitError> {
-    let found =
-        glob::glob(pattern).map_err(|error| SubmitError::Value(format!("{pattern:?} is no pattern: {}", error.msg)))?;
-    let mut entries = Vec::new();
-    let mut paths: BTreeMap<String, PathBuf> = BTreeMap::new();
-    for path in found {
-        let path = path.map_err(|error| SubmitError::File {
-            what: "matches in",
-            path: error.path().to_owned(),
-            source: error.into(),
-        })?;
-        if path.is_dir() {
-            left_out.push(path);
-            continue;
-        }
-        let input = files.add("input", &path)?;
-        if let Some(first) = paths.insert(input.name.clone(), path.clone()) {
-            return Err(SubmitError::SameName { name: input.name, first, second: path });
-        }
-        let text = path.to_str().map(str::to_owned).ok_or_else(|| not_unicode(&path))?;
-        entries.push(Entry { text, input: Some(input) });
-    }
-    match left_out.first() {
-        _ if !entries.is_empty() => Ok(entries),
-        None => Err(SubmitError::NoTask(format!("no file matches {pattern}"))),
-        Some(directory) => Err(SubmitError::NoTask(format!(
-            "only directories match {pattern}; the files in the first match {}",
-            directory.join("*").display()
-        ))),
-    }
-}
-
-/// The local files a plan needs, by content.
-#[derive(Default)]
-struct Files(BTreeMap<[u8; 32], LocalFile>);
-
-impl Files {
-    fn add(&mut self, what: &'static str, path: &Path) -> Result<Input, SubmitError> {
-        let (mut file, bytes) = open(what, path)?;
-        let mut hasher = blake3::Hasher::new();
-        io::copy(&mut file, &mut hasher).map_err(|source| SubmitError::File { what, path: path.to_owned(), source })?;
-        self.insert(path, hasher.finalize(), bytes)
-    }
-
-    fn add_program(&mut self, path: &Path, native: bool) -> Result<Input, SubmitError> {
-        let (mut file, _) = open("program", path)?;
-        let mut module = Vec::new();
-        file.read_to_end(&mut module).map_err(|source| SubmitError::File {
-            what: "program",
-            path: path.to_owned(),
-            source,
-        })?;
-        match (native, module.first_chunk()) {
-            (false, _) => {
-                check_program(&module).map_err(|source| SubmitError::Program { path: path.to_owned(), source })?;
-            }
-            (true, Some(b"\0asm")) => {
-                return Err(SubmitError::Value(format!(
-                    "{} is WebAssembly: submit it without --native",
-                    path.display()
-                )));
-            }
-            (true, Some(b"\x7fELF" | [b'#', b'!', ..])) => {}
-            (true, _) => {
-                let path = path.display();
-                return Err(SubmitError::Value(format!(
-                    "{path} cannot be executed: a native program is an executable (ELF), or a script that begins with #!"
-                )));
-            }
-        }
-        self.insert(path, blake3::hash(&module), module.len() as u64)
-    }
-
-    fn insert(&mut self, path: &Path, hash: Hash, bytes: u64) -> Result<Input, SubmitError> {
-        let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| not_unicode(path))?.to_owned();
-        if !is_file_name(&name) {
-            return Err(SubmitError::Value(format!("{name:?} cannot be the name of an input: rename the file")));
-        }
-        self.0.entry(*hash.as_bytes()).or_insert_with(|| LocalFile { path: path.to_owned(), bytes });
-        Ok(Input { name, blob: BlobId(*hash.as_bytes()), bytes })
-    }
-
-    fn path(&self, input: &Input) -> PathBuf {
-        self.0.get(&input.blob.0).map_or_else(|| PathBuf::from(&input.name), |file| file.path.clone())
-    }
-}
-
-fn open(what: &'static str, path: &Path) -> Result<(File, u64), SubmitError> {
-    let failed = |source| SubmitError::File { what, path: path.to_owned(), source };
-    // Before opening: opening a pipe would wait for its other end.
-    let metadata = std::fs::metadata(path).map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(failed(io::Error::other("it is not a regular file")));
-    }
-    if metadata.len() > INPUT_BYTES_MAX {
-        return Err(failed(io::Error::other(format!("it is over {} GiB: split it", INPUT_BYTES_MAX >> 30))));
-    }
-    Ok((File::open(path).map_err(failed)?, metadata.len()))
-}
-
-fn not_unicode(path: &Path) -> SubmitError {
-    SubmitError::Value(format!("the name of {} is not UTF-8: rename the file", path.display()))
-}
-
-/// The inputs of all tasks, by name, with their paths.
-#[derive(Default)]
-struct Shared(BTreeMap<String, (Input, PathBuf)>);
-
-impl Shared {
-    fn add(&mut self, input: Input, path: &Path) -> Result<(), SubmitError> {
-        match self.0.get(&input.name) {
-            // The same file twice is harmless.
-            Some((known, _)) if known.blob == input.blob => Ok(()),
-            Some((_, first)) => {
-                Err(SubmitError::SameName { name: input.name, first: first.clone(), second: path.to_owned() })
-            }
-            None => {
-                self.0.insert(input.name.clone(), (input, path.to_owned()));
-                Ok(())
-            }
-        }
-    }
-
-    /// The input that `name` stands for as standard input; adds the file if it is not an input yet.
-    fn stdin(&mut self, name: &str, own_files: bool, files: &mut Files) -> Result<String, SubmitError> {
-        if name == "{}" {
-            return if own_files {
-                Ok(name.to_owned())
-            } else {
-                Err(SubmitError::Value("--stdin {} needs tasks with a file of their own: use --glob".to_owned()))
-            };
-        }
-        let path = Path::new(name);
-        let plain = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if !path.exists() && self.0.contains_key(plain) {
-            return Ok(plain.to_owned());
-        }
-        let input = files.add("standard input", path)?;
-        let plain = input.name.clone();
-        self.add(input, path)?;
-        Ok(plain)
-    }
 }
 
 #[cfg(test)]

@@ -211,7 +211,9 @@ impl Help {
             open.extend(verbs.iter().map(|verb| [chain.clone(), vec![verb.clone()]].concat()));
             let options = text.lines().filter(|line| line.trim_start().starts_with('-'));
             let flags = options.flat_map(|line| line.split_whitespace().take(2).filter(|word| word.starts_with("--")));
-            help.flags.insert(chain.clone(), flags.map(str::to_owned).collect());
+            let aliases = text.lines().filter_map(|line| line.trim().strip_prefix("[alias"));
+            let aliases = aliases.flat_map(|line| line.split([' ', ',', ']']).filter(|word| word.starts_with("--")));
+            help.flags.insert(chain.clone(), flags.chain(aliases).map(str::to_owned).collect());
             help.verbs.insert(chain, verbs);
         }
         help

@@ -24,8 +24,8 @@ use ureq::{Agent, Body};
 
 use crate::{
     Bag, BagDetail, BagsWanted, BlobBody, CleanRequest, CleanedView, Endpoint, ErrorBody, InvitationView,
-    InviteRequest, PauseRequest, Peers, ReachView, Receipt, RenameRequest, RerunRequest, RevokeRequest, RevokedView,
-    Status, SubmitRequest, TaskResult, TaskState, Tasks, Ticket,
+    InviteRequest, Live, LiveRequest, PauseRequest, Peers, ReachView, Receipt, RenameRequest, RerunRequest,
+    RevokeRequest, RevokedView, Status, SubmitRequest, TaskResult, TaskState, Tasks, Ticket,
 };
 
 /// Name of the file in the state directory with the agent's address.
@@ -302,6 +302,14 @@ impl Client {
             Err(ClientError::Refused { status: 409, .. }) => self.download(&result.output),
             output => output,
         }
+    }
+
+    /// `POST /v1/bags/{id}/live`: what running tasks have written.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn live(&self, id: &str, request: &LiveRequest) -> Result<Live, ClientError> {
+        self.post(&format!("/v1/bags/{}/live", segment(id)), request, ANSWER_WAIT)
     }
 
     /// `GET /v1/bags/{id}/receipts`: the signed statements about finished tasks.

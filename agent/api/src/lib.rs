@@ -5,6 +5,7 @@
 mod bag;
 pub mod client;
 mod grid;
+mod live;
 mod machine;
 mod submit;
 mod task;
@@ -19,6 +20,7 @@ pub use self::bag::{
 pub use self::grid::{
     ChildView, GridView, InvitationView, InviteRequest, PeerView, Peers, ReachView, RevokeRequest, RevokedView,
 };
+pub use self::live::{Live, LiveRequest, LiveSeen, LiveSilent, LiveTask, LiveWaiting};
 pub use self::machine::{
     Bucket, CleanRequest, CleanedView, Disbelieved, Disk, Downloads, Held, LeftAlone, MessageCount, PauseRequest,
     Reclaims, RunningTask, Status,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use idlewood_scheduler::Replication;
-use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, Fields, Input};
+use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, Fields, Input, OwnInput};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +78,19 @@ pub struct SubmitRequest {
     /// The exit codes of failures that are tried again; absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_on: Option<BTreeSet<u8>>,
+    /// Names of inputs that native programs can execute.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub executable: Vec<String>,
+    /// Files of single tasks, by ascending task.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<serde_json::Value>")]
+    pub own: Vec<OwnInput>,
+    /// Patterns of the files that are a task's output, with places as arguments have; none: all files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<String>,
+    /// Largest output of a task; absent: as large as agents take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_bytes: Option<u64>,
     /// What to run on the agent's machine when the bag is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<Notify>,
@@ -124,6 +137,10 @@ impl SubmitRequest {
             after: Vec::new(),
             max_running: None,
             retry_on: None,
+            executable: Vec::new(),
+            own: Vec::new(),
+            outputs: Vec::new(),
+            output_bytes: None,
             notify: None,
         }
     }

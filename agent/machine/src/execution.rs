@@ -15,6 +15,7 @@
 mod ahead;
 mod invariants;
 mod kit;
+mod live;
 mod memory;
 mod run;
 mod started;
@@ -35,6 +36,7 @@ use crate::effect::Effect;
 use crate::work::{JobId, WorkEvent, WorkOrder};
 
 pub use self::kit::JOBS_MAX;
+pub use self::live::RunningJob;
 
 /// A task that the peer has started and that is over.
 #[derive(Debug)]

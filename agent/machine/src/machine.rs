@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use idlewood_overlay::Time;
+use idlewood_overlay::{PeerId, Time};
 use idlewood_scheduler::{
     BagId, BagView, Change, Config, Effect as PeerEffect, HeldView, Message, Notice, Peer, Record, RecordKey, TaskId,
     Ticket,
@@ -11,7 +11,7 @@ use idlewood_scheduler::{
 
 use crate::effect::{Effect, Wanted, WriteId};
 use crate::event::{Event, FetchEnd, WriteEnd};
-use crate::execution::{Ended as JobEnded, Execution};
+use crate::execution::{Ended as JobEnded, Execution, RunningJob};
 use crate::explain::{self, Explanation, Situation};
 use crate::finishing::Finishing;
 use crate::measuring::{Measured, Measuring};
@@ -97,6 +97,17 @@ impl Machine {
             grid_mops: self.peer.platform().speed_mops,
             own_mops: self.slots_mops,
         })
+    }
+
+    /// What workers run of a bag now, for a machine that asks what its tasks write; `None` unless that machine is the bag's submitter or
+    /// the keeper that acts for it.
+    pub fn running_for(&self, bag: BagId, asker: PeerId) -> Option<Vec<RunningJob>> {
+        self.peer.answers_to(bag, asker).then(|| self.execution.running_of(bag))
+    }
+
+    /// Whether the owner has all tasks stand still.
+    pub fn stands_still(&self) -> bool {
+        self.execution.stands_still()
     }
 
     /// Whether the disk keeps up, so that more may be taken in that will have to be written.

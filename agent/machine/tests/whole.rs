@@ -212,3 +212,17 @@ fn pieces_that_come_show_what_the_link_takes() {
     world.give(Event::PieceCame(Piece { bytes: 250_000, took }));
     assert_eq!(world.machine.peer().link_kb_s(), 2500);
 }
+
+#[test]
+fn what_runs_here_is_told_to_its_submitter_and_to_nobody_else() {
+    let mut world = World::new();
+    let (bag, me, other) = (BagId([1; 32]), PeerId([2; 32]), PeerId([7; 32]));
+    assert_eq!(world.machine.running_for(bag, me), None, "nothing of it is here");
+    world.submit(2);
+    let task = world.running().expect("nobody is there");
+    let told = world.machine.running_for(bag, me).expect("it is the submitter");
+    assert_eq!(told.iter().map(|job| (job.index, job.stands_still)).collect::<Vec<_>>(), [(task.index, false)]);
+    assert_eq!(world.machine.running_for(bag, other), None);
+    world.sense(Input::Present);
+    assert!(world.machine.running_for(bag, me).is_some_and(|jobs| jobs[0].stands_still), "the owner is back");
+}

@@ -1,6 +1,6 @@
 //! What the handle orders of the loop, and the way back to whoever waits for an answer.
 
-use idlewood_overlay::PeerId;
+use idlewood_overlay::{Contact, PeerId};
 use libp2p::Multiaddr;
 use tokio::sync::oneshot;
 use tracing::debug;
@@ -8,6 +8,7 @@ use tracing::debug;
 use crate::chunk::{ChunkError, ChunkReply, Wanted};
 use crate::dial_error::DialError;
 use crate::dialled_back::DialledBack;
+use crate::live_codec::{LiveAsk, LiveError, LiveTold};
 use crate::room::Share;
 
 /// An outgoing message, with its share of the room.
@@ -40,6 +41,12 @@ pub(crate) enum Command {
     /// Asks machines to dial this one back; there is a channel for what each says.
     DialBack {
         reply: oneshot::Sender<Vec<oneshot::Receiver<DialledBack>>>,
+    },
+    /// Asks a machine what tasks write that run there.
+    Live {
+        from: Contact,
+        ask: LiveAsk,
+        reply: oneshot::Sender<Result<LiveTold, LiveError>>,
     },
     Shutdown,
 }

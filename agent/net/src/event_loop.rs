@@ -23,6 +23,7 @@ use crate::dial_back::DialBacks;
 use crate::dial_error::{DialError, dial_error};
 use crate::event::NetEvent;
 use crate::link::Bootstrap;
+use crate::live::{Live, LiveQuestion};
 use crate::outbound::Outgoing;
 use crate::reach::{self, Reach};
 use crate::serving::Serving;
@@ -47,6 +48,7 @@ pub(super) struct EventLoop {
     outgoing: Outgoing,
     serving: Serving,
     dial_backs: DialBacks,
+    live: Live,
     /// The port at which this agent listens.
     port: u16,
 }
@@ -59,13 +61,15 @@ impl EventLoop {
         serving: Serving,
         commands: mpsc::Receiver<Command>,
         events: mpsc::Sender<NetEvent>,
+        questions: mpsc::Sender<LiveQuestion>,
     ) -> Result<Self, NetError> {
         let reach = Reach::of(&config.listen)?;
         let protocol = wire::protocol(config.gate.grid());
         let traffic = counters.traffic.clone();
         let swarm = swarm::build(config, reach, protocol.clone(), traffic, limits)?;
         let outgoing = Outgoing::new(swarm, reach, config.gate.clone(), counters);
-        Ok(Self { protocol, commands, events, outgoing, serving, dial_backs: DialBacks::default(), port: 0 })
+        let (dial_backs, live) = (DialBacks::default(), Live::new(questions));
+        Ok(Self { protocol, commands, events, outgoing, serving, dial_backs, live, port: 0 })
     }
 
     pub(super) async fn run(mut self) {
@@ -93,6 +97,7 @@ impl EventLoop {
                 }
                 event = self.outgoing.swarm.select_next_some() => self.on_swarm_event(event),
                 Some(served) = self.serving.reading.join_next() => self.serving.on_served(&mut self.outgoing, served),
+                Some(answered) = self.live.answering.join_next() => self.live.on_answered(answered, &mut self.outgoing),
                 () = tokio::time::sleep_until(answer_due.unwrap_or_else(Instant::now)), if answer_due.is_some() => {
                     self.outgoing.answer_due(Instant::now());
                 }
@@ -156,6 +161,7 @@ impl EventLoop {
                 let asked = self.dial_backs.ask(self.port, connected.into_iter(), &mut self.outgoing.swarm);
                 answer(reply, asked);
             }
+            Command::Live { from, ask, reply } => self.live.ask(&from, ask, reply, &mut self.outgoing),
             // A second one, while the first is carried out.
             Command::Shutdown => {}
         }
@@ -286,6 +292,7 @@ impl EventLoop {
             SwarmEvent::Behaviour(BehaviourEvent::DialBack(event)) => {
                 self.dial_backs.on_event(event, &mut self.outgoing.swarm);
             }
+            SwarmEvent::Behaviour(BehaviourEvent::Live(event)) => self.live.on_event(event, &mut self.outgoing),
             // Addresses observed by others are not used; the other events need no reaction.
             other => debug!(event = ?other, "not used"),
         }

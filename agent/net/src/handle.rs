@@ -23,6 +23,8 @@ use crate::dial_error::DialError;
 use crate::dialled_back::DialledBack;
 use crate::event::NetEvent;
 use crate::event_loop::EventLoop;
+use crate::live::LiveQuestion;
+use crate::live_codec::{LiveAsk, LiveError, LiveTold};
 use crate::rate::Rates;
 use crate::reach::{self, AddressError, Reach};
 use crate::room::{Kind, Room};
@@ -35,6 +37,9 @@ const COMMANDS_MAX: usize = 12 * 1024;
 
 /// Events queued in the channel to the agent; the loop holds some more.
 const EVENTS_MAX: usize = 64;
+
+/// Questions about running tasks that wait for the agent.
+const QUESTIONS_MAX: usize = 32;
 
 /// Longest time for [`NetHandle::dial`] and [`NetHandle::chunk`].
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -51,6 +56,8 @@ pub struct NetHandle {
     counters: Arc<Counters>,
     rates: Arc<Rates>,
     reach: Reach,
+    /// Until the agent takes it.
+    questions: Arc<Mutex<Option<mpsc::Receiver<LiveQuestion>>>>,
     task: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
@@ -87,15 +94,17 @@ pub(crate) fn start_within(
     let counters = Arc::new(Counters::default());
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let (events, event_receiver) = mpsc::channel(EVENTS_MAX);
+    let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
     let rates = Arc::new(Rates::default());
     let serving = Serving::new(rates.clone(), blobs);
-    let task = EventLoop::new(&config, limits, counters.clone(), serving, command_receiver, events)?;
+    let task = EventLoop::new(&config, limits, counters.clone(), serving, command_receiver, events, questions)?;
     let handle = NetHandle {
         commands,
         room: Room::new(),
         counters,
         rates,
         reach,
+        questions: Arc::new(Mutex::new(Some(asked))),
         task: Arc::new(Mutex::new(Some(runtime.spawn(task.run())))),
     };
     Ok((handle, event_receiver))
@@ -205,6 +214,22 @@ impl NetHandle {
         told
     }
 
+    /// Asks a machine what tasks have written that run there.
+    ///
+    /// # Errors
+    /// [`LiveError`]; ask again later.
+    pub async fn live(&self, from: &Contact, ask: LiveAsk) -> Result<LiveTold, LiveError> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Live { from: from.clone(), ask, reply };
+        self.commands.send(command).await.map_err(|_| LiveError::Closed)?;
+        answer.await.map_err(|_| LiveError::Closed)?
+    }
+
+    /// The questions of other machines about tasks that run here: for one caller, the others get none.
+    pub fn questions(&self) -> Option<mpsc::Receiver<LiveQuestion>> {
+        self.questions.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// Totals since the start.
     pub fn counters(&self) -> NetCounters {
         self.counters.totals()
@@ -241,6 +266,7 @@ impl NetHandle {
     pub(crate) fn without_loop() -> (Self, mpsc::Receiver<Command>) {
         let (commands, asked) = mpsc::channel(COMMANDS_MAX);
         let (counters, rates, reach) = (Arc::default(), Arc::default(), Reach::Machine);
-        (Self { commands, room: Room::new(), counters, rates, reach, task: Arc::default() }, asked)
+        let questions = Arc::default();
+        (Self { commands, room: Room::new(), counters, rates, reach, questions, task: Arc::default() }, asked)
     }
 }

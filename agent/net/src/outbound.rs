@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use idlewood_overlay::PeerId;
+use idlewood_overlay::{Contact, PeerId};
 use idlewood_trust::{Gate, identity};
 use libp2p::request_response::{InboundRequestId, OutboundFailure, OutboundRequestId, ResponseChannel};
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
@@ -29,6 +29,7 @@ use crate::event::NetEvent;
 use crate::found::Found;
 use crate::link::{Bootstrap, InFlight, Link, QUIET, QUIET_OTHER_GRID, Route};
 use crate::pending::Pending;
+use crate::rate::Allowance;
 use crate::reach::{self, Reach};
 use crate::room::Kind;
 use crate::swarm::Behaviour;
@@ -86,6 +87,17 @@ impl Outgoing {
     /// Peers with an open connection.
     pub(super) fn connected(&self) -> Vec<PeerId> {
         self.links.iter().filter(|(_, link)| !link.connections.is_empty()).map(|(peer, _)| *peer).collect()
+    }
+
+    /// Where a contact can be dialled; `None` where that is out of reach, or not known.
+    pub(super) fn address_of(&self, contact: &Contact) -> Option<Multiaddr> {
+        dialable(self.reach, &contact.address).ok()
+    }
+
+    /// Uses up one request of this peer's allowance; false if none remained.
+    pub(super) fn allows(&mut self, from: PeerId) -> bool {
+        let now = Instant::now();
+        self.links.entry(from).or_default().allowance.get_or_insert_with(|| Allowance::new(now)).take(now)
     }
 
     /// Reports a peer as lost, once for simultaneous failures.

@@ -15,7 +15,7 @@ use tracing::{debug, warn};
 
 use crate::counters::Counters;
 use crate::outbound::Outgoing;
-use crate::rate::{Allowance, Rates};
+use crate::rate::Rates;
 use crate::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
 
 /// Gossip that is heard at one time: it may have to be written down.
@@ -65,9 +65,7 @@ impl Serving {
         request: Request,
         channel: ResponseChannel<Reply>,
     ) {
-        let now = Instant::now();
-        let link = outgoing.links.entry(from).or_default();
-        if !link.allowance.get_or_insert_with(|| Allowance::new(now)).take(now) {
+        if !outgoing.allows(from) {
             Counters::add(&outgoing.counters.refused);
             return outgoing.respond(channel, Reply::Busy);
         }

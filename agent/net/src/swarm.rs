@@ -22,6 +22,7 @@ use super::admission::Admission;
 use super::bounds::{CONNECT_TIMEOUT, IN_FLIGHT_MAX};
 use super::config::{NetConfig, NetError};
 use super::dial_codec;
+use super::live_codec;
 use super::metered::Metered;
 use super::reach::{AddressError, Reach, Within};
 use super::throttle;
@@ -75,6 +76,7 @@ pub(super) struct Behaviour {
     ping: ping::Behaviour,
     pub(super) requests: request_response::Behaviour<Codec>,
     pub(super) dial_back: request_response::Behaviour<dial_codec::Codec>,
+    pub(super) live: request_response::Behaviour<live_codec::Codec>,
 }
 
 /// Builds a swarm that listens.
@@ -119,6 +121,7 @@ pub(super) fn build(
                 .with_max_concurrent_streams(STREAMS_MAX),
         ),
         dial_back: dial_codec::behaviour(gate.grid()),
+        live: live_codec::behaviour(gate.grid()),
     };
     let mut swarm = Swarm::new(
         TransportTimeout::new(transport, CONNECT_TIMEOUT).boxed(),

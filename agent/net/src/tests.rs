@@ -3,6 +3,7 @@
 mod answers;
 mod fetching;
 mod floods;
+mod live;
 mod measurements;
 mod overhead;
 

@@ -12,7 +12,7 @@ use idlewood_units::Numbers;
 use super::context::Context;
 use super::follow::{self, View};
 use super::which::{BagName, Found, TheseBags, WhichBag, WhichBags};
-use super::{explain, kept, list, progress, receipts, results, tasks, ticket};
+use super::{explain, kept, list, logs, progress, receipts, results, tasks, ticket};
 use crate::output::{self, Colour, Column, Format, Table};
 
 /// Failed tasks whose reasons are shown.
@@ -99,8 +99,9 @@ pub(super) enum BagCommand {
         #[command(flatten)]
         bags: TheseBags,
     },
-    /// Print what tasks wrote
-    Logs(results::LogsArgs),
+    /// Print what tasks wrote, or with --follow what they write
+    #[command(after_help = logs::EXAMPLES)]
+    Logs(logs::LogsArgs),
     /// Save what tasks produced, also while the bag runs
     Get(results::GetArgs),
     /// Check receipts that `get --receipts` saved; exit with 1 at the first that its machine did not sign
@@ -126,7 +127,7 @@ pub(super) fn run(context: &Context, command: BagCommand) -> anyhow::Result<Exit
         BagCommand::Adopt(args) => ticket::adopt(context, &args),
         BagCommand::Receipts(args) => receipts::receipts(context, &args),
         BagCommand::Rm { bags } => each(context, &bags, |bag| bag.state.is_closed(), Client::remove, told_removed),
-        BagCommand::Logs(args) => results::logs(context, &args),
+        BagCommand::Logs(args) => logs::logs(context, &args),
         BagCommand::Get(args) => results::get(context, &args),
     }
 }

@@ -86,7 +86,7 @@ pub(super) fn to_the_end(context: &Context, found: &Found, view: View) -> anyhow
     // JSON is one value, and watching is for people.
     let view = if context.format == Format::Json && view == View::Stdout { View::Silent } else { view };
     let followed = Arc::new(OnceLock::new());
-    quit_on_interrupt(view, context.format, followed.clone())?;
+    quit_on_interrupt(view, context.format, "watch", followed.clone())?;
     if !found.is_one {
         followed.get_or_init(|| found.ids.clone());
     }
@@ -135,7 +135,7 @@ fn follow(context: &Context, id: &str, view: View, followed: &OnceLock<Vec<Strin
 
 /// Why nothing runs, as it was told last.
 #[derive(Debug, Default)]
-struct Reason {
+pub(super) struct Reason {
     told: Option<String>,
     /// What holds now, and since when.
     holds: Option<(String, Instant)>,
@@ -143,7 +143,7 @@ struct Reason {
 
 impl Reason {
     /// What is to be told now: a reason that is another than the last one told, and has held for a while.
-    fn next(&mut self, bag: &Bag, now: Instant) -> Option<String> {
+    pub(super) fn next(&mut self, bag: &Bag, now: Instant) -> Option<String> {
         let code = bag.bounds.first().map(|bound| bound.code.clone()).unwrap_or_default();
         match &self.holds {
             Some((holds, since)) if *holds == code => {
@@ -169,7 +169,7 @@ impl Reason {
 }
 
 /// Asks for the bag, repeatedly while the agent is being restarted.
-fn look(context: &Context, client: &mut Client, id: &str) -> Result<Bag, ClientError> {
+pub(super) fn look(context: &Context, client: &mut Client, id: &str) -> Result<Bag, ClientError> {
     let begin = Instant::now();
     loop {
         let error = match client.bag(id) {
@@ -189,8 +189,13 @@ fn look(context: &Context, client: &mut Client, id: &str) -> Result<Bag, ClientE
     }
 }
 
-/// From now on Ctrl-C and SIGTERM end the program at once, and people read that the bag goes on.
-fn quit_on_interrupt(view: View, format: Format, followed: Arc<OnceLock<Vec<String>>>) -> anyhow::Result<()> {
+/// From now on Ctrl-C and SIGTERM end the program at once, and people read that the bag goes on and by which verb to follow it.
+pub(super) fn quit_on_interrupt(
+    view: View,
+    format: Format,
+    verb: &'static str,
+    followed: Arc<OnceLock<Vec<String>>>,
+) -> anyhow::Result<()> {
     on_interrupt(move |why| {
         let tell = || {
             view.draw("")?;
@@ -202,7 +207,7 @@ fn quit_on_interrupt(view: View, format: Format, followed: Arc<OnceLock<Vec<Stri
                     } else {
                         ("the bags go on".to_owned(), "them")
                     };
-                    output::notice(&format!("{what}; follow {them} with: idlewood bag watch {}", ids.join(" ")))
+                    output::notice(&format!("{what}; follow {them} with: idlewood bag {verb} {}", ids.join(" ")))
                 }
                 _ => Ok(()),
             }
@@ -214,7 +219,7 @@ fn quit_on_interrupt(view: View, format: Format, followed: Arc<OnceLock<Vec<Stri
     })
 }
 
-fn code(state: BagState) -> u8 {
+pub(super) fn code(state: BagState) -> u8 {
     match state {
         BagState::Succeeded => 0,
         BagState::Failed => 3,

@@ -1,4 +1,4 @@
-//! `idlewood bag get` and `bag logs`: the output of tasks, as files and as text.
+//! `idlewood bag get`: the output of tasks, as files.
 //!
 //! ```text
 //! DIR/results.json          one record per task that was saved, also by an earlier `get`
@@ -72,19 +72,6 @@ pub(super) struct GetArgs {
     receipts: bool,
 }
 
-/// Arguments of `bag logs`.
-#[derive(Debug, clap::Args)]
-pub(super) struct LogsArgs {
-    #[command(flatten)]
-    bag: WhichBag,
-    /// Only these tasks: 5, 0-9, 1,3,7-9
-    #[arg(long, value_name = "RANGE")]
-    index: Option<Numbers>,
-    /// What they wrote on standard error instead of standard output
-    #[arg(long)]
-    stderr: bool,
-}
-
 /// The file that lists the saved tasks.
 const LIST: &str = "results.json";
 
@@ -113,14 +100,6 @@ pub(super) struct Fetched {
     tasks: u64,
     missing: u64,
     problems: Vec<String>,
-}
-
-#[derive(Serialize, schemars::JsonSchema)]
-pub(super) struct Log {
-    index: u64,
-    entry: String,
-    success: bool,
-    text: String,
 }
 
 pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode> {
@@ -293,7 +272,7 @@ fn saved_before(out: &Path) -> anyhow::Result<Vec<serde_json::Value>> {
 }
 
 /// Fails if there were problems, and names them, and a way to recover lost outputs.
-fn end(bag: &Bag, problems: &[String], lost: &IntervalSet) -> anyhow::Result<ExitCode> {
+pub(super) fn end(bag: &Bag, problems: &[String], lost: &IntervalSet) -> anyhow::Result<ExitCode> {
     if problems.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
@@ -316,17 +295,17 @@ fn end(bag: &Bag, problems: &[String], lost: &IntervalSet) -> anyhow::Result<Exi
 }
 
 /// Why an output is unavailable.
-struct Problem {
-    sentence: String,
+pub(super) struct Problem {
+    pub(super) sentence: String,
     /// Whether it is lost for good: missing, or with another content.
-    is_lost: bool,
+    pub(super) is_lost: bool,
 }
 
 /// As [`output_of`], however long that takes, unless a signal comes.
 ///
 /// # Errors
 /// When one came, or the agent does not answer.
-fn fetch_output(
+pub(super) fn fetch_output(
     client: &Arc<Client>,
     bag: &str,
     result: &TaskResult,
@@ -341,7 +320,11 @@ fn fetch_output(
 ///
 /// # Errors
 /// The agent does not answer.
-fn output_of(client: &Client, bag: &str, result: &TaskResult) -> anyhow::Result<Result<TaskOutput, Problem>> {
+pub(super) fn output_of(
+    client: &Client,
+    bag: &str,
+    result: &TaskResult,
+) -> anyhow::Result<Result<TaskOutput, Problem>> {
     let TaskResult { index, output, .. } = result;
     let problem = |is_lost, sentence| Ok(Err(Problem { is_lost, sentence }));
     let bytes = match client.output(bag, result) {
@@ -364,52 +347,6 @@ fn output_of(client: &Client, bag: &str, result: &TaskResult) -> anyhow::Result<
     Ok(TaskOutput::decode(&bytes).map_err(damaged))
 }
 
-pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCode> {
-    let json = context.format == Format::Json;
-    let client = Arc::new(context.client()?);
-    let Chosen { bag, results, missing } = choose(&client, &args.bag.id.0, args.index.as_ref())?;
-    // Text may end anywhere.
-    let interrupt = if json { Interrupt::hear()? } else { Interrupt::default() };
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    let terminal = io::stdout().is_terminal();
-    if json {
-        out.write_all(b"[")?;
-    }
-    let (mut problems, mut lost, mut separator) = (Vec::new(), IntervalSet::new(), &b""[..]);
-    let ended = results.into_iter().try_for_each(|result| -> anyhow::Result<()> {
-        let index = result.index;
-        let task = match fetch_output(&client, &bag.id, &result, &interrupt)? {
-            Ok(task) => task,
-            Err(Problem { is_lost, sentence }) => {
-                if is_lost {
-                    lost.insert_index(index);
-                }
-                problems.push(sentence);
-                return Ok(());
-            }
-        };
-        let text = if args.stderr { task.stderr } else { task.stdout };
-        if json {
-            out.write_all(std::mem::replace(&mut separator, b","))?;
-            let text = String::from_utf8_lossy(&text).into_owned();
-            output::write_json(&mut out, &Log { index, entry: result.entry, success: result.success, text })?;
-        } else if terminal {
-            out.write_all(harmless(&text).as_bytes())?;
-        } else {
-            out.write_all(&text)?;
-        }
-        Ok(())
-    });
-    // Output that ended early is JSON, too.
-    let closed = if json { out.write_all(b"]\n") } else { Ok(()) };
-    ended?;
-    closed.and_then(|()| out.flush())?;
-    if missing > 0 && !json {
-        writeln!(io::stderr(), "{}", still_missing(&bag, missing))?;
-    }
-    end(&bag, &problems, &lost)
-}
-
 /// Names paths in the task's directory that are not among its outputs.
 fn not_kept(record: &Record) -> String {
     let paths: Vec<String> = record.left_out.iter().map(|path| path.escape_debug().to_string()).collect();
@@ -418,14 +355,7 @@ fn not_kept(record: &Record) -> String {
     format!("of task {index} not kept, as a link, with another name or too deep: {paths}")
 }
 
-/// `text` without characters that could steer a terminal.
-fn harmless(text: &[u8]) -> String {
-    let steers = |character| idlewood_units::steers(character) && !matches!(character, '\n' | '\t');
-    let text = String::from_utf8_lossy(text);
-    text.chars().map(|character| if steers(character) { char::REPLACEMENT_CHARACTER } else { character }).collect()
-}
-
-fn still_missing(bag: &Bag, missing: u64) -> String {
+pub(super) fn still_missing(bag: &Bag, missing: u64) -> String {
     if bag.state.is_closed() {
         format!("{} never ended: the bag is {}", output::count(missing, "task"), output::state(bag.state))
     } else {
@@ -435,15 +365,15 @@ fn still_missing(bag: &Bag, missing: u64) -> String {
 }
 
 /// The results that the user asked for.
-struct Chosen {
-    bag: Bag,
+pub(super) struct Chosen {
+    pub(super) bag: Bag,
     /// The finished ones of the chosen tasks, by index.
-    results: Vec<TaskResult>,
+    pub(super) results: Vec<TaskResult>,
     /// How many of the chosen tasks are unfinished.
-    missing: u64,
+    pub(super) missing: u64,
 }
 
-fn choose(client: &Client, id: &str, chosen: Option<&Numbers>) -> anyhow::Result<Chosen> {
+pub(super) fn choose(client: &Client, id: &str, chosen: Option<&Numbers>) -> anyhow::Result<Chosen> {
     let bag = client.bag(id)?.bag;
     let wanted = match chosen {
         None => bag.tasks,
@@ -750,11 +680,6 @@ mod tests {
         let task = task(&[("a", "1")]);
         save(out.path(), result(7), &task, &mut Vec::new(), &Interrupt::pressed()).unwrap_err();
         assert_eq!(fs::read_dir(out.path().join("7")).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn a_terminal_is_not_steered() {
-        assert_eq!(harmless(b"a\tb\n\x1b[2J\xff"), "a\tb\n\u{fffd}[2J\u{fffd}");
     }
 
     #[test]

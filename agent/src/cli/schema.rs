@@ -10,7 +10,7 @@ use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
-use super::{clean, config, explain, finding, grid, receipts, results, service, store, ticket};
+use super::{clean, config, explain, finding, grid, logs, receipts, results, service, store, ticket};
 use crate::{bench, demo, output};
 
 /// Version of all of it.
@@ -53,7 +53,7 @@ fn commands(of: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
         ("bag show", a::<OneOrAll<BagDetail>>(of)),
         ("bag tasks", a::<Tasks>(of)),
         ("bag explain", a::<explain::BagExplained>(of)),
-        ("bag logs", a::<Vec<results::Log>>(of)),
+        ("bag logs", a::<Vec<logs::Log>>(of)),
         ("bag get", a::<results::Fetched>(of)),
         ("bag receipts", a::<Vec<receipts::View>>(of)),
         ("bag ticket", a::<ticket::Written>(of)),

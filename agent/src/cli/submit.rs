@@ -22,6 +22,9 @@ use crate::submit::{self, Lists, Plan};
 /// Tasks that a dry run prints.
 const PREVIEW_TASKS: u64 = 3;
 
+/// Names of files that a dry run prints.
+const PREVIEW_NAMES: usize = 10;
+
 /// Arguments of `submit`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -31,6 +34,7 @@ Examples:
   idlewood submit --program greet.wasm -- hello {} ::: Ada Grace Edsger
   idlewood submit --program fit.wasm -- --model {1} --seed {2} ::: small large ::: 1 2 3
   idlewood submit --program fit.wasm --csv runs.csv -- --rate {rate} --seed {seed}
+  idlewood submit --program fit.wasm --input data --output-files 'out/*.csv' -- --data inputs/data
   idlewood submit bag.toml --max-retries 0 --wait
   idlewood submit --program merge.wasm --after fit --notify 'date > over'
 
@@ -135,6 +139,15 @@ fn tell_left_out(plan: &Plan) -> io::Result<()> {
     writeln!(io::stderr(), "left out, since tasks are made of files only: the directory {first}{others}")
 }
 
+/// The first of these names, and how many others there are.
+fn listed(names: &[String]) -> String {
+    let shown = names.iter().take(PREVIEW_NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(PREVIEW_NAMES) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
 /// Prints the submission instead of sending it.
 fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
     let request = &plan.request;
@@ -150,8 +163,21 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
         ("tasks", request.tasks.to_string()),
     ];
     if !request.inputs.is_empty() {
-        pairs.push(("inputs", names(&request.inputs).join(", ")));
+        pairs.push(("inputs", listed(&names(&request.inputs))));
     }
+    if !request.own.is_empty() {
+        let first: Vec<String> =
+            request.own.iter().filter(|own| own.task == 0).map(|own| own.input.name.clone()).collect();
+        let all = output::count(request.own.len() as u64, "file");
+        pairs.push(("own inputs", format!("{all}; task 0 has {}", listed(&first))));
+    }
+    if !request.executable.is_empty() {
+        pairs.push(("executable", listed(&request.executable)));
+    }
+    if !request.outputs.is_empty() {
+        pairs.push(("outputs", request.outputs.join(", ")));
+    }
+    pairs.extend(request.output_bytes.map(|bytes| ("output limit", output::bytes(bytes))));
     if let Some(stdin) = &request.stdin {
         pairs.push(("stdin", stdin.clone()));
     }

@@ -163,7 +163,7 @@ fn pack(path: &Path, bytes_max: u64) -> anyhow::Result<Option<Vec<u8>>> {
     let limit = bytes_max >> 20;
     let too_large = || format!("it is over {limit} MiB (limits.checkpoint)");
     let Some(left) = UntrustedDir::open(path)? else { return Ok(None) };
-    let Contents { files, left_out } = left.read_all(&mut Room::new(bytes_max, too_large()))?;
+    let Contents { files, left_out, .. } = left.read_all(&mut Room::new(bytes_max, too_large()), |_| true)?;
     if let Some(path) = left_out.first() {
         anyhow::bail!("{path:?} is a link, has another name or lies too deep");
     }

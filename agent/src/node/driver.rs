@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use idlewood_machine::downloads::Piece;
 use idlewood_machine::{Effect, Machine};
-use idlewood_net::NetEvent;
+use idlewood_net::{LiveQuestion, NetEvent};
 use idlewood_scheduler::{Event, Notice};
 use idlewood_sensing::suspend::Suspend;
 use idlewood_store::CommitResult;
@@ -21,6 +21,7 @@ use super::authorise;
 use super::done::Done;
 use super::execution::Execution;
 use super::keeping::Keeping;
+use super::live::Live;
 use super::measuring::Measuring;
 use super::neighbours;
 use super::notify::NotifyFiles;
@@ -56,6 +57,7 @@ pub(super) struct Sources {
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) suspends: mpsc::Receiver<Suspend>,
     pub(super) pieces: mpsc::Receiver<Piece>,
+    pub(super) questions: mpsc::Receiver<LiveQuestion>,
 }
 
 /// What wakes the loop beside that and the machine's own deadline.
@@ -87,6 +89,7 @@ pub(super) struct Driver {
     pub(super) execution: Execution,
     pub(super) measuring: Measuring,
     pub(super) outputs: Outputs,
+    pub(super) live: Live,
     pub(super) owner: Owner,
     pub(super) submissions: Submissions,
     pub(super) storage: Storage,
@@ -145,6 +148,9 @@ impl Driver {
             peers = self.shared.net.freed() => self.shared.events.tell_all(peers.into_iter().map(Event::Room)),
             Some(piece) = self.sources.pieces.recv() => {
                 self.shared.events.tell(idlewood_machine::Event::PieceCame(piece));
+            }
+            Some(question) = self.sources.questions.recv() => {
+                self.live.question(question, &self.machine, &self.execution, &mut self.shared);
             }
             Some(event) = self.sources.net.recv(), if self.machine.has_room() => self.came(event),
         }
@@ -338,6 +344,10 @@ impl Driver {
                 readings::read(reading, self.storage.reader(), self.storage.pins(), peer, shared)
             }
             Command::Bag(order) => self.submissions.order(order, self.storage.pins(), &self.notify, peer, shared),
+            Command::Live(question) => {
+                let workers = (&self.execution, &self.measuring);
+                self.live.ask(question, self.storage.pins(), &self.machine, workers, shared);
+            }
             Command::Owner(order) => {
                 self.look_at_owner();
                 if matches!(order, OwnerOrder::Restart(_)) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use blake3::Hash;
 use idlewood_blobs::{BlobError, Blobs};
 use idlewood_scheduler::{BlobId, Finished, SmallOutput, TaskOutcome};
-use idlewood_trust::manifest::{OUTPUT_BYTES_MAX, TaskOutput};
+use idlewood_trust::manifest::{Manifest, OUTPUT_BYTES_MAX, TaskOutput};
 use idlewood_units::{ByteSize, Span};
 use idlewood_worker::untrusted::{Contents, Room, UntrustedDir};
 use idlewood_worker::{Job, NO_MEMORY, Outcome, STDERR, STDOUT, Streams, WORK, WorkerEvent};
@@ -16,13 +16,40 @@ use serde_bytes::ByteBuf;
 use super::checkpoints;
 use super::pin::Pin;
 use super::supplies::PrepareError;
+use crate::chosen::{self, Chosen};
+use crate::output::shortened;
 
 /// Most that is kept of each of stdout and stderr. Our choice: what exceeds it belongs in an output file.
 pub(super) const STREAM_BYTES_MAX: u64 = 16 << 20;
 /// A bag whose program cannot be had is left alone for this long.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// Files that are named where none matches a pattern, and the length of that.
+const LEFT_TOLD: usize = 5;
+const LEFT_CHARACTERS: usize = 500;
 /// Most paths that are told of what a task left and is not kept.
 const LEFT_OUT_MAX: usize = 16;
+
+/// What of a task counts as success, and what as its output.
+#[derive(Clone, Debug)]
+pub(super) struct Rules {
+    success_codes: Vec<i32>,
+    /// Patterns of its files; none: all files.
+    outputs: Vec<String>,
+    /// Largest output.
+    output_bytes: u64,
+}
+
+impl Rules {
+    pub(super) fn of(manifest: &Manifest, index: u64) -> Self {
+        let (success_codes, outputs) = (manifest.success_codes.clone(), chosen::patterns(manifest, index));
+        Self { success_codes, outputs, output_bytes: manifest.output_bytes_max() }
+    }
+
+    /// Of a task that never begins: nothing is success.
+    fn never() -> Self {
+        Self { success_codes: Vec::new(), outputs: Vec::new(), output_bytes: OUTPUT_BYTES_MAX }
+    }
+}
 
 /// How a worker's run ended, with its times.
 #[derive(Clone, Debug)]
@@ -116,18 +143,21 @@ impl Collected {
 pub(super) fn collect_untouched(
     blobs: &Blobs,
     job: &Job,
-    success_codes: &[i32],
+    rules: &Rules,
     ended: &Ended,
     speed_mops: f64,
 ) -> Option<TaskOutcome> {
     let Outcome::Exited { code } = ended.outcome else { return None };
-    if !ended.untouched {
+    if !ended.untouched || !rules.outputs.is_empty() {
         return None;
     }
     let (exit_code, code) = (Some(code), i32::from(code));
     let output = TaskOutput { exit_code: Some(code), ..ended.times(Some(job)) };
     let bytes = output.encode();
-    let success = success_codes.contains(&code);
+    if bytes.len() as u64 > rules.output_bytes {
+        return None;
+    }
+    let success = rules.success_codes.contains(&code);
     let content = SmallOutput::new(&bytes).filter(|_| blobs.make_room_in_records(bytes.len() as u64).is_ok())?;
     Some(TaskOutcome::Finished(Finished {
         success,
@@ -160,7 +190,7 @@ pub(super) fn collect(
     blobs: &Arc<Blobs>,
     takes_small: bool,
     job: Option<&Job>,
-    success_codes: &[i32],
+    rules: &Rules,
     ended: &Ended,
     speed_mops: f64,
 ) -> Collected {
@@ -196,12 +226,16 @@ pub(super) fn collect(
         }
         Outcome::Stopped => return Collected::without_output(TaskOutcome::Stopped),
     }
-    if let Some(job) = job.filter(|_| !ended.untouched)
-        && let Err(error) = read_outputs(job, &mut output)
+    let is_success = output.exit_code.is_some_and(|code| rules.success_codes.contains(&code));
+    match job.filter(|_| !ended.untouched || !rules.outputs.is_empty()).map(|job| read_outputs(job, rules, &mut output))
     {
-        output.error.get_or_insert(format!("its output could not be kept: {error}"));
-        output.files.clear();
-        are_lost = true;
+        Some(Ok(Some(missing))) if is_success && output.error.is_none() => output.error = Some(missing),
+        Some(Ok(_)) | None => {}
+        Some(Err(error)) => {
+            output.error.get_or_insert(format!("its output could not be kept: {error}"));
+            output.files.clear();
+            are_lost = true;
+        }
     }
     if ended.output_truncated {
         output.error.get_or_insert(format!(
@@ -209,8 +243,8 @@ pub(super) fn collect(
             STREAM_BYTES_MAX >> 20
         ));
     }
-    let bytes = encode_within(&mut output, OUTPUT_BYTES_MAX);
-    let success = output.error.is_none() && output.exit_code.is_some_and(|code| success_codes.contains(&code));
+    let bytes = encode_within(&mut output, rules.output_bytes);
+    let success = output.error.is_none() && is_success;
     let kept = keep(blobs, &bytes, takes_small);
     // Where the worker died the next try goes on from there; else what is wrong may be in it.
     let is_over = kept.is_ok() && !matches!(ended.outcome, Outcome::WorkerDied { .. });
@@ -253,13 +287,22 @@ fn encode_within(output: &mut TaskOutput, bytes_max: u64) -> Vec<u8> {
     if bytes.len() as u64 <= bytes_max {
         return bytes;
     }
-    output.error = Some(format!(
-        "its output takes {} bytes, over the limit of {bytes_max} ({} MiB): split the task, or let it write less",
-        bytes.len(),
-        bytes_max >> 20
-    ));
+    output.error = Some(format!("its output takes {} bytes, {}", bytes.len(), over_limit(bytes_max)));
     output.files.clear();
     output.encode()
+}
+
+/// What there is to do about an output over its limit.
+fn over_limit(bytes_max: u64) -> String {
+    let remedy = if bytes_max < OUTPUT_BYTES_MAX {
+        format!("raise --output-limit of the bag (up to {})", ByteSize(OUTPUT_BYTES_MAX))
+    } else {
+        "split the task".to_owned()
+    };
+    format!(
+        "over the limit of {bytes_max} ({}): choose files with --output-files, let it write less, or {remedy}",
+        ByteSize(bytes_max)
+    )
 }
 
 /// What failing to prepare a task means for it.
@@ -269,29 +312,42 @@ pub(super) fn not_prepared(blobs: &Arc<Blobs>, takes_small: bool, error: Prepare
             tracing::info!(error = format!("{error:#}"), "a task cannot start yet");
             Collected::not_started()
         }
-        PrepareError::Never(reason) => collect(blobs, takes_small, None, &[], &Ended::never(reason), speed_mops),
+        PrepareError::Never(reason) => {
+            collect(blobs, takes_small, None, &Rules::never(), &Ended::never(reason), speed_mops)
+        }
     }
 }
 
-fn read_outputs(job: &Job, output: &mut TaskOutput) -> io::Result<()> {
-    let over = format!("it is over the limit of {} MiB: split the task, or let it write less", OUTPUT_BYTES_MAX >> 20);
-    let mut room = Room::new(OUTPUT_BYTES_MAX, over);
-    let Some(left) = UntrustedDir::open(&job.directory)? else { return Ok(()) };
-    for (name, stream) in [(STDOUT, &mut output.stdout), (STDERR, &mut output.stderr)] {
-        // What is in a file is all of it.
-        if let Some(bytes) = left.read(name, &mut room)? {
-            *stream = bytes;
+/// Reads what a task has left. Where it left no file that matches a pattern: a sentence about that.
+fn read_outputs(job: &Job, rules: &Rules, output: &mut TaskOutput) -> io::Result<Option<String>> {
+    let mut chosen = Chosen::new(&rules.outputs).map_err(io::Error::other)?;
+    let mut room = Room::new(rules.output_bytes, format!("it is {}", over_limit(rules.output_bytes)));
+    let (mut others, mut others_count) = (Vec::new(), 0);
+    if let Some(left) = UntrustedDir::open(&job.directory)? {
+        for (name, stream) in [(STDOUT, &mut output.stdout), (STDERR, &mut output.stderr)] {
+            // What is in a file is all of it.
+            if let Some(bytes) = left.read(name, &mut room)? {
+                *stream = bytes;
+            }
+        }
+        // A program that uses no files has none, even if it wrote to stdout.
+        if let Some(work) = left.directory(WORK)? {
+            let contents = work.read_all(&mut room, |path| chosen.takes(path))?;
+            let Contents { files, left_out, unwanted_first, unwanted } = contents;
+            output.files.extend(files.into_iter().map(|(name, bytes)| (name, ByteBuf::from(bytes))));
+            let more = left_out.len().saturating_sub(LEFT_OUT_MAX);
+            output.left_out.extend(left_out.into_iter().take(LEFT_OUT_MAX));
+            output.left_out.extend((more > 0).then(|| format!("{more} more")));
+            (others, others_count) = (unwanted_first, unwanted);
         }
     }
-    // A program that uses no files has none, even if it wrote to stdout.
-    if let Some(work) = left.directory(WORK)? {
-        let Contents { files, left_out } = work.read_all(&mut room)?;
-        output.files.extend(files.into_iter().map(|(name, bytes)| (name, ByteBuf::from(bytes))));
-        let more = left_out.len().saturating_sub(LEFT_OUT_MAX);
-        output.left_out.extend(left_out.into_iter().take(LEFT_OUT_MAX));
-        output.left_out.extend((more > 0).then(|| format!("{more} more")));
-    }
-    Ok(())
+    let Some(pattern) = chosen.unmatched() else { return Ok(None) };
+    let mut left: Vec<String> =
+        output.files.keys().chain(&others).take(LEFT_TOLD).map(|path| format!("{path:?}")).collect();
+    let more = (output.files.len() + others_count).saturating_sub(left.len());
+    left.extend((more > 0).then(|| format!("{more} more")));
+    let left = if left.is_empty() { "no file at all".to_owned() } else { shortened(&left.join(", "), LEFT_CHARACTERS) };
+    Ok(Some(format!("it left no file that matches {pattern:?} (--output-files of the bag): it left {left}")))
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ use idlewood_worker::{Outcome, Pool, WorkerEvent};
 use tokio::task::AbortHandle;
 
 use super::done::Done;
-use super::ended::{self, Collected, Ended};
+use super::ended::{self, Collected, Ended, Rules};
+use super::live_output::Written;
 use super::pin::Pin;
 use super::pins::Pins;
 use super::shared::Shared;
@@ -78,6 +79,13 @@ impl Execution {
     /// Whether no worker has a job.
     pub(super) fn is_idle(&self) -> bool {
         self.runs.iter().all(VecDeque::is_empty)
+    }
+
+    /// What a job has written that a worker runs.
+    pub(super) fn written(&self, slot: usize, job: JobId) -> Option<Written> {
+        let given = self.runs.get(slot)?.iter().find(|given| given.job == job)?;
+        let directory = given.prepared.job.directory.clone();
+        Some(Written { in_memory: self.workers.streams(slot, given.number), directory })
     }
 
     /// The manifests of the bags that workers have jobs of.
@@ -296,16 +304,14 @@ impl Execution {
         let wall = ended.wall;
         let (blobs, speed_mops) = (shared.supplies.blobs.clone(), shared.config.speed_mops);
         let takes_small = pins.takes_small_outputs();
-        let codes = &prepared.manifest.success_codes;
-        let untouched = takes_small.then(|| ended::collect_untouched(&blobs, &prepared.job, codes, &ended, speed_mops));
+        let rules = Rules::of(&prepared.manifest, task.index);
+        let untouched =
+            takes_small.then(|| ended::collect_untouched(&blobs, &prepared.job, &rules, &ended, speed_mops));
         let outcome = untouched.flatten();
         if outcome.is_some() {
             prepared.leave_nothing();
         } else {
-            let collect = move || {
-                let codes = &prepared.manifest.success_codes;
-                ended::collect(&blobs, takes_small, Some(&prepared.job), codes, &ended, speed_mops)
-            };
+            let collect = move || ended::collect(&blobs, takes_small, Some(&prepared.job), &rules, &ended, speed_mops);
             self.collect(job, task, collect, shared);
         }
         shared.events.tell(WorkEvent::Ended { slot, job, wall: Some(wall), outcome });

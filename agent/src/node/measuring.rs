@@ -9,7 +9,8 @@ use idlewood_worker::{Pool, WorkerEvent};
 use tokio::task::{AbortHandle, Id};
 
 use super::done::Done;
-use super::ended::{self, Collected, Ended};
+use super::ended::{self, Collected, Ended, Rules};
+use super::live_output::Written;
 use super::shared::Shared;
 use super::supplies::PrepareError;
 use super::task::{self, Preparation, Prepared};
@@ -20,7 +21,8 @@ enum Stage {
     #[default]
     Idle,
     Preparing(AbortHandle),
-    Running(Box<Prepared>),
+    /// With the pool's name for the job.
+    Running(Box<Prepared>, u64),
     Collecting,
 }
 
@@ -53,6 +55,17 @@ impl Measuring {
 
     pub(super) fn thaw(&self) {
         self.measurer.thaw();
+    }
+
+    /// What the first task of a bag has written, if it runs.
+    pub(super) fn written(&self, bag: BagId) -> Option<Written> {
+        match &self.first {
+            First { bag: Some(of), stage: Stage::Running(prepared, number), .. } if *of == bag => {
+                let directory = prepared.job.directory.clone();
+                Some(Written { in_memory: self.measurer.streams(0, *number), directory })
+            }
+            _ => None,
+        }
     }
 
     /// Prepares the first task of a bag, and runs it.
@@ -92,11 +105,13 @@ impl Measuring {
     fn start(&mut self, mut prepared: Box<Prepared>, shared: &mut Shared) -> Result<(), PrepareError> {
         let limit = self.first.time_limit;
         prepared.job.time_limit = Some(prepared.job.time_limit.map_or(limit, |of_bag| of_bag.min(limit)));
-        if let Err(error) = self.measurer.start(0, &prepared.job) {
-            shared.discard(prepared);
-            return Err(error.into());
+        match self.measurer.start(0, &prepared.job) {
+            Ok(number) => self.first.stage = Stage::Running(prepared, number),
+            Err(error) => {
+                shared.discard(prepared);
+                return Err(error.into());
+            }
         }
-        self.first.stage = Stage::Running(prepared);
         Ok(())
     }
 
@@ -104,7 +119,7 @@ impl Measuring {
     pub(super) fn ended(&mut self, event: WorkerEvent, shared: &mut Shared) -> Option<(BagId, Duration)> {
         let (_, ended) = Ended::of(event);
         let prepared = match std::mem::replace(&mut self.first.stage, Stage::Collecting) {
-            Stage::Running(prepared) => prepared,
+            Stage::Running(prepared, _) => prepared,
             other => {
                 tracing::error!("a worker ended that nobody had started");
                 self.first.stage = other;
@@ -114,8 +129,8 @@ impl Measuring {
         let (bag, wall) = (self.first.bag?, ended.wall);
         let (blobs, speed_mops) = (shared.supplies.blobs.clone(), shared.config.speed_mops);
         let collect = move || {
-            let codes = &prepared.manifest.success_codes;
-            let collected = ended::collect(&blobs, true, Some(&prepared.job), codes, &ended, speed_mops);
+            let rules = Rules::of(&prepared.manifest, 0);
+            let collected = ended::collect(&blobs, true, Some(&prepared.job), &rules, &ended, speed_mops);
             Done::Measured { bag, cpu: ended.cpu, collected }
         };
         let lost = Done::Measured { bag, cpu: Duration::ZERO, collected: Collected::not_started() };
@@ -164,7 +179,7 @@ impl Measuring {
                 shared.events.follow_up(Event::FirstTaskEnded { bag, first: FirstTask::Nothing });
             }
             // Its end comes as an event.
-            Stage::Running(_) => {
+            Stage::Running(..) => {
                 self.measurer.stop(0);
             }
             Stage::Idle | Stage::Collecting => {}

@@ -7,11 +7,12 @@ use idlewood_blobs::{BlobError, Blobs};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{Conditions, Submission};
 use idlewood_trust::envelope::{self, Envelope};
-use idlewood_trust::manifest::{MANIFEST_BYTES_MAX, Manifest};
+use idlewood_trust::manifest::{MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest};
 use idlewood_trust::{Gate, now_s};
 
 use super::notify::NotifyFiles;
 use super::pin::Pin;
+use crate::chosen;
 use crate::handle::Refusal;
 
 /// A submission whose manifest, program and inputs are durable.
@@ -36,7 +37,7 @@ pub(super) fn accept(
     notify: &NotifyFiles,
 ) -> Result<Accepted, Refusal> {
     let mut manifest = Manifest {
-        version: Manifest::version_of(request.fields.as_ref()),
+        version: MANIFEST_VERSION,
         name: request.name,
         submitter,
         nonce: rand::random(),
@@ -55,8 +56,16 @@ pub(super) fn accept(
         success_codes: request.success_codes,
         deterministic: request.deterministic || request.replication.quorum > 1,
         native: request.native,
+        executable: request.executable,
+        own: request.own,
+        outputs: request.outputs,
+        output_bytes: request.output_bytes,
         blob: None,
     };
+    manifest.version = manifest.needed_version();
+    if let Some(Err(why)) = manifest.outputs.iter().map(|text| chosen::pattern(text)).find(Result::is_err) {
+        return Err(Refusal::Invalid(why));
+    }
     manifest.validate().map_err(|error| Refusal::Invalid(error.to_string()))?;
     let bytes = manifest.encode();
     if bytes.len() as u64 > MANIFEST_BYTES_MAX {

@@ -1,6 +1,6 @@
 //! One task on this machine, around its run: its needs are fetched before, its output is kept after.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,11 +10,12 @@ use anyhow::Context as _;
 use idlewood_net::fetch::Origin;
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BagHeader, Checkpoint, TaskId};
-use idlewood_trust::manifest::{INPUT_BYTES_MAX, Manifest};
+use idlewood_trust::manifest::{self, INPUT_BYTES_MAX, Manifest};
 use idlewood_trust::{CHECKPOINT_ADDED_BYTES, open_checkpoint};
 use idlewood_units::ByteSize;
 use idlewood_worker::removal;
 use idlewood_worker::{Input, Job, Pool, Stdin, lay_out};
+use libp2p::futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::checkpoints;
 use super::ended::{RETRY_AFTER, STREAM_BYTES_MAX};
@@ -25,6 +26,8 @@ use super::supplies::{PrepareError, Supplies};
 
 /// How often a checkpoint is asked for, with such a pause in between, before its task begins without it.
 const CHECKPOINT_TRIES: u32 = 3;
+/// Inputs of a task that are fetched at the same time: a folder may have thousands of small ones, each of which takes a way there and back.
+const INPUTS_TOGETHER: usize = 16;
 
 /// A task with everything it needs. Dropping it removes its directory, which blocks.
 #[derive(Debug)]
@@ -43,7 +46,7 @@ pub(super) struct Prepared {
 impl Prepared {
     /// Whether other tasks of its bag need nothing that it does not.
     pub(super) fn is_example(&self, task: TaskId) -> bool {
-        self.manifest.entry(task.index).input.is_none()
+        !self.manifest.has_own_files(task.index)
     }
 
     /// What it has in common with them, without a directory.
@@ -61,7 +64,7 @@ impl Prepared {
     /// Another task of its bag; `None` where that has a file of its own.
     pub(super) fn another(&self, task: TaskId, attempt: u32) -> Option<Self> {
         let manifest = &self.manifest;
-        if manifest.entry(task.index).input.is_some() {
+        if manifest.has_own_files(task.index) {
             return None;
         }
         let scratch = Scratch(self.home.attempt(task));
@@ -207,10 +210,16 @@ async fn put_together(
     let (program, pin) = supplies.get(manifest.program.blob, INPUT_BYTES_MAX, origin).await?;
     let mut pins = vec![pin];
     let mut inputs = Vec::new();
-    for input in manifest.task_inputs(task.index) {
+    let executable: BTreeSet<&str> = manifest.executable.iter().map(String::as_str).collect();
+    let get = async |input: manifest::Input| {
         let (path, pin) = supplies.get(input.blob, INPUT_BYTES_MAX, origin).await?;
+        let executable = executable.contains(input.name.as_str());
+        Ok::<_, PrepareError>((Input { name: input.name, path, executable }, pin))
+    };
+    let mut fetches = stream::iter(manifest.task_inputs(task.index)).map(get).buffered(INPUTS_TOGETHER);
+    while let Some((input, pin)) = fetches.try_next().await? {
         pins.push(pin);
-        inputs.push(Input { name: input.name, path });
+        inputs.push(input);
     }
     let (homes, bag) = (supplies.homes.clone(), task.bag);
     let stdin = manifest.task_stdin(task.index);

@@ -29,7 +29,7 @@ const MOST: u64 = 10_000;
 
 /// Where the tasks of a bag are.
 #[derive(Debug, Default)]
-struct Whereabouts {
+pub(super) struct Whereabouts {
     done: IntervalSet,
     failed: IntervalSet,
     pausing: IntervalSet,
@@ -41,7 +41,7 @@ struct Whereabouts {
 }
 
 impl Whereabouts {
-    fn of(peer: &Peer, view: &BagView) -> Self {
+    pub(super) fn of(peer: &Peer, view: &BagView) -> Self {
         let bag = view.bag.id;
         let (done, failed) = peer.over(bag);
         let ended = done.union(&failed);
@@ -54,7 +54,7 @@ impl Whereabouts {
     }
 
     /// The tasks in this state.
-    fn in_state(&self, state: TaskState) -> IntervalSet {
+    pub(super) fn in_state(&self, state: TaskState) -> IntervalSet {
         match state {
             TaskState::Waiting if !self.is_over => self.rest.clone(),
             TaskState::Cancelled if self.is_over => self.rest.clone(),
@@ -70,7 +70,7 @@ impl Whereabouts {
     }
 
     /// The machine that has this task; of several the first.
-    fn machine(&self, index: u64) -> Option<PeerId> {
+    pub(super) fn machine(&self, index: u64) -> Option<PeerId> {
         self.placed.iter().find(|(_, ranges)| ranges.contains(index)).map(|(machine, _)| *machine)
     }
 }

@@ -43,7 +43,7 @@ pub enum SubmitError {
     #[error("no task: {0}")]
     NoTask(String),
     /// Two files would be one under `inputs/`.
-    #[error("two inputs would be named {name} ({} and {}): rename one", first.display(), second.display())]
+    #[error("two inputs would be named {name} ({} and {}): rename one, or give the folders that they lie in", first.display(), second.display())]
     SameName {
         /// The name.
         name: String,

@@ -6,6 +6,8 @@
 //! program = "render.wasm"        # paths are relative to the spec file
 //! args = ["--frame", "{}"]       # what follows `--` on the command line
 //! array = "0-99"                 # or each-line, csv, from-json, glob, or entries = ["a", "b"]
+//! input = ["data", "part-{}"]    # files and folders
+//! output-files = ["out/*.csv"]
 //! memory = "256M"
 //! env = { MODE = "fast" }
 //! ```
@@ -51,12 +53,14 @@ pub struct Options {
     #[arg(long, value_name = "FILE", group = "source", help_heading = "Tasks")]
     pub from_json: Option<PathBuf>,
     /// One task per file that matches, which becomes its input; quote the pattern
-    #[arg(long, value_name = "PATTERN", group = "source", help_heading = "Tasks")]
+    #[arg(long, visible_alias = "each-file", value_name = "PATTERN", group = "source", help_heading = "Tasks")]
+    #[serde(alias = "each-file")]
     pub glob: Option<String>,
     /// Lists after `:::` and `::::`.
     #[arg(skip)]
     pub entries: Option<Lists>,
-    /// A file that every task can read as inputs/NAME; repeatable
+    /// A file or folder that every task can read as inputs/NAME, or what matches a quoted pattern; with places ('part-{}.dat') each task
+    /// has its own; repeatable. At most 10,000 files of up to 4G
     #[arg(long, value_name = "FILE", help_heading = "What a task gets")]
     pub input: Vec<PathBuf>,
     /// What a task reads on standard input: a file, or {} for its own file with --glob
@@ -66,6 +70,14 @@ pub struct Options {
     #[arg(long, value_name = "KEY=VALUE", help_heading = "What a task gets")]
     #[serde(deserialize_with = "variables")]
     pub env: Vec<Variable>,
+    /// Keep only files of a task that match, as its output: 'out/*.csv', '**/result-{}.dat'; each pattern has to match something, or the
+    /// task fails; repeatable [default: all files]
+    #[arg(long, value_name = "PATTERN", help_heading = "What a task leaves")]
+    #[serde(deserialize_with = "lists::texts")]
+    pub output_files: Vec<String>,
+    /// Largest output of a task, printed text included, 4K to 256M; a task whose output is larger fails [default: 256M]
+    #[arg(long, value_name = "SIZE", help_heading = "What a task leaves")]
+    pub output_limit: Option<ByteSize>,
     /// Memory a task may use [default: 512M]
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub memory: Option<ByteSize>,
@@ -198,6 +210,8 @@ impl Options {
             entries: self.entries.or(source.entries),
             input: pick(self.input, spec.input),
             stdin: self.stdin.or(spec.stdin),
+            output_files: if self.output_files.is_empty() { spec.output_files } else { self.output_files },
+            output_limit: self.output_limit.or(spec.output_limit),
             env: env.into_values().collect(),
             memory: self.memory.or(spec.memory),
             disk: self.disk.or(spec.disk),
@@ -262,6 +276,8 @@ mod tests {
             after = ["first", "ab12"]
             max-running = 3
             retry-on = [75]
+            output-files = ["out/*.csv", "{}.dat"]
+            output-limit = "10M"
             name = "mine"
             "#,
         );
@@ -277,6 +293,7 @@ mod tests {
             (true, vec!["first".to_owned(), "ab12".to_owned()], Some(3))
         );
         assert_eq!(options.retry_on, Some(vec![75]));
+        assert_eq!((options.output_files.len(), options.output_limit), (2, Some(ByteSize(10 << 20))));
     }
 
     #[test]

@@ -115,12 +115,93 @@ fn names_must_not_collide() {
         let error = plan(options).unwrap_err();
         assert!(matches!(&error, SubmitError::SameName { name, .. } if name == "a"), "{error}");
     };
-    refused(Options { glob: desk.pattern("?/a"), ..desk.options() });
     refused(Options { input: vec![one.clone(), two.clone()], ..desk.options() });
     refused(Options { input: vec![one.clone()], glob: desk.pattern("2/*"), ..desk.options() });
     refused(Options { input: vec![one.clone()], stdin: Some(two.display().to_string()), ..desk.options() });
     let twice = plan(Options { input: vec![one.clone(), one.clone()], ..desk.options() }).unwrap();
     assert_eq!(twice.request.inputs.len(), 1);
+}
+
+/// Each task has its own file, so that nothing collides.
+#[test]
+fn files_of_single_tasks_may_have_equal_names() {
+    let desk = Desk::new();
+    for (name, content) in [("1/a", "1"), ("2/a", "2"), ("1/b.log", "3"), ("1/c.log", "4")] {
+        desk.file(name, content.as_bytes());
+    }
+    let each = plan(Options { glob: desk.pattern("?/a"), ..desk.options() }).unwrap().request;
+    let names: Vec<_> = each.entries.iter().map(|entry| entry.input.as_ref().unwrap().name.as_str()).collect();
+    assert_eq!((names, fill("{}", 1, &each).as_str()), (vec!["a", "a"], "inputs/a"));
+
+    let input = |text: &str| vec![desk.0.path().join(text)];
+    let tasks = || Options { array: Some("1-2".parse().unwrap()), ..desk.options() };
+    let own = |options: Options| -> Vec<(u64, String)> {
+        let own = plan(options).unwrap().request.own;
+        own.into_iter().map(|own| (own.task, own.input.name)).collect()
+    };
+    assert_eq!(own(Options { input: input("{}/a"), ..tasks() }), [(0, "a".to_owned()), (1, "a".to_owned())]);
+    let both = [input("{1}/a"), input("1/*.log")].concat();
+    let request = plan(Options { input: both, ..tasks() }).unwrap().request;
+    let shared: Vec<_> = request.inputs.iter().map(|input| input.name.as_str()).collect();
+    assert_eq!((shared, request.own.len()), (vec!["b.log", "c.log"], 2));
+    assert_eq!(own(Options { input: input("{}"), ..tasks() }).len(), 4, "folders, too");
+    let error = |options: Options| plan(options).unwrap_err().to_string();
+    let missing = error(Options { input: input("{index}/a"), ..tasks() });
+    assert!(missing.contains("cannot read the input of a task, ") && missing.contains("/0/a"), "{missing}");
+    let missing = error(Options { input: input("{}/*.log"), ..tasks() });
+    assert!(missing.contains("task 1 has no input: no input matches"), "{missing}");
+    let unknown = error(Options { input: input("{nobody}/a"), ..tasks() });
+    assert!(unknown.contains("has {nobody}, which is no field"), "{unknown}");
+    let unfilled = error(Options { input: input("{}/a"), ..desk.options() });
+    assert!(unfilled.contains("no entries to fill it with"), "{unfilled}");
+    assert!(error(Options { input: input("*.none"), ..desk.options() }).contains("no input matches"));
+}
+
+#[test]
+fn folders_are_carried_whole_and_nothing_outside_of_them() {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    let desk = Desk::new();
+    let folder = desk.0.path().join("tools");
+    let script = desk.file("tools/bin/run.sh", b"#!/bin/sh\n");
+    desk.file("tools/a b.txt", b"text");
+    desk.file("tools/.hidden", b"seen");
+    let secret = desk.file("secret", b"key");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    symlink("bin/run.sh", folder.join("run")).unwrap();
+    let of = |options: Options| plan(Options { input: vec![folder.clone()], ..options });
+    let request = of(desk.options()).unwrap().request;
+    let names: Vec<_> = request.inputs.iter().map(|input| input.name.as_str()).collect();
+    assert_eq!(names, ["tools/.hidden", "tools/a b.txt", "tools/bin/run.sh", "tools/run"]);
+    assert_eq!(request.executable, Vec::<String>::new(), "WebAssembly executes no file");
+    let native = Options { program: Some(script.clone()), native: true, ..Options::default() };
+    assert_eq!(of(native).unwrap().request.executable, ["tools/bin/run.sh", "tools/run"]);
+    // Of its own folder in another.
+    let other = desk.file("other/tools/bin/run.sh", b"another");
+    let both = vec![folder.clone(), other.parent().unwrap().to_owned()];
+    assert_eq!(plan(Options { input: both, ..desk.options() }).unwrap().request.inputs.len(), 5);
+
+    let refused = |expected: &str| {
+        let error = of(desk.options()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{expected:?} is not in {error:?}");
+        fs::remove_file(folder.join("link")).unwrap();
+    };
+    for (target, expected) in [
+        (secret.as_path(), "leaves the folder"),
+        (Path::new("../secret"), "leaves the folder"),
+        (Path::new("no-such"), "leads nowhere"),
+        (Path::new("bin"), "leads to a folder"),
+        (Path::new("."), "leads to a folder"),
+    ] {
+        symlink(target, folder.join("link")).unwrap();
+        refused(expected);
+    }
+    rustix::fs::mknodat(rustix::fs::CWD, folder.join("link"), rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+        .unwrap();
+    refused("not a regular file");
+    of(desk.options()).unwrap();
+    fs::create_dir(desk.0.path().join("empty")).unwrap();
+    let empty = plan(Options { input: vec![desk.0.path().join("empty")], ..desk.options() }).unwrap_err().to_string();
+    assert!(empty.contains("no file in it"), "{empty}");
 }
 
 #[test]
@@ -164,6 +245,9 @@ fn options_that_cannot_work_are_refused() {
         (Options { program: Some(desk.0.path().into()), ..base() }, "not a regular file"),
         (Options { input: vec!["/dev/null".into()], ..base() }, "not a regular file"),
         (Options { input: vec!["no-such".into()], ..base() }, "cannot read the input no-such"),
+        (Options { output_files: vec!["a[".into()], ..base() }, "no pattern of files"),
+        (Options { output_files: vec!["{x}.dat".into()], ..base() }, "the output \"{x}.dat\" has {x}"),
+        (Options { output_limit: Some("1G".parse().unwrap()), ..base() }, "4K to 256M"),
         (Options { work: Some(f64::NAN), ..base() }, "Mop"),
         (Options { work: Some(0.0), ..base() }, "Mop"),
         (Options { success_codes: Some(vec![]), ..base() }, "success"),

@@ -300,7 +300,11 @@ fn inputs_can_be_read_and_nothing_more() {
     let blob = setup.file("blob", b"precious");
     let with_inputs = |setup: &mut Setup, args: &[&str]| {
         let mut job = setup.job("probe", args);
-        let inputs = ["data.txt", "deep/er/data.txt"].map(|name| Input { name: name.to_owned(), path: blob.clone() });
+        let inputs = ["data.txt", "deep/er/data.txt"].map(|name| Input {
+            name: name.to_owned(),
+            path: blob.clone(),
+            executable: false,
+        });
         let directory = setup.dir.path().join(format!("in/{}", setup.tasks));
         lay_out(&directory, &inputs).unwrap();
         job.inputs = Some(directory);

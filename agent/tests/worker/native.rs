@@ -64,10 +64,18 @@ fn bombed(outcome: &Outcome) {
 fn a_native_task_sees_only_its_input_and_leaves_its_output() {
     let mut setup = Setup::new(1);
     let blob = setup.file("blob", b"precious");
+    let tool = setup.file("tool", b"#!/bin/sh\necho $1 is executed\n");
     let inputs = setup.dir.path().join("in/laid-out");
-    lay_out(&inputs, &[Input { name: "data".to_owned(), path: blob.clone() }]).unwrap();
+    lay_out(
+        &inputs,
+        &[
+            Input { name: "data".to_owned(), path: blob.clone(), executable: false },
+            Input { name: "tools/run.sh".to_owned(), path: tool, executable: true },
+        ],
+    )
+    .unwrap();
     let checkpoint = setup.dir.path().join("out/checkpoint");
-    let text = "echo \"$1 $KEY $(cat inputs/data) $(cat)\" | tr a-z A-Z; echo why >&2; mkdir deep; echo 42 >deep/result; \
+    let text = "echo \"$1 $KEY $(cat inputs/data) $(cat)\" | tr a-z A-Z; echo why >&2; mkdir deep; echo 42 >deep/result; inputs/tools/run.sh it; \
                 cp /bin/true copied; chmod 755 copied; ./copied; echo mine >checkpoint/state; \
                 echo forged >inputs/data; sleep 100 & kill $!; wait $!; exit 7";
     let job = setup.script(text, &["two words"]);
@@ -80,7 +88,7 @@ fn a_native_task_sees_only_its_input_and_leaves_its_output() {
     };
     let ended = setup.run(&job);
     let (code, stdout, stderr) = exited(&job, &ended);
-    assert_eq!((code, stdout.as_str()), (7, "TWO WORDS VALUE PRECIOUS GIVEN\n"), "{stderr}");
+    assert_eq!((code, stdout.as_str()), (7, "TWO WORDS VALUE PRECIOUS GIVEN\nit is executed\n"), "{stderr}");
     assert!(stderr.starts_with("why\n") && stderr.contains("inputs/data"), "{stderr}");
     assert_eq!(fs::read_to_string(job.work_dir().join("deep/result")).unwrap(), "42\n");
     assert_eq!(fs::read_to_string(checkpoint.join("state")).unwrap(), "mine\n");

@@ -5,10 +5,11 @@
 //! blob, too: [`TaskOutput`].
 
 mod bounded;
+mod files;
 mod tail;
 mod template;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::BlobId;
@@ -16,14 +17,18 @@ use idlewood_units::FILES_MAX;
 use serde::{Deserialize, Serialize};
 
 use self::bounded::{at_most, at_most_pairs};
+pub use self::files::{Input, OUTPUTS_MAX, OwnInput, PATH_BYTES_MAX, is_file_name, is_path};
 pub use self::tail::TAIL_BYTES;
-pub use self::template::{FIELD_NAME_BYTES_MAX, FIELDS_MAX, Fields, Piece, is_number, pieces};
+pub use self::template::{FIELD_NAME_BYTES_MAX, FIELDS_MAX, Fields, Piece, filled, filled_with, is_number, pieces};
 use crate::label::Label;
 
 /// Version of the forms below.
 pub const MANIFEST_VERSION: u32 = 1;
 /// Version of manifests whose entries have fields: agents that do not fill these in must not run their tasks.
 pub const MANIFEST_VERSION_FIELDS: u32 = 2;
+/// Version of manifests with inputs in folders, inputs of single tasks, or outputs that are chosen: agents that do not know them must not run
+/// their tasks.
+pub const MANIFEST_VERSION_FILES: u32 = 3;
 /// Largest manifest, in bytes: about a million entries.
 pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 /// Largest output of one task, in bytes: the encoded [`TaskOutput`], stdout, stderr and files together.
@@ -49,23 +54,12 @@ pub const ERROR_BYTES_MAX: usize = 4096;
 
 /// Most paths of [`TaskOutput::left_out`]; agents write far fewer.
 const LEFT_OUT_MAX: usize = 1024;
-/// Most files shared by all tasks.
-pub const INPUTS_MAX: usize = 1000;
-/// Prefix of a task's input when it is hashed.
-const INPUT_DOMAIN: &[u8] = b"idlewood input v1";
+/// Most files shared by all tasks, or of one task alone.
+pub const INPUTS_MAX: usize = 10_000;
+/// As many files shared by all tasks as agents read that know no folders.
+const INPUTS_WITHOUT_FOLDERS_MAX: usize = 1000;
 /// Longest name of a bag, in bytes.
 pub const NAME_BYTES_MAX: usize = 1024;
-
-/// A file that tasks can read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Input {
-    /// File name below `inputs/`; no separators.
-    pub name: String,
-    /// Its content.
-    pub blob: BlobId,
-    /// Its size.
-    pub bytes: u64,
-}
 
 /// The part of a task's input that differs between tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,7 +73,7 @@ pub struct Entry {
 /// Everything an executor needs to run the tasks of a bag.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// [`MANIFEST_VERSION`], or [`MANIFEST_VERSION_FIELDS`] with [`Manifest::fields`].
+    /// The lowest that says all of it: [`Manifest::needed_version`].
     pub version: u32,
     /// The user's name for the bag.
     pub name: String,
@@ -129,6 +123,19 @@ pub struct Manifest {
     /// The program runs only on machines whose owner allows native programs and whose system can execute it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub native: bool,
+    /// Names of inputs, shared ones or those of tasks, that are executable.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "at_most::<_, _, INPUTS_MAX>")]
+    pub executable: Vec<String>,
+    /// Files of single tasks beside those of their entries, by ascending task.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "at_most::<_, _, ENTRIES_MAX>")]
+    pub own: Vec<OwnInput>,
+    /// Patterns of paths in the working directory, filled in as arguments are: files that match one are the output, and each has to match
+    /// one at least. None: all files are the output.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "at_most::<_, _, OUTPUTS_MAX>")]
+    pub outputs: Vec<String>,
+    /// Largest output of a task, in bytes; none: [`OUTPUT_BYTES_MAX`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_bytes: Option<u64>,
     /// The blob that it was read from. None if it is part of the signed blob, and before it is written.
     #[serde(skip)]
     pub blob: Option<BlobId>,
@@ -176,7 +183,7 @@ pub enum ManifestError {
     Malformed(String),
     /// The manifest has another version.
     #[error(
-        "manifest of version {0}; this idlewood reads version {MANIFEST_VERSION} and {MANIFEST_VERSION_FIELDS}: update it"
+        "manifest of version {0}; this idlewood reads versions {MANIFEST_VERSION} to {MANIFEST_VERSION_FILES}: update it"
     )]
     Version(u32),
     /// Its parts do not fit together.
@@ -191,9 +198,18 @@ impl Manifest {
         Label { submitter, tasks, made_s, program: self.program.blob, memory_bytes, native }
     }
 
-    /// The version of a manifest with such fields.
-    pub fn version_of(fields: Option<&Fields>) -> u32 {
-        if fields.is_some() { MANIFEST_VERSION_FIELDS } else { MANIFEST_VERSION }
+    /// The lowest version that says all of it, so that as many agents as can be read it.
+    pub fn needed_version(&self) -> u32 {
+        let mut names = self.blobs().map(|input| input.name.as_str());
+        let chooses_outputs = !self.outputs.is_empty() || self.output_bytes.is_some();
+        let has_files = !self.executable.is_empty() || !self.own.is_empty() || chooses_outputs;
+        if has_files || self.inputs.len() > INPUTS_WITHOUT_FOLDERS_MAX || names.any(|name| name.contains('/')) {
+            MANIFEST_VERSION_FILES
+        } else if self.fields.is_some() {
+            MANIFEST_VERSION_FIELDS
+        } else {
+            MANIFEST_VERSION
+        }
     }
 
     /// Its encoding.
@@ -218,7 +234,7 @@ impl Manifest {
     /// [`ManifestError`] with a sentence that names the flaw and the remedy.
     pub fn validate(&self) -> Result<(), ManifestError> {
         let invalid = |sentence: String| Err(ManifestError::Invalid(sentence));
-        if self.version != Self::version_of(self.fields.as_ref()) {
+        if self.version != self.needed_version() {
             return Err(ManifestError::Version(self.version));
         }
         if let Some(flaw) = self.fields.as_ref().and_then(Fields::flaw) {
@@ -256,46 +272,12 @@ impl Manifest {
         Ok(())
     }
 
-    /// Program, inputs and standard input.
-    fn validate_files(&self) -> Result<(), ManifestError> {
-        let invalid = |sentence: String| Err(ManifestError::Invalid(sentence));
-        if self.inputs.len() > INPUTS_MAX {
-            return invalid(format!(
-                "{} shared inputs are too many: pack them, {INPUTS_MAX} at most",
-                self.inputs.len()
-            ));
-        }
-        for input in self.blobs() {
-            if !is_file_name(&input.name) {
-                return invalid(format!("{:?} cannot be the name of a file: use a plain file name", input.name));
-            }
-            if input.bytes > INPUT_BYTES_MAX {
-                return invalid(format!("{} is over {} GiB: split it", input.name, INPUT_BYTES_MAX >> 30));
-            }
-        }
-        let mut shared = BTreeSet::new();
-        let own = self.entries.iter().filter_map(|entry| entry.input.as_ref());
-        let twice = self.inputs.iter().find(|input| !shared.insert(input.name.as_str()));
-        if let Some(input) = twice.or_else(|| own.into_iter().find(|input| shared.contains(input.name.as_str()))) {
-            return invalid(format!("two inputs of a task are named {:?}: give each its own name", input.name));
-        }
-        if let Some(name) = &self.stdin {
-            let is_it = |own: &Input| name == "{}" || *name == own.name;
-            let all_have_it =
-                !self.entries.is_empty() && self.entries.iter().all(|entry| entry.input.as_ref().is_some_and(is_it));
-            if !all_have_it && !shared.contains(name.as_str()) {
-                return invalid(format!("standard input {name:?} is not among the inputs of every task: add it"));
-            }
-        }
-        Ok(())
-    }
-
     /// Checks that C programs can take arguments, environment and entries, and that a worker's job message can hold
     /// them.
     fn validate_texts(&self) -> Result<(), ManifestError> {
         let invalid = |sentence: String| Err(ManifestError::Invalid(sentence));
         let entries = self.entries.iter().map(|entry| &entry.text);
-        let mut texts = self.args.iter().chain(self.env.values()).chain(entries);
+        let mut texts = self.args.iter().chain(self.env.values()).chain(&self.outputs).chain(entries);
         if let Some(text) = texts.find(|text| text.contains('\0')) {
             return invalid(format!("{text:?} holds a zero byte, which no program can be given"));
         }
@@ -328,23 +310,19 @@ impl Manifest {
         Ok(())
     }
 
-    /// The program and all inputs.
-    pub fn blobs(&self) -> impl Iterator<Item = &Input> {
-        let own = self.entries.iter().filter_map(|entry| entry.input.as_ref());
-        self.inputs.iter().chain(own).chain([&self.program])
-    }
-
     /// Approximate memory use, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let text = |text: &String| size_of::<String>() + text.len();
         let input = |input: &Input| size_of::<Input>() + input.name.len();
+        let own = self.own.iter().map(|own| size_of::<OwnInput>() + own.input.name.len()).sum::<usize>();
         let entry = |entry: &Entry| {
             size_of::<Entry>() + entry.text.len() + entry.input.as_ref().map_or(0, |input| input.name.len())
         };
         let entries: usize = self.entries.iter().map(entry).sum();
         let inputs: usize = self.inputs.iter().map(input).sum();
-        let texts: usize = self.args.iter().chain(self.env.keys()).chain(self.env.values()).map(text).sum();
-        (size_of::<Self>() + entries + inputs + texts) as u64
+        let texts = self.args.iter().chain(self.env.keys()).chain(self.env.values());
+        let texts: usize = texts.chain(&self.executable).chain(&self.outputs).map(text).sum();
+        (size_of::<Self>() + entries + inputs + own + texts) as u64
     }
 
     /// The entry of a task; an empty one if the bag has none.
@@ -356,32 +334,6 @@ impl Manifest {
     /// `template` filled in for a task: [`filled`].
     pub fn fill(&self, template: &str, index: u64) -> String {
         filled(template, index, &self.entry(index), self.fields.as_ref())
-    }
-
-    /// Hash of a task's input: arguments and environment filled in, its entry, its standard input's name, and names and
-    /// hashes of its files (`docs/formats.md`). Equal across bags; leaves out variables that the agent adds, such as
-    /// the attempt.
-    pub fn input_hash(&self, index: u64) -> [u8; 32] {
-        let args: Vec<String> = self.args.iter().map(|argument| self.fill(argument, index)).collect();
-        let env: Vec<(&String, String)> =
-            self.env.iter().map(|(name, value)| (name, self.fill(value, index))).collect();
-        let files = self.task_inputs(index);
-        let files: Vec<(&String, &serde_bytes::Bytes)> =
-            files.iter().map(|input| (&input.name, serde_bytes::Bytes::new(&input.blob.0))).collect();
-        let stdin = self.task_stdin(index).unwrap_or_default();
-        let given = to_cbor(&(args, env, self.entry(index).text, stdin, files));
-        *blake3::Hasher::new().update(INPUT_DOMAIN).update(&given).finalize().as_bytes()
-    }
-
-    /// The files a task can read: the shared ones and its own.
-    pub fn task_inputs(&self, index: u64) -> Vec<Input> {
-        self.inputs.iter().cloned().chain(self.entry(index).input).collect()
-    }
-
-    /// The name of the input that is a task's standard input.
-    pub fn task_stdin(&self, index: u64) -> Option<String> {
-        let name = self.stdin.as_ref()?;
-        if name == "{}" { self.entry(index).input.map(|input| input.name) } else { Some(name.clone()) }
     }
 }
 
@@ -410,44 +362,11 @@ impl TaskOutput {
     }
 }
 
-/// `template` with `{index}`, `{}` and fields filled in for a task. If the entry has a file, `{}` is its path. What stands for no field of this
-/// entry stays as it is.
-pub fn filled(template: &str, index: u64, entry: &Entry, fields: Option<&Fields>) -> String {
-    let path = entry.input.as_ref().map(|input| format!("inputs/{}", input.name));
-    let value = path.as_ref().unwrap_or(&entry.text);
-    let mut filled = String::with_capacity(template.len());
-    for piece in pieces(template) {
-        match piece {
-            Piece::Text(text) => filled += text,
-            Piece::Entry => filled += value,
-            Piece::Index => filled += &index.to_string(),
-            Piece::Field(name) => match fields {
-                Some(fields) => match fields.of(&entry.text, name) {
-                    Some(field) => filled += field,
-                    None => filled += &format!("{{{name}}}"),
-                },
-                None if name == "1" => filled += value,
-                None => filled += &format!("{{{name}}}"),
-            },
-        }
-    }
-    filled
-}
-
 fn to_cbor<T: Serialize>(value: &T) -> Vec<u8> {
     let mut bytes = Vec::new();
     ciborium::into_writer(value, &mut bytes)
         .expect("a Vec takes every write, and these types hold no unserialisable value");
     bytes
-}
-
-/// Whether a name is a plain file name: no separator, no `..`, no control character, and no change of text direction
-/// that makes it look like another name.
-pub fn is_file_name(name: &str) -> bool {
-    let is_override = |character| matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let is_forbidden =
-        |character: char| matches!(character, '/' | '\\') || character.is_control() || is_override(character);
-    !name.is_empty() && name.len() <= 255 && name != "." && name != ".." && !name.chars().any(is_forbidden)
 }
 
 #[cfg(test)]
@@ -498,6 +417,10 @@ pub(crate) mod tests {
             success_codes: vec![0],
             deterministic: false,
             native: false,
+            executable: Vec::new(),
+            own: Vec::new(),
+            outputs: Vec::new(),
+            output_bytes: None,
             blob: None,
         }
     }
@@ -582,6 +505,7 @@ pub(crate) mod tests {
         let refused = |what: &str, change: fn(&mut Manifest)| {
             let mut manifest = manifest();
             change(&mut manifest);
+            manifest.version = manifest.needed_version();
             assert!(matches!(manifest.validate(), Err(ManifestError::Invalid(_))), "{what}");
             assert!(Manifest::decode(&manifest.encode()).is_err(), "{what}, decoded");
         };

@@ -31,6 +31,10 @@ fn manifest() -> Manifest {
         success_codes: Vec::new(),
         deterministic: false,
         native: false,
+        executable: Vec::new(),
+        own: Vec::new(),
+        outputs: Vec::new(),
+        output_bytes: None,
         blob: None,
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn confine(readable: &[PathBuf], writable: &[PathBuf]) -> Vec<Gap> {
     no_new_privileges.into_iter().chain(confine_files(readable, writable)).chain(confine_calls(None)).collect()
 }
 
-/// Confines a native program, and all that it starts: it can also execute programs of the system and files that it may
+/// Confines a native program, and all that it starts: it can also execute programs of the system, its inputs, and files that it may
 /// write. With `namespaces` it can also signal its own processes and change the rights of its files, since it sees no
 /// other processes there and the rest is read-only.
 pub(super) fn confine_native(program: &Path, readable: &[PathBuf], writable: &[PathBuf], namespaces: bool) -> Vec<Gap> {
@@ -71,7 +71,8 @@ pub(super) fn confine_native(program: &Path, readable: &[PathBuf], writable: &[P
         what: format!("a native program may gain rights: {error}"),
         remedy: "run the agent on Linux 3.5 or later",
     });
-    let system = SYSTEM.iter().map(PathBuf::from).chain([program.to_owned()]).collect::<Vec<_>>();
+    let inputs = readable.iter().cloned();
+    let system = SYSTEM.iter().map(PathBuf::from).chain([program.to_owned()]).chain(inputs).collect::<Vec<_>>();
     let devices = DEVICES.iter().filter(|device| namespaces || **device != ZERO).map(PathBuf::from).collect::<Vec<_>>();
     let files = close_files(&Open { readable, writable, executable: &system, devices: &devices });
     no_new_privileges.into_iter().chain(files).chain(confine_calls(Some(namespaces))).collect()

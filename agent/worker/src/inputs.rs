@@ -1,10 +1,11 @@
 //! A task's inputs, laid out by the agent so that its worker can read but not change them.
 //!
-//! They are hard links to the blobs: a link costs nothing whatever the size. But a process that can write to the link's
+//! They are hard links to the blobs: a link costs nothing whatever the size. Executable ones are copies, since rights belong to the file. But a process that can write to the link's
 //! directory can write to the blob, so workers must only read that directory ([`super::Reach::readable`]).
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// A file that a task may read.
@@ -14,6 +15,8 @@ pub struct Input {
     pub name: String,
     /// The host file with the content.
     pub path: PathBuf,
+    /// Whether native programs can execute it.
+    pub executable: bool,
 }
 
 /// Why inputs were not laid out. Some of them may be.
@@ -47,14 +50,22 @@ pub enum LayOutError {
 /// [`LayOutError`].
 pub fn lay_out(directory: &Path, inputs: &[Input]) -> Result<(), LayOutError> {
     check(inputs)?;
-    for Input { name, path } in inputs {
+    for Input { name, path, executable } in inputs {
         let place = directory.join(name);
         let made = place.parent().map_or(Ok(()), fs::create_dir_all);
         // Another file system, or one without links: copy.
-        let link = |()| fs::hard_link(path, &place).or_else(|_| fs::copy(path, &place).map(drop));
+        let link = |()| match executable {
+            true => copy_executable(path, &place),
+            false => fs::hard_link(path, &place).or_else(|_| fs::copy(path, &place).map(drop)),
+        };
         made.and_then(link).map_err(|source| LayOutError::Io { path: path.clone(), source })?;
     }
     Ok(())
+}
+
+fn copy_executable(path: &Path, place: &Path) -> io::Result<()> {
+    fs::copy(path, place)?;
+    fs::set_permissions(place, Permissions::from_mode(0o500))
 }
 
 fn check(inputs: &[Input]) -> Result<(), LayOutError> {
@@ -78,7 +89,7 @@ mod tests {
     use super::*;
 
     fn named(names: &[&str]) -> Result<(), LayOutError> {
-        let input = |name: &&str| Input { name: (*name).to_owned(), path: PathBuf::from("/blob") };
+        let input = |name: &&str| Input { name: (*name).to_owned(), path: PathBuf::from("/blob"), executable: false };
         check(&names.iter().map(input).collect::<Vec<_>>())
     }
 
@@ -90,6 +101,43 @@ mod tests {
         for bad in ["", ".", "..", "/a", "a/", "a//b", "a/../b", "../a", "a/..", "./a", "a\0b", &"x".repeat(256)] {
             assert!(matches!(named(&[bad]), Err(LayOutError::Name { name }) if name == bad));
         }
+    }
+
+    /// What a hostile submitter names never leaves the directory, also if the manifest that names it was not checked.
+    #[test]
+    fn nothing_is_laid_out_outside_of_the_directory() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let blob = root.path().join("blob");
+        fs::write(&blob, "content").expect("our directory");
+        let directory = root.path().join("in");
+        let before = fs::read_dir(root.path()).expect("ours").count();
+        for name in ["../out", "a/../../out", "/tmp/idlewood-out", "a/./b", ".."] {
+            for executable in [false, true] {
+                let input = Input { name: name.to_owned(), path: blob.clone(), executable };
+                let fine = Input { name: "fine".to_owned(), path: blob.clone(), executable };
+                let refused = lay_out(&directory, &[fine, input]);
+                assert!(matches!(refused, Err(LayOutError::Name { .. })), "{name}");
+            }
+        }
+        assert_eq!(fs::read_dir(root.path()).expect("ours").count(), before, "nothing was made");
+        assert!(!Path::new("/tmp/idlewood-out").exists());
+    }
+
+    #[test]
+    fn folders_are_laid_out_and_rights_of_blobs_stay() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let blob = root.path().join("blob");
+        fs::write(&blob, "content").expect("our directory");
+        fs::set_permissions(&blob, Permissions::from_mode(0o400)).expect("ours");
+        let input = |name: &str, executable| Input { name: name.to_owned(), path: blob.clone(), executable };
+        let directory = root.path().join("in");
+        lay_out(&directory, &[input("tools/deep/run", true), input("tools/data", false)]).expect("there is room");
+        let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+        assert_eq!(fs::read(directory.join("tools/deep/run")).expect("readable"), b"content");
+        assert_eq!(
+            [mode(&directory.join("tools/deep/run")), mode(&directory.join("tools/data")), mode(&blob)],
+            [0o500, 0o400, 0o400]
+        );
     }
 
     #[test]

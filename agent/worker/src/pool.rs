@@ -47,6 +47,7 @@ use crate::job::Job;
 use crate::outcome::Outcome;
 use crate::processes;
 use crate::protocol;
+use crate::shared_output::Streams;
 use crate::start_error::StartError;
 
 /// Configuration of a pool.
@@ -156,21 +157,28 @@ impl Pool {
         workers.into_iter().flat_map(|(pid, native)| if native { processes::tree_of(pid) } else { vec![pid] }).collect()
     }
 
-    /// Gives `job` to `slot`. It begins at once, or when the slot thaws; its end comes as [`WorkerEvent::Ended`].
+    /// Gives `job` to `slot`. It begins at once, or when the slot thaws; its end comes as [`WorkerEvent::Ended`]. Returns the job's number,
+    /// larger than any before.
     ///
     /// # Errors
     /// [`StartError`]; nothing changed then.
-    pub fn start(&self, slot: usize, job: &Job) -> Result<(), StartError> {
-        self.put(slot, job, false).map(drop)
+    pub fn start(&self, slot: usize, job: &Job) -> Result<u64, StartError> {
+        self.put(slot, job, false)
     }
 
-    /// As [`Pool::start`], but the slot may have jobs: the new one begins when those have ended. Returns the job's
-    /// number, larger than any before.
+    /// As [`Pool::start`], but the slot may have jobs: the new one begins when those have ended.
     ///
     /// # Errors
     /// [`StartError`], but never [`StartError::Busy`].
     pub fn append(&self, slot: usize, job: &Job) -> Result<u64, StartError> {
         self.put(slot, job, true)
+    }
+
+    /// What the running job of this number has written to its standard output and error so far, of each stream that is in no file yet;
+    /// nothing if another job runs.
+    pub fn streams(&self, slot: usize, number: u64) -> Streams {
+        let shared_output = self.shared.lock().slots.get(slot).and_then(|place| place.shared_output.clone());
+        shared_output.map(|shared_output| shared_output.of(number)).unwrap_or_default()
     }
 
     fn put(&self, slot: usize, job: &Job, behind: bool) -> Result<u64, StartError> {

@@ -9,7 +9,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,8 @@ use rustix::io::Errno;
 
 /// How deep the files of a task may lie to be kept.
 pub const DEPTH_MAX: usize = 16;
+/// Paths that are told of files that are not wanted.
+const UNWANTED_TOLD: usize = 5;
 /// Most entries read, of any kind.
 const ENTRIES_MAX: usize = 4 * FILES_MAX;
 
@@ -49,6 +51,10 @@ pub struct Contents {
     /// Paths that are not kept: links, files that have another name, neither files nor directories, and directories
     /// that lie too deep.
     pub left_out: Vec<String>,
+    /// The paths of the first files that are not wanted.
+    pub unwanted_first: Vec<String>,
+    /// How many there are.
+    pub unwanted: usize,
 }
 
 /// Neither follows a link nor blocks.
@@ -87,12 +93,24 @@ impl UntrustedDir {
         read_at(self.0.as_fd(), name, room)
     }
 
-    /// All files below it by path, read as by [`UntrustedDir::read`], and the paths that are not kept. Keeps one
+    /// Up to so many bytes of the file of this name from an offset on, also while it is being written; `None` if there is no such file.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn read_part(&self, name: &str, offset: u64, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
+        let Some(mut file) = plain_file_at(self.0.as_fd(), name)? else { return Ok(None) };
+        file.seek(SeekFrom::Start(offset))?;
+        let mut bytes = Vec::new();
+        file.take(bytes_max).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
+    }
+
+    /// The files below it whose paths are wanted, read as by [`UntrustedDir::read`], and the paths that are not kept. Keeps one
     /// directory open per level.
     ///
     /// # Errors
     /// When they cannot be read, there is no room for them, there are too many, or a name is not UTF-8.
-    pub fn read_all(&self, room: &mut Room) -> io::Result<Contents> {
+    pub fn read_all(&self, room: &mut Room, mut is_wanted: impl FnMut(&str) -> bool) -> io::Result<Contents> {
         let too_many = || io::Error::other(format!("it is over the limit of {FILES_MAX} files: pack them into fewer"));
         let mut contents = Contents::default();
         let mut entries_left = ENTRIES_MAX;
@@ -117,7 +135,12 @@ impl UntrustedDir {
                 }
                 _ => error,
             };
-            if let Some(bytes) = read_at(parent, name, room).map_err(cannot)? {
+            if !is_wanted(&path) && plain_file_at(parent, name).map_err(cannot)?.is_some() {
+                contents.unwanted += 1;
+                if contents.unwanted_first.len() < UNWANTED_TOLD {
+                    contents.unwanted_first.push(path);
+                }
+            } else if let Some(bytes) = read_at(parent, name, room).map_err(cannot)? {
                 if contents.files.len() == FILES_MAX {
                     return Err(too_many());
                 }
@@ -164,8 +187,8 @@ fn directory_at(parent: BorrowedFd, name: &str) -> io::Result<Option<UntrustedDi
     UntrustedDir::found(rustix::fs::openat(parent, name, CAREFULLY | OFlags::DIRECTORY, Mode::empty()))
 }
 
-/// As [`UntrustedDir::read`].
-fn read_at(parent: BorrowedFd, name: &str, room: &mut Room) -> io::Result<Option<Vec<u8>>> {
+/// Opens the file of this name; `None` if there is none, or it is something else, or has another name.
+fn plain_file_at(parent: BorrowedFd, name: &str) -> io::Result<Option<File>> {
     let file = match rustix::fs::openat(parent, name, CAREFULLY, Mode::empty()) {
         Ok(file) => file,
         // A link, or a socket.
@@ -173,11 +196,15 @@ fn read_at(parent: BorrowedFd, name: &str, room: &mut Room) -> io::Result<Option
         Err(errno) => return Err(errno.into()),
     };
     let stat = rustix::fs::fstat(&file)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink != 1 {
-        return Ok(None);
-    }
+    let is_plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink == 1;
+    Ok(is_plain.then(|| File::from(file)))
+}
+
+/// As [`UntrustedDir::read`].
+fn read_at(parent: BorrowedFd, name: &str, room: &mut Room) -> io::Result<Option<Vec<u8>>> {
+    let Some(file) = plain_file_at(parent, name)? else { return Ok(None) };
     let mut bytes = Vec::new();
-    File::from(file).take(room.bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+    file.take(room.bytes.saturating_add(1)).read_to_end(&mut bytes)?;
     let dir = room.bytes.checked_sub(bytes.len() as u64);
     room.bytes = dir.ok_or_else(|| io::Error::other(room.over.clone()))?;
     Ok(Some(bytes))
@@ -224,11 +251,22 @@ mod tests {
         let directory = UntrustedDir::open(&dir).expect("readable").expect("there");
         for name in ["link", "loop", "name", "pipe", "socket", "a"] {
             assert_eq!(directory.read(name, &mut room(100)).expect("no error"), None, "{name}");
+            assert_eq!(directory.read_part(name, 0, 100).expect("no error"), None, "{name}");
         }
-        let Contents { files, mut left_out } = directory.read_all(&mut room(100)).expect("no error");
+        let Contents { files, mut left_out, .. } = directory.read_all(&mut room(100), |_| true).expect("no error");
         assert_eq!(files, [("a/b/plain".to_owned(), b"result".to_vec())]);
         left_out.sort();
         assert_eq!(left_out, ["a/linked", "link", "loop", "name", "pipe", "socket"]);
+    }
+
+    #[test]
+    fn a_file_is_read_piece_by_piece() {
+        let (_root, dir, _) = setup();
+        fs::write(dir.join("file"), "0123456789").expect("ours");
+        let directory = UntrustedDir::open(&dir).expect("readable").expect("there");
+        let part =
+            |offset, bytes_max| directory.read_part("file", offset, bytes_max).expect("readable").expect("there");
+        assert_eq!([part(0, 4), part(8, 4), part(20, 4)], [b"0123".to_vec(), b"89".to_vec(), Vec::new()]);
     }
 
     #[test]
@@ -245,10 +283,26 @@ mod tests {
         assert!(directory.directory("secret").expect("no error").is_some());
     }
 
+    /// Nor do they count against the room.
+    #[test]
+    fn files_that_are_not_wanted_are_not_read() {
+        let (_root, dir, secret) = setup();
+        fs::create_dir(dir.join("out")).expect("ours");
+        fs::write(dir.join("out/result"), "42").expect("ours");
+        fs::write(dir.join("large"), vec![0; 1000]).expect("ours");
+        symlink(secret.join("key"), dir.join("out/link")).expect("a link");
+        let directory = UntrustedDir::open(&dir).expect("readable").expect("there");
+        let contents = directory.read_all(&mut room(2), |path| path.starts_with("out/")).expect("it fits");
+        assert_eq!(contents.files, [("out/result".to_owned(), b"42".to_vec())]);
+        assert_eq!((contents.unwanted_first, contents.unwanted), (vec!["large".to_owned()], 1));
+        assert_eq!(contents.left_out, ["out/link"]);
+    }
+
     #[test]
     fn size_number_and_depth_are_bounded() {
         let (_root, dir, _) = setup();
-        let all = |room: &mut Room| UntrustedDir::open(&dir).expect("readable").expect("there").read_all(room);
+        let all =
+            |room: &mut Room| UntrustedDir::open(&dir).expect("readable").expect("there").read_all(room, |_| true);
         fs::write(dir.join("file"), vec![1; 100]).expect("ours");
         let mut exact = room(100);
         assert_eq!((all(&mut exact).expect("it fits").files.len(), exact.bytes), (1, 0));

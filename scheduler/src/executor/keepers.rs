@@ -175,6 +175,11 @@ impl Executor {
         held.unwrap_or_else(|| self.unauthorised.keeper(bag).into_iter().cloned().collect())
     }
 
+    /// Whether this one may know what tasks of a bag do here: the bag's submitter, or the keeper that acts for it.
+    pub(crate) fn answers_to(&self, bag: BagId, peer: PeerId) -> bool {
+        self.bags.get(&bag).is_some_and(|held| held.bag.submitter.peer == peer || held.keepers.is_obeyed(peer))
+    }
+
     /// Tries the next keepers of bags whose keeper does not answer.
     pub(super) fn leave_silent(&mut self, due: &[BagId], now: Time, config: &Config) {
         for bag in due {

@@ -104,6 +104,12 @@ impl Peer {
         self.stewards.kept().find(|copy| copy.bag() == bag)?.submitter()
     }
 
+    /// Whether `peer` may know what tasks of a bag do on this machine: it is the bag's submitter, or the keeper that acts for it. False
+    /// where this machine holds nothing of the bag.
+    pub fn answers_to(&self, bag: BagId, peer: PeerId) -> bool {
+        self.executor.answers_to(bag, peer)
+    }
+
     /// Whoever may have the files of a bag that is here or has been asked for: its keepers, the one that acts first.
     pub fn sources(&self, bag: BagId) -> Vec<Contact> {
         self.executor.keepers(bag)

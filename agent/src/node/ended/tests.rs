@@ -7,6 +7,73 @@ use idlewood_worker::{JobError, LayOutError, StartError};
 use super::super::task::tests::{blobs, prepared};
 use super::*;
 
+fn rules(success_codes: &[i32]) -> Rules {
+    Rules { success_codes: success_codes.to_vec(), ..Rules::never() }
+}
+
+/// A run that has ended by itself, after leaving files.
+fn exited(code: u8) -> Ended {
+    let (outcome, streams) = (Outcome::Exited { code }, Streams::default());
+    let (wall, cpu) = (Duration::ZERO, Duration::ZERO);
+    Ended { outcome, wall, cpu, output_truncated: false, untouched: false, streams, cut: false }
+}
+
+#[test]
+fn outputs_are_chosen_by_pattern_and_each_pattern_has_to_match() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let blobs = blobs(root.path(), 1 << 20);
+    let job = Job { directory: root.path().join("attempt"), ..prepared(0).job };
+    fs::create_dir_all(job.work_dir().join("out")).expect("our directory");
+    fs::write(job.work_dir().join("out/a.csv"), "1,2").expect("our directory");
+    fs::write(job.work_dir().join("scratch"), vec![0; 10_000]).expect("our directory");
+    let of = |outputs: &[&str], output_bytes: u64, code: u8| {
+        let outputs = outputs.iter().map(|text| (*text).to_owned()).collect();
+        let rules = Rules { success_codes: vec![0], outputs, output_bytes };
+        let finished = match collect(&blobs, true, Some(&job), &rules, &exited(code), 1.0).outcome {
+            TaskOutcome::Finished(finished) => finished,
+            other => panic!("{other:?}"),
+        };
+        let bytes = match &finished.content {
+            Some(content) => content.bytes().to_vec(),
+            None => fs::read(blobs.path(finished.output.0.into()).expect("readable").expect("kept")).expect("readable"),
+        };
+        let output = TaskOutput::decode(&bytes).expect("it is an output");
+        (finished.success, output.files.into_keys().collect::<Vec<_>>(), output.error.unwrap_or_default())
+    };
+    assert_eq!(
+        of(&["out/*.csv"], 5000, 0),
+        (true, vec!["out/a.csv".to_owned()], String::new()),
+        "the rest does not count"
+    );
+    let (success, files, error) = of(&["out/*.csv", "*.dat"], 5000, 0);
+    assert!(!success && error.contains("no file that matches \"*.dat\"") && error.contains("\"scratch\""), "{error}");
+    assert_eq!(files, ["out/a.csv"], "what is there is not lost");
+    let (success, _, error) = of(&["*.dat"], 5000, 3);
+    assert_eq!((success, error.as_str()), (false, ""), "it says itself that it failed");
+    let (success, files, error) = of(&[], 5000, 0);
+    assert!(!success && files.is_empty() && error.contains("5000") && error.contains("--output-limit"), "{error}");
+    let (success, _, error) = of(&["a["], 5000, 0);
+    assert!(!success && error.contains("no pattern"), "{error}");
+    assert!(of(&[], OUTPUT_BYTES_MAX, 0).0);
+}
+
+/// It has no directory, and so no file.
+#[test]
+fn a_task_that_leaves_nothing_misses_its_outputs() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let blobs = blobs(dir.path(), 10_000);
+    let job = Job { directory: dir.path().join("never made"), ..prepared(1).job };
+    let rules = Rules { outputs: vec!["*".to_owned()], ..rules(&[0]) };
+    let untouched = Ended { untouched: true, ..exited(0) };
+    assert!(collect_untouched(&blobs, &job, &rules, &untouched, 1.0).is_none());
+    let collected = collect(&blobs, true, Some(&job), &rules, &untouched, 1.0);
+    let TaskOutcome::Finished(Finished { success: false, content: Some(content), .. }) = collected.outcome else {
+        panic!("{collected:?}")
+    };
+    let error = TaskOutput::decode(content.bytes()).expect("it is an output").error.expect("why");
+    assert!(error.contains("it left no file at all"), "{error}");
+}
+
 #[test]
 fn an_output_over_the_limit_says_so_and_is_within_it() {
     let files = BTreeMap::from([("file".to_owned(), ByteBuf::from(vec![0; 5000]))]);
@@ -19,7 +86,12 @@ fn an_output_over_the_limit_says_so_and_is_within_it() {
     assert!((bytes.len() as u64) < limit);
     let told = TaskOutput::decode(&bytes).expect("it is an output");
     let message = told.error.expect("it fails");
-    assert!(message.contains(&whole.len().to_string()) && message.contains(&(limit - 1).to_string()), "{message}");
+    assert!(
+        message.contains(&whole.len().to_string())
+            && message.contains(&(limit - 1).to_string())
+            && message.contains("--output-limit"),
+        "{message}"
+    );
     assert_eq!((told.stdout, told.files.len()), (b"said".to_vec(), 0));
 }
 
@@ -31,7 +103,7 @@ fn whoever_is_over_a_limit_fails_with_its_name_and_what_to_change() {
         let (wall, cpu, untouched) = (Duration::ZERO, Duration::ZERO, false);
         let ended = Ended { outcome, wall, cpu, output_truncated, untouched, streams: Streams::default(), cut };
         let TaskOutcome::Finished(Finished { success: false, output, .. }) =
-            collect(&blobs, false, None, &[0], &ended, 1.0).outcome
+            collect(&blobs, false, None, &rules(&[0]), &ended, 1.0).outcome
         else {
             panic!("it succeeds");
         };
@@ -62,7 +134,7 @@ fn what_fails_for_want_of_the_machine_is_no_fault_of_the_task() {
         let (wall, cpu) = (Duration::ZERO, Duration::ZERO);
         let ended =
             Ended { outcome, wall, cpu, output_truncated: false, untouched: true, streams: Streams::default(), cut };
-        match collect(&blobs, false, Some(&job), &[0], &ended, 1.0).outcome {
+        match collect(&blobs, false, Some(&job), &rules(&[0]), &ended, 1.0).outcome {
             TaskOutcome::Finished(Finished { success: false, crashed, .. }) => crashed,
             other => panic!("{other:?}"),
         }
@@ -92,7 +164,7 @@ fn an_output_is_pinned_until_its_record_is() {
         streams: Streams::default(),
         cut: false,
     };
-    let collected = collect(&blobs, false, None, &[0, 3], &ended, 10.0);
+    let collected = collect(&blobs, false, None, &rules(&[0, 3]), &ended, 10.0);
     let TaskOutcome::Finished(Finished {
         success: true,
         crashed: false,
@@ -131,7 +203,7 @@ fn a_small_output_goes_with_its_result_and_makes_no_file() {
         streams: Streams::default(),
         cut: false,
     };
-    let finished = |takes_small: bool| match collect(&blobs, takes_small, None, &[0], &ended, 1.0).outcome {
+    let finished = |takes_small: bool| match collect(&blobs, takes_small, None, &rules(&[0]), &ended, 1.0).outcome {
         TaskOutcome::Finished(finished) => finished,
         other => panic!("{other:?}"),
     };
@@ -148,12 +220,12 @@ fn a_small_output_goes_with_its_result_and_makes_no_file() {
 
     // Where there is no room it is run again later, as with blobs.
     blobs.count_in_records(0, 10_000);
-    assert!(matches!(collect(&blobs, true, None, &[0], &ended, 1.0).outcome, TaskOutcome::NotStarted { .. }));
+    assert!(matches!(collect(&blobs, true, None, &rules(&[0]), &ended, 1.0).outcome, TaskOutcome::NotStarted { .. }));
     let untouched = Ended { untouched: true, ..ended };
     let job = prepared(1).job;
-    assert!(collect_untouched(&blobs, &job, &[0], &untouched, 1.0).is_none());
+    assert!(collect_untouched(&blobs, &job, &rules(&[0]), &untouched, 1.0).is_none());
     blobs.count_in_records(10_000, 0);
-    assert!(collect_untouched(&blobs, &job, &[0], &untouched, 1.0).is_some());
+    assert!(collect_untouched(&blobs, &job, &rules(&[0]), &untouched, 1.0).is_some());
 }
 
 #[test]
@@ -180,7 +252,7 @@ fn outputs_are_what_the_task_wrote_and_lead_nowhere() {
     let job = Job { directory: root.path().join("attempt"), ..prepared(0).job };
     let read = || {
         let mut output = TaskOutput::default();
-        read_outputs(&job, &mut output).expect("nothing is wrong with it");
+        read_outputs(&job, &rules(&[0]), &mut output).expect("nothing is wrong with it");
         (String::from_utf8(output.stdout).expect("text"), output.files.len(), output.left_out)
     };
     let nothing = || (String::new(), 0, Vec::new());

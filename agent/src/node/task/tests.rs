@@ -35,6 +35,10 @@ pub(in crate::node) fn manifest() -> Manifest {
         success_codes: vec![0],
         deterministic: false,
         native: false,
+        executable: Vec::new(),
+        own: Vec::new(),
+        outputs: Vec::new(),
+        output_bytes: None,
         blob: None,
     }
 }

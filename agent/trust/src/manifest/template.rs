@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Entry;
 use super::bounded::at_most;
 
 /// Most fields with names.
@@ -110,6 +111,41 @@ pub fn pieces(template: &str) -> Vec<Piece<'_>> {
     pieces.push(Piece::Text(&template[start..]));
     pieces.retain(|piece| *piece != Piece::Text(""));
     pieces
+}
+
+/// `template` with `{index}`, `{}` and fields filled in for a task. If the entry has a file, `{}` is its path. What stands for no field of this
+/// entry stays as it is.
+pub fn filled(template: &str, index: u64, entry: &Entry, fields: Option<&Fields>) -> String {
+    filled_with(template, index, entry, fields, str::to_owned)
+}
+
+/// As [`filled`]; what is filled in is written as `written` says.
+pub fn filled_with(
+    template: &str,
+    index: u64,
+    entry: &Entry,
+    fields: Option<&Fields>,
+    written: impl Fn(&str) -> String,
+) -> String {
+    let path = entry.input.as_ref().map(|input| format!("inputs/{}", input.name));
+    let value = path.as_ref().unwrap_or(&entry.text);
+    let mut filled = String::with_capacity(template.len());
+    for piece in pieces(template) {
+        match piece {
+            Piece::Text(text) => filled += text,
+            Piece::Entry => filled += &written(value),
+            Piece::Index => filled += &index.to_string(),
+            Piece::Field(name) => match fields {
+                Some(fields) => match fields.of(&entry.text, name) {
+                    Some(field) => filled += &written(field),
+                    None => filled += &format!("{{{name}}}"),
+                },
+                None if name == "1" => filled += &written(value),
+                None => filled += &format!("{{{name}}}"),
+            },
+        }
+    }
+    filled
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use crate::job::Reach;
 use crate::open_files::Holder;
 use crate::outcome::Outcome;
 use crate::protocol;
+use crate::shared_output::SharedOutputReader;
 
 /// Longest time for a worker to get ready, and to compile a program. Our choice: a hundred times what a megabyte takes.
 pub(super) const PREPARE_LIMIT: Duration = Duration::from_secs(120);
@@ -30,6 +31,8 @@ pub(super) struct Slot {
     pub(super) socket: Option<JobSocket>,
     /// What the worker serves, as long.
     pub(super) serves: Option<Serves>,
+    /// The memory in which its tasks' output begins, as long; none for native programs, whose output is in files.
+    pub(super) shared_output: Option<Arc<SharedOutputReader>>,
     /// It has reported ready, and so has read the greeting: the socket holds only jobs.
     pub(super) ready: bool,
     /// Frozen on its own, independently of the pool.
@@ -239,6 +242,7 @@ impl Slot {
     /// Notes that there is no worker.
     pub(super) fn forget_worker(&mut self) {
         (self.worker, self.socket, self.serves, self.ready) = (None, None, None, false);
+        self.shared_output = None;
     }
 
     /// Gets back what was handed over and has not begun.

@@ -4,7 +4,7 @@ use std::io::{self, BufReader, Read as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
@@ -48,7 +48,7 @@ struct Link {
     /// The control group of a native task's processes, removed after them.
     group: Option<Group>,
     /// The memory in which its tasks' output begins.
-    shared_output: Option<SharedOutputReader>,
+    shared_output: Option<Arc<SharedOutputReader>>,
 }
 
 /// Why a worker cannot be used any more.
@@ -271,6 +271,7 @@ impl Shared {
         let hello = Hello { agent_pid: std::process::id(), role, readable, writable, strict: self.strict };
         let shared_output = matches!(hello.role, Role::Run { .. }).then(SharedOutputReader::new).transpose()?;
         let beside = shared_output.as_ref().map(SharedOutputReader::handle).transpose()?;
+        let shared_output = shared_output.map(Arc::new);
         let hello =
             protocol::encode_hello(&hello, beside).ok_or_else(|| io::Error::other("a path is not valid UTF-8"))?;
         let socket = JobSocket::new()?;
@@ -286,6 +287,7 @@ impl Shared {
             tracing::warn!(%error, "a worker cannot be greeted");
         }
         place.starts(pid_of(&child), socket, serves);
+        place.shared_output.clone_from(&shared_output);
         let (cpu, compile) = (Duration::ZERO, Duration::ZERO);
         let (stderr_head, group) = (String::new(), None);
         let link =

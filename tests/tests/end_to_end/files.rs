@@ -1,0 +1,80 @@
+//! Folders, files of single tasks and chosen outputs, between two machines.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use crate::harness::{Grid, assert_complete};
+
+fn write(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().expect("it has one")).expect("our directory");
+    fs::write(path, text).expect("our directory");
+}
+
+#[test]
+fn folders_and_files_of_single_tasks_go_out_and_chosen_outputs_come_back() {
+    let mut grid = Grid::prepare_unstarted(2);
+    for number in 0..2 {
+        grid.agents[number].configure("[bags]\nnative = true\n");
+        grid.run(number);
+    }
+    grid.wait_until_formed(2);
+    let (submitter, other) = (&grid.agents[0], &grid.agents[1]);
+    // Everything has to travel.
+    submitter.ask(&["pause"]);
+    let root = grid.root.path();
+    let path = |name: &str| root.join(name).display().to_string();
+    write(&root.join("tools/bin/twice.sh"), "#!/bin/sh\ncat \"$1\" \"$1\"\n");
+    fs::set_permissions(root.join("tools/bin/twice.sh"), fs::Permissions::from_mode(0o755)).expect("ours");
+    write(&root.join("tools/share/greeting"), "hello\n");
+    for day in ["mon", "tue"] {
+        write(&root.join(day).join("data.txt"), &format!("{day}\n"));
+    }
+    write(
+        &root.join("work.sh"),
+        "#!/bin/sh\nmkdir out; inputs/tools/bin/twice.sh inputs/data.txt > out/$1.txt\n\
+         cat inputs/tools/share/greeting > out/greeting.log; echo scrap > scrap\n",
+    );
+    let submit = |options: &[&str]| {
+        let always = ["submit", "--native", "--work", "50", "--max-retries", "0"];
+        let (program, tools, own) = (path("work.sh"), path("tools"), path("{}/data.txt"));
+        let inputs = ["--program", &program, "--input", &tools, "--input", &own];
+        let tasks = ["--", "{}", ":::", "mon", "tue"];
+        let bag = submitter.ask(&[&always[..], &inputs, options, &tasks].concat());
+        bag["id"].as_str().expect("an id").to_owned()
+    };
+    let bag = submit(&["--output-files", "out/{}.txt", "--output-files", "**/*.log", "--output-limit", "10K"]);
+    assert_complete(submitter, &bag, 2);
+    let out = path("results");
+    submitter.ask(&["bag", "get", &bag, "--out", &out]);
+    for (index, day) in ["mon", "tue"].into_iter().enumerate() {
+        let outputs = root.join("results").join(index.to_string()).join("outputs");
+        let text = |name: &str| fs::read_to_string(outputs.join(name)).unwrap_or_default();
+        assert_eq!(text(&format!("out/{day}.txt")), format!("{day}\n{day}\n"));
+        assert_eq!(text("out/greeting.log"), "hello\n");
+        assert!(!outputs.join("scrap").exists(), "nobody wants it");
+    }
+
+    // A pattern that matches nothing, and a limit that is too small, fail the task and say so.
+    for (options, expected) in [
+        (&["--output-files", "out/{}.csv"][..], "no file that matches \"out/mon.csv\""),
+        (&["--output-limit", "4K", "--input", &path("large")], "--output-limit"),
+    ] {
+        write(&root.join("large"), &"x".repeat(10_000));
+        let script = fs::read_to_string(root.join("work.sh")).expect("ours");
+        write(&root.join("work.sh"), &format!("{script}[ -e inputs/large ] && cp inputs/large out/; true\n"));
+        let bag = submit(options);
+        assert_eq!(submitter.cli(&["bag", "wait", &bag]).code, 3);
+        let out = path(&format!("results-{bag}"));
+        submitter.ask(&["bag", "get", &bag, "--out", &out]);
+        let results = fs::read_to_string(Path::new(&out).join("results.json")).expect("it was written");
+        let results: serde_json::Value = serde_json::from_str(&results).expect("JSON");
+        let error = results[0]["error"].as_str().unwrap_or_default();
+        assert!(error.contains(expected), "{expected:?} is not in {error:?}");
+    }
+    // Two bags in one directory only if told.
+    let mixed = submitter.cli(&["bag", "get", "last", "--out", &out]);
+    assert!(mixed.code == 1 && mixed.stderr.contains("--mix"), "{}", mixed.stderr);
+    // Nothing of it is left where tasks run.
+    assert_eq!(other.holds(), 0);
+}
