@@ -20,7 +20,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use blake3::Hash;
-use idlewood_scheduler::{AFTER_MAX, BlobId, REPLICAS_MAX, Replication, STEWARDS_MAX};
+use idlewood_scheduler::{AFTER_MAX, BlobId, PRIORITY_MAX, REPLICAS_MAX, Replication, STEWARDS_MAX};
 use idlewood_trust::manifest::{self, DISK_BYTES_DEFAULT, Entry, Fields, INPUT_BYTES_MAX, Input, is_file_name};
 use idlewood_units::{Span, TASKS_MAX};
 use idlewood_worker::check_program;
@@ -115,6 +115,7 @@ impl Plan {
             hold: options.hold,
             after: options.after,
             max_running: options.max_running,
+            priority: options.priority.unwrap_or(0),
             retry_on: options.retry_on.map(|codes| codes.into_iter().collect()),
             notify: options.notify.map(notify),
         };
@@ -164,6 +165,9 @@ fn check_values(options: &Options) -> Result<(), SubmitError> {
     }
     if options.max_running == Some(0) {
         return wrong("no task could ever run: --max-running takes 1 or more, and --hold holds a bag".to_owned());
+    }
+    if let Some(priority) = options.priority.filter(|priority| !(-PRIORITY_MAX..=PRIORITY_MAX).contains(priority)) {
+        return wrong(format!("a priority is a number from -{PRIORITY_MAX} to {PRIORITY_MAX}, not {priority}"));
     }
     if options.after.len() > AFTER_MAX || options.after.iter().any(String::is_empty) {
         return wrong(format!("--after names from 1 to {AFTER_MAX} bags, with commas between"));

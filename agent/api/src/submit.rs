@@ -78,6 +78,9 @@ pub struct SubmitRequest {
     /// The exit codes of failures that are tried again; absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_on: Option<BTreeSet<u8>>,
+    /// From -1000 to 1000: bags of this machine with a higher priority come first.
+    #[serde(default, skip_serializing_if = "is_ordinary")]
+    pub priority: i32,
     /// What to run on the agent's machine when the bag is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<Notify>,
@@ -91,6 +94,10 @@ pub struct Notify {
     pub command: String,
     /// Where it is run; in the state directory if that is gone.
     pub directory: String,
+}
+
+fn is_ordinary(priority: &i32) -> bool {
+    *priority == 0
 }
 
 fn disk_bytes_default() -> u64 {
@@ -124,6 +131,7 @@ impl SubmitRequest {
             after: Vec::new(),
             max_running: None,
             retry_on: None,
+            priority: 0,
             notify: None,
         }
     }

@@ -13,6 +13,7 @@ mod harness;
 mod home;
 mod json;
 mod keepers;
+mod machines;
 mod mistakes;
 mod native;
 mod orders;
