@@ -203,6 +203,8 @@ pub struct MachineView {
     pub failed: u64,
     /// Whether it is this machine.
     pub this_machine: bool,
+    /// Where it is on the line: a list can go on from there.
+    pub place: String,
 }
 
 /// Which machines to list.

@@ -19,7 +19,8 @@ A machine is
   suspended  it begins no tasks: its owner is there, or has said so (REASON)
   silent     it did not answer in time
 
-LOAD is how many tasks run and wait on a machine for each of its slots. MY TASKS are those of bags
+LOAD is how many tasks run and wait on a machine for each of its slots, SPEED that of one slot in Mop/s
+(millions of operations of a small reference program a second). MY TASKS are those of bags
 submitted from this machine, MY FAILED how often such tasks have failed there since the agent started.
 
 Examples:
@@ -41,7 +42,7 @@ pub(super) struct MachinesArgs {
     /// Only machines whose name, or id, matches this pattern: 'lab-*'
     #[arg(long, value_name = "PATTERN")]
     name: Option<String>,
-    /// So many machines at least, then no further page; 0: all
+    /// So many machines at most; 0: all
     #[arg(long, value_name = "N", default_value_t = 1000)]
     limit: usize,
     /// Go on where an earlier list ended, which says where
@@ -64,11 +65,16 @@ pub(super) fn machines(context: &Context, args: &MachinesArgs) -> anyhow::Result
         all.unreached += more.unreached;
         all.busy |= more.busy;
     }
+    if args.limit > 0 && all.machines.len() > args.limit {
+        all.next = Some(all.machines[args.limit].place.clone());
+        all.machines.truncate(args.limit);
+    }
     if context.format == Format::Json {
         output::json(&all)?;
     } else {
         let mut out = io::BufWriter::new(io::stdout().lock());
-        write(&mut all, context.is_verbose, &mut out)?;
+        let is_filtered = !args.state.is_empty() || args.name.is_some();
+        write(&mut all, is_filtered, context.is_verbose, &mut out)?;
         out.flush()?;
     }
     Ok(ExitCode::SUCCESS)
@@ -86,18 +92,18 @@ fn page(client: &Client, wanted: &MachinesWanted) -> anyhow::Result<Machines> {
     }
 }
 
-fn write(all: &mut Machines, is_verbose: bool, out: &mut impl Write) -> io::Result<()> {
+fn write(all: &mut Machines, is_filtered: bool, is_verbose: bool, out: &mut impl Write) -> io::Result<()> {
     // The order of the line says nothing to people.
     all.machines.sort_by_key(|machine| (machine.name.clone(), machine.peer.clone()));
-    if all.machines.is_empty() {
+    if all.machines.is_empty() && is_filtered {
         writeln!(out, "no such machine; `idlewood machines` shows all")?;
-    } else {
+    } else if !all.machines.is_empty() {
         table(&all.machines, is_verbose).write(out)?;
     }
     let shown = all.machines.len() as u64;
     if all.unreached > 0 {
         let about = output::count(all.unreached, "other machine");
-        writeln!(out, "about {about} did not answer, and may be there all the same")?;
+        writeln!(out, "about {about} did not answer, and may be there all the same: ask again in a moment")?;
     }
     if all.busy {
         writeln!(out, "not all were asked, since the grid is asked too often: try again in a minute")?;
@@ -183,6 +189,7 @@ mod tests {
             tasks: 3,
             failed: 1,
             this_machine: false,
+            place: "0a".to_owned(),
         }
     }
 
@@ -197,7 +204,7 @@ mod tests {
             Machines { machines, unreached: 7, busy: false, next: Some("00ff".to_owned()), grid_machines: 300 };
         let text = |all: &mut Machines| {
             let mut out = Vec::new();
-            write(all, false, &mut out).expect("memory takes it");
+            write(all, true, false, &mut out).expect("memory takes it");
             String::from_utf8(out).expect("it is text")
         };
         let lines = text(&mut all);
@@ -209,7 +216,10 @@ mod tests {
         let words: Vec<&str> = lines[2].split_whitespace().collect();
         assert_eq!(words, ["lab-1", "idle", "4", "1.5", "1000", "1.2", "now", "3", "1"]);
         assert!(lines[3].starts_with("lab-2"));
-        assert_eq!(lines[4], "about 7 other machines did not answer, and may be there all the same");
+        assert_eq!(
+            lines[4],
+            "about 7 other machines did not answer, and may be there all the same: ask again in a moment"
+        );
         assert_eq!(lines[5], "and more, of about 300 in all: --after 00ff");
         (all.machines, all.next, all.unreached) = (Vec::new(), None, 0);
         assert_eq!(text(&mut all), "no such machine; `idlewood machines` shows all\n");

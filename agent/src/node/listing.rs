@@ -77,7 +77,7 @@ impl Listing {
                 machines: machines.collect(),
                 unreached: page.unreached,
                 busy: page.is_busy,
-                next: next.map(|next| format!("{next:016x}")),
+                next: next.map(place),
                 grid_machines: peer.overlay_view().likely_count(),
             }),
         );
@@ -89,6 +89,11 @@ fn matches(machine: &MachineView, query: &MachinesQuery) -> bool {
         machine.name.as_deref().is_some_and(|name| pattern.matches(name)) || pattern.matches(&machine.peer)
     };
     (query.states.is_empty() || query.states.contains(&machine.state)) && query.name.as_ref().is_none_or(is_named)
+}
+
+/// A place of the line, as it is told.
+fn place(at: u64) -> String {
+    format!("{at:016x}")
 }
 
 /// What is told of machines.
@@ -117,15 +122,15 @@ impl Told<'_> {
             load: Some(queued as f64 / f64::from(report.slots)),
             speed_mops: Some(report.speed_mops),
             version: said(&report.version),
-            ..self.bare(report.peer, state, Duration::ZERO)
+            ..self.bare((report.peer, report.at), state, Duration::ZERO)
         }
     }
 
     fn silent(&self, silent: &SilentMachine) -> MachineView {
-        self.bare(silent.peer, MachineState::Silent, Duration::from_secs(u64::from(silent.heard_s)))
+        self.bare((silent.peer, silent.at), MachineState::Silent, Duration::from_secs(u64::from(silent.heard_s)))
     }
 
-    fn bare(&self, peer: PeerId, state: MachineState, seen_ago: Duration) -> MachineView {
+    fn bare(&self, (peer, at): (PeerId, u64), state: MachineState, seen_ago: Duration) -> MachineView {
         let (tasks, failed) = self.own.get(&peer).copied().unwrap_or_default();
         MachineView {
             peer: identity::to_libp2p(peer).to_string(),
@@ -143,6 +148,7 @@ impl Told<'_> {
             tasks,
             failed,
             this_machine: peer == self.me,
+            place: place(at),
         }
     }
 }

@@ -118,6 +118,10 @@ impl Peer {
             return self.answer(asked_by, MachinesPage::busy(&question, around));
         }
         let mut page = MachinesPage { last: question.last, ..MachinesPage::default() };
+        if from.is_none() {
+            // This machine knows of itself, whoever else answers.
+            page.machines.extend(self.own_report(&question));
+        }
         if self.listings.has(question.id) {
             // It came on two ways while the tree heals.
             return self.answer(asked_by, page);

@@ -38,6 +38,14 @@ fn all_machines_are_listed_by_name_with_what_they_do_and_what_they_have_of_mine(
         assert!(all.iter().all(|machine| machine["version"] == env!("CARGO_PKG_VERSION") && machine["slots"] == 1));
     }
 
+    // A part of them, and the rest.
+    let part = grid.agents[0].ask(&["machines", "--limit", "3"]);
+    let next = part["next"].as_str().expect("there is one more");
+    let rest = machines(&grid.agents[0], &["--after", next]);
+    let both: Vec<&Value> =
+        part["machines"].as_array().expect("a list").iter().chain(&rest).map(|machine| &machine["peer"]).collect();
+    assert!(both.len() == 4 && ids.iter().all(|id| both.contains(&id)), "{both:?}");
+
     // What they do, and why.
     grid.agents[1].ask(&["pause"]);
     let paused = ("suspended".to_owned(), Some("paused_by_user".to_owned()));
@@ -68,6 +76,10 @@ fn all_machines_are_listed_by_name_with_what_they_do_and_what_they_have_of_mine(
     let silent =
         all["machines"].as_array().expect("a list").iter().filter(|machine| machine["state"] == "silent").count();
     let listed = all["machines"].as_array().expect("a list").len() as u64;
+    assert!(
+        all["machines"].as_array().is_some_and(|all| all.iter().any(|machine| machine["this_machine"] == true)),
+        "{all}"
+    );
     assert!(silent <= 1 && listed + all["unreached"].as_u64().expect("a number") >= 3, "{all}");
     wait_for("the tree to be whole again", || {
         let all = grid.agents[0].ask(&["machines"]);
