@@ -101,7 +101,7 @@ fn every_machine_of_ten_thousand_is_listed_once() {
 fn machines_that_do_not_answer_are_named() {
     let nodes = 200;
     let mut simulation = grid(nodes);
-    let down: Vec<HostIndex> = (0..5).map(|number| 17 + 31 * number).collect();
+    let down: Vec<HostIndex> = (0..12).map(|number| 7 + 16 * number).collect();
     let gone: BTreeSet<PeerId> = down.iter().map(|host| simulation.peer(*host).expect("it is up").me().peer).collect();
     down.iter().for_each(|host| simulation.crash_for(*host, Some(Duration::from_secs(600))));
     let pages = pages(&mut simulation, 3, Duration::from_secs(31));
