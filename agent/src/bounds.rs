@@ -22,6 +22,8 @@ pub(crate) struct Around<'a> {
     pub(crate) refused: Option<String>,
     /// A bag's name, if it is of this machine.
     pub(crate) name: &'a dyn Fn(BagId) -> Option<String>,
+    /// What a machine is called, if that is known.
+    pub(crate) machine: &'a dyn Fn(PeerId) -> Option<String>,
     /// A time as ISO 8601.
     pub(crate) at: &'a dyn Fn(Time) -> String,
 }
@@ -91,13 +93,13 @@ pub(crate) fn told(bound: &Bound, around: &Around) -> idlewood_api::Bound {
         }
         Bound::Declined { reason, declines } => {
             let (code, ends) = declined(*reason);
-            let whose = identity::to_libp2p(declines.last).to_string();
+            let whose = machine(declines.last, around);
             let everybody = *reason == DeclineReason::Size && declines.machines >= around.machines;
             let sentence = if everybody {
                 format!("no machine of the grid is large enough: {reason}")
             } else {
                 let decline = if declines.machines == 1 { "declines" } else { "decline" };
-                format!("{} {decline}: {reason} (last {})", others(declines.machines), output::short_peer(&whose))
+                format!("{} {decline}: {reason} (last {whose})", others(declines.machines))
             };
             (code, sentence, Some(declines.machines), None, Some(ends.to_owned()))
         }
@@ -166,6 +168,12 @@ fn be(tasks: u64) -> String {
     format!("{} {}", count(tasks, "task"), if tasks == 1 { "is" } else { "are" })
 }
 
+/// A machine by its name, or by the end of its id.
+fn machine(machine: PeerId, around: &Around) -> String {
+    let id = || output::short_peer(&identity::to_libp2p(machine).to_string()).to_owned();
+    (around.machine)(machine).unwrap_or_else(id)
+}
+
 /// `bag 0123456789ab (night run)`, `2 bags: ...`.
 fn queue(before: &[(BagId, PeerId)], around: &Around) -> String {
     let one = |&(bag, whose): &(BagId, PeerId)| {
@@ -173,7 +181,7 @@ fn queue(before: &[(BagId, PeerId)], around: &Around) -> String {
         let owner = match (around.name)(bag) {
             Some(name) => name,
             None if whose == around.me => "of this machine".to_owned(),
-            None => format!("of machine {}", output::short_peer(&identity::to_libp2p(whose).to_string())),
+            None => format!("of machine {}", machine(whose, around)),
         };
         format!("{} ({owner})", output::short_id(&id))
     };
@@ -263,6 +271,7 @@ mod tests {
             owner_change: Some("the owner leaves".to_owned()),
             refused: None,
             name: &|bag| (bag == BagId([2; 32])).then(|| "night run".to_owned()),
+            machine: &|_| None,
             at: &|time| format!("at {}", time.as_secs_f64()),
         };
         told(bound, &around)

@@ -31,6 +31,7 @@ mod log_follow;
 mod log_lines;
 mod logs;
 mod machine;
+mod machines;
 mod progress;
 mod reach;
 mod receipts;
@@ -111,6 +112,9 @@ enum Command {
     Explain,
     /// This machine's place in the grid: its parents and children in the tree, its neighbours on the line
     Peers,
+    /// The machines of the grid: what each does and why, how fast and busy it is, and what it has of your tasks
+    #[command(after_help = machines::STATES)]
+    Machines(machines::MachinesArgs),
     /// Stop working for the grid until `resume`, or for a while
     Pause {
         /// Resume by itself after this time: 30m, 1h, 2d
@@ -146,8 +150,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Print what a shell needs to complete commands, for example into ~/.local/share/bash-completion/completions/idlewood
     Completions(completions::CompletionsArgs),
-    /// Print what commands print with --output json, as JSON Schema
-    Schema,
+    /// Print what commands print with --output json, as JSON Schema; or the control API
+    Schema(schema::SchemaArgs),
     /// Print or write the manual pages; packages do
     #[command(hide = true)]
     Man(completions::ManArgs),
@@ -197,7 +201,7 @@ fn dispatch(cli: Cli, entries: Option<Lists>) -> anyhow::Result<ExitCode> {
         Command::Worker => idlewood_worker::child::main(),
         Command::Completions(args) => return completions::completions(Cli::command(), args),
         Command::Man(args) => return completions::man(Cli::command(), args),
-        Command::Schema => return schema::run(),
+        Command::Schema(args) => return schema::run(args),
         _ => {}
     }
     let context = Context {
@@ -213,6 +217,7 @@ fn dispatch(cli: Cli, entries: Option<Lists>) -> anyhow::Result<ExitCode> {
         Command::Status => machine::status(&context),
         Command::Explain => explain::machine(&context),
         Command::Peers => machine::peers(&context),
+        Command::Machines(args) => machines::machines(&context, &args),
         Command::Pause { span } => machine::pause(&context, span.map(|span| span.0)),
         Command::Resume => machine::resume(&context),
         Command::Finish => machine::finish(&context),
@@ -225,7 +230,7 @@ fn dispatch(cli: Cli, entries: Option<Lists>) -> anyhow::Result<ExitCode> {
         Command::Doctor => doctor::run(&context),
         Command::Demo(args) => demo::run(&context, args),
         Command::Bench(args) => bench::run(&context, &args),
-        Command::Completions(_) | Command::Man(_) | Command::Schema | Command::Worker => unreachable!("done above"),
+        Command::Completions(_) | Command::Man(_) | Command::Schema(_) | Command::Worker => unreachable!("done above"),
     }
 }
 

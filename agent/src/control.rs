@@ -3,8 +3,9 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /v1/status`, `/v1/peers`, `/v1/bags`, `/v1/bags/{id}`, `/v1/bags/{id}/results`, `/v1/bags/{id}/receipts`,
+//! | `GET /v1/status`, `/v1/peers`, `/v1/names`, `/v1/bags`, `/v1/bags/{id}`, `/v1/bags/{id}/results`, `/v1/bags/{id}/receipts`,
 //! `/v1/bags/{id}/ticket` | the present state |
+//! | `GET /v1/machines?after={place}&state={state},...&name={pattern}` | the machines of the grid on a part of the line, and where the next begins |
 //! | `GET /v1/bags?state={state},...&since_s={seconds}&limit={count}` | the latest bags of those |
 //! | `GET /v1/bags/{id}/results?from={index}&most={count}` | up to so many results, from that task on |
 //! | `GET /v1/bags/{id}/tasks?from={index}&most={count}&state={state},...` | up to so many tasks, from that one on, in these states |
@@ -12,9 +13,10 @@
 //! | `GET /v1/bags/{id}/results/{index}/output` | the output of a task, if it is small enough to be in its record; else
 //! the hash of its blob |
 //! | `POST /v1/bags` | the bag, once it is durable |
-//! | `POST /v1/bags/{id}/cancel`, `hold`, `release`, `rename`, `rerun`, `remove`, `/v1/pause`, `/v1/resume`, `/v1/finish`,
+//! | `POST /v1/bags/{id}/cancel`, `hold`, `release`, `rename`, `priority`, `rerun`, `remove`, `/v1/pause`, `/v1/resume`, `/v1/finish`,
 //! `/v1/restart` | the state afterwards |
 //! | `POST /v1/grid/invite`, `/v1/grid/revoke` | the invitation, the revoked machine |
+//! | `POST /v1/grid/leave` | the state before the agent starts anew without a grid |
 //! | `POST /v1/reach` | what other machines say that were asked to connect to this one |
 //! | `POST /v1/clean` | how many blobs that nothing needs were removed |
 //! | `HEAD`, `GET /v1/blobs/{hash}` | the content, streamed |
@@ -30,9 +32,11 @@ mod blob;
 mod clean;
 mod grid;
 mod guard;
+pub(crate) mod openapi;
 mod reach;
 mod server;
 
+use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -49,7 +53,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use idlewood_api::client::ENDPOINT_FILE;
-use idlewood_api::{BagsWanted, Endpoint, PauseRequest, RenameRequest, RerunRequest, TaskState};
+use idlewood_api::{BagsWanted, Endpoint, PauseRequest, PriorityRequest, RenameRequest, RerunRequest, TaskState};
 use idlewood_blobs::Blobs;
 use idlewood_net::NetHandle;
 use idlewood_scheduler::Wish;
@@ -63,7 +67,7 @@ use tracing::{debug, warn};
 use answers::{Answer, Failure, REQUEST_BYTES_MAX, parse};
 use guard::Guard;
 
-use crate::handle::{NodeHandle, Page, TaskQuery};
+use crate::handle::{MachinesQuery, NodeHandle, Page, TaskQuery};
 
 /// How long requests under way may continue after the agent was told to end.
 const DRAIN_WAIT: Duration = Duration::from_secs(2);
@@ -199,6 +203,8 @@ fn bag_routes(node: NodeHandle) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/peers", get(peers))
+        .route("/v1/machines", get(machines))
+        .route("/v1/names", get(names))
         .route("/v1/bags", get(bags).post(submit))
         .route("/v1/bags/{id}", get(bag))
         .route("/v1/bags/{id}/tasks", get(tasks))
@@ -211,12 +217,14 @@ fn bag_routes(node: NodeHandle) -> Router {
         .route("/v1/bags/{id}/hold", post(hold))
         .route("/v1/bags/{id}/release", post(release))
         .route("/v1/bags/{id}/rename", post(rename))
+        .route("/v1/bags/{id}/priority", post(priority))
         .route("/v1/bags/{id}/rerun", post(rerun))
         .route("/v1/bags/{id}/remove", post(remove))
         .route("/v1/pause", post(pause))
         .route("/v1/resume", post(resume))
         .route("/v1/finish", post(finish))
         .route("/v1/restart", post(restart))
+        .route("/v1/grid/leave", post(leave_grid))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .with_state(node)
 }
@@ -240,6 +248,39 @@ async fn status(State(node): State<NodeHandle>) -> Answer<idlewood_api::Status> 
 
 async fn peers(State(node): State<NodeHandle>) -> Answer<idlewood_api::Peers> {
     Ok(Json(node.peers().await?))
+}
+
+async fn names(State(node): State<NodeHandle>) -> Answer<BTreeMap<String, String>> {
+    Ok(Json(node.names().await?))
+}
+
+/// Which machines to list.
+#[derive(serde::Deserialize)]
+struct MachinesWanted {
+    #[serde(default)]
+    after: String,
+    #[serde(default)]
+    state: String,
+    #[serde(default)]
+    name: String,
+}
+
+async fn machines(
+    State(node): State<NodeHandle>,
+    Query(MachinesWanted { after, state, name }): Query<MachinesWanted>,
+) -> Answer<idlewood_api::Machines> {
+    let wrong = |sentence: String| Failure::new(StatusCode::BAD_REQUEST, sentence);
+    let first = match after.as_str() {
+        "" => 0,
+        place => u64::from_str_radix(place, 16)
+            .map_err(|_| wrong(format!("{place:?} is no place to go on from: take `next` of the page before")))?,
+    };
+    let pattern = |name: &str| {
+        glob::Pattern::new(name)
+            .map_err(|error| wrong(format!("{name:?} is no pattern ({error}): write for example lab-*")))
+    };
+    let name = (!name.is_empty()).then(|| pattern(&name)).transpose()?;
+    Ok(Json(node.machines(MachinesQuery { first, states: states(&state)?, name }).await?))
 }
 
 /// Which bags to list.
@@ -354,6 +395,15 @@ async fn rename(
     Ok(Json(node.wish(&id, Wish::Rename(name)).await?))
 }
 
+async fn priority(
+    State(node): State<NodeHandle>,
+    UrlPath(id): UrlPath<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<idlewood_api::Bag> {
+    let PriorityRequest { priority } = parse(body)?;
+    Ok(Json(node.wish(&id, Wish::Prioritise(priority)).await?))
+}
+
 async fn rerun(
     State(node): State<NodeHandle>,
     UrlPath(id): UrlPath<String>,
@@ -396,6 +446,10 @@ async fn finish(State(node): State<NodeHandle>) -> Answer<idlewood_api::Status> 
 
 async fn restart(State(node): State<NodeHandle>) -> Answer<idlewood_api::Status> {
     Ok(Json(node.restart().await?))
+}
+
+async fn leave_grid(State(node): State<NodeHandle>) -> Answer<idlewood_api::Status> {
+    Ok(Json(node.leave_grid().await?))
 }
 
 fn pause_span(request: &PauseRequest) -> Result<Option<Duration>, Failure> {

@@ -1,5 +1,6 @@
 //! How the control API reaches the task that owns the peer: questions over a bounded channel, one answer each.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_scheduler::Wish;
@@ -57,6 +58,17 @@ pub struct TaskQuery {
     pub states: Vec<idlewood_api::TaskState>,
 }
 
+/// Which machines of the grid.
+#[derive(Clone, Debug)]
+pub struct MachinesQuery {
+    /// From this place of the line on.
+    pub first: u64,
+    /// In one of these states; none: in any.
+    pub states: Vec<idlewood_api::MachineState>,
+    /// Whose name, or id, matches.
+    pub name: Option<glob::Pattern>,
+}
+
 /// The way back to whoever asked.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 
@@ -65,6 +77,7 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 pub(crate) enum Command {
     Question(Question),
     Reading(Reading),
+    Machines(MachinesQuery, Reply<idlewood_api::Machines>),
     Bag(BagOrder),
     Live(LiveQuestion),
     Owner(OwnerOrder),
@@ -75,6 +88,7 @@ pub(crate) enum Command {
 pub(crate) enum Question {
     Status(Reply<idlewood_api::Status>),
     Peers(Reply<idlewood_api::Peers>),
+    Names(Reply<BTreeMap<String, String>>),
     Bags(idlewood_api::BagsWanted, Reply<Vec<idlewood_api::Bag>>),
     Bag(String, Reply<idlewood_api::BagDetail>),
 }
@@ -114,6 +128,7 @@ pub(crate) enum OwnerOrder {
     Resume(Reply<idlewood_api::Status>),
     Finish(Reply<idlewood_api::Status>),
     Restart(Reply<idlewood_api::Status>),
+    LeaveGrid(Reply<idlewood_api::Status>),
 }
 
 impl From<Question> for Command {
@@ -185,6 +200,22 @@ impl NodeHandle {
     /// As [`NodeHandle::status`].
     pub async fn peers(&self) -> Result<idlewood_api::Peers, Refusal> {
         self.ask(Question::Peers).await
+    }
+
+    /// What machines are called that this one has to do with, by peer id.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::status`].
+    pub async fn names(&self) -> Result<BTreeMap<String, String>, Refusal> {
+        self.ask(Question::Names).await
+    }
+
+    /// The machines of the grid on a part of the line; takes seconds where some do not answer.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::status`].
+    pub async fn machines(&self, query: MachinesQuery) -> Result<idlewood_api::Machines, Refusal> {
+        self.ask(|reply| Command::Machines(query, reply)).await
     }
 
     /// The bags submitted from this machine, newest first.
@@ -313,6 +344,14 @@ impl NodeHandle {
     /// As [`NodeHandle::status`].
     pub async fn finish(&self) -> Result<idlewood_api::Status, Refusal> {
         self.ask(OwnerOrder::Finish).await
+    }
+
+    /// Has this machine leave its grid for good: the agent ends in good order, forgets its membership, and starts anew alone.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::status`]; [`Refusal::Conflict`] where it belongs to no grid.
+    pub async fn leave_grid(&self) -> Result<idlewood_api::Status, Refusal> {
+        self.ask(OwnerOrder::LeaveGrid).await
     }
 
     /// Ends the agent in good order and starts it anew, with what its files say then.

@@ -19,8 +19,10 @@ mod keeping;
 mod kept_files;
 mod live;
 mod live_output;
+mod listing;
 mod manifests;
 mod measuring;
+mod names;
 mod neighbours;
 mod notify;
 mod outputs;
@@ -75,6 +77,7 @@ use self::execution::Execution;
 use self::homes::Homes;
 use self::keeping::Keeping;
 use self::live::Live;
+use self::listing::Listing;
 use self::measuring::Measuring;
 use self::notify::NotifyFiles;
 use self::outputs::Outputs;
@@ -125,6 +128,15 @@ pub struct RunOptions {
     pub control_port: u16,
 }
 
+impl RunOptions {
+    /// The same for a machine that belongs to no grid: it joins nobody, and listens on loopback only.
+    pub fn without_grid(mut self) -> Self {
+        self.bootstrap.clear();
+        self.listen.retain(addresses::is_loopback);
+        self
+    }
+}
+
 /// How an agent ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -132,6 +144,8 @@ pub enum Ended {
     Over,
     /// Somebody wants it to start anew.
     Restarts,
+    /// The same, and its machine has left its grid: with [`RunOptions::without_grid`].
+    LeftGrid,
 }
 
 /// Runs the agent until SIGINT or SIGTERM, or until it is to start anew; leaves the grid in good order.
@@ -292,13 +306,24 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
         presence: Presence::new(address, neighbours, bootstrap, heartbeat, clock.now()),
         traffic: Traffic::default(),
         notify: NotifyFiles::new(&directory),
+        listing: Listing::default(),
         shared: Shared::new(clock, config, settings, net, supplies),
     };
     let ran = driver.run().await;
-    let end = if driver.presence.restarts() { Ended::Restarts } else { Ended::Over };
+    let end = match (driver.presence.restarts(), driver.presence.leaves_grid()) {
+        (_, true) => Ended::LeftGrid,
+        (true, false) => Ended::Restarts,
+        (false, false) => Ended::Over,
+    };
     let ended = driver.shut_down(control).await;
     following.abort();
     ended?;
+    if end == Ended::LeftGrid {
+        // The state directory is still locked: nobody else writes there.
+        Membership::leave(&directory)
+            .with_context(|| "the grid was left, but this machine's membership is still there")?;
+        tracing::info!("this machine belongs to no grid any more");
+    }
     ran.map(|()| end)
 }
 

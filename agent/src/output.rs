@@ -7,8 +7,10 @@
 //! All write errors are returned: a reader that went away (`idlewood peers | head -1`) ends the command quietly, see
 //! `cli`. Left out: wrapping to the terminal's width; tables are as wide as their content.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::io::{self, IsTerminal as _, Write};
+use std::sync::OnceLock;
 
 use idlewood_units::steers;
 use jiff::Timestamp;
@@ -150,10 +152,28 @@ pub fn short_id(id: &str) -> &str {
     id.get(..SHORT_ID_DIGITS).unwrap_or(id)
 }
 
-/// The end of a machine's peer id: all ids begin alike.
+/// What machines are called, by peer id, where people are to see that instead of ids; set once, by the command that prints.
+static NAMES: OnceLock<BTreeMap<String, String>> = OnceLock::new();
+
+/// From now on [`short_peer`] tells these names.
+pub fn set_names(names: BTreeMap<String, String>) {
+    if NAMES.set(names).is_err() {
+        tracing::debug!("names of machines are known already");
+    }
+}
+
+/// What people see of a machine: its name, if that is known, or the end of its peer id, since all ids begin alike.
 pub fn short_peer(peer: &str) -> &str {
+    if let Some(name) = NAMES.get().and_then(|names| names.get(peer)) {
+        return name;
+    }
     let start = peer.char_indices().rev().nth(SHORT_ID_DIGITS - 1).map_or(0, |(position, _)| position);
     &peer[start..]
+}
+
+/// What people call a machine: its name, or the end of its id where it has none.
+pub fn machine(name: Option<&str>, peer: &str) -> String {
+    name.map_or_else(|| short_peer(peer).to_owned(), printable)
 }
 
 /// `1536` → `1.5 KiB`.

@@ -6,7 +6,7 @@ mod opening;
 
 use std::time::Duration;
 
-use idlewood_machine::policy::{Facts, Input, Judgement, Orders, QUIET_SHARE, QUIET_TIME, ROOM_ENOUGH, Reason};
+use idlewood_machine::policy::{Facts, IN_USE, Input, Judgement, Orders, QUIET_SHARE, QUIET_TIME, ROOM_ENOUGH, Reason};
 use idlewood_overlay::Time;
 use jiff::Zoned;
 
@@ -26,6 +26,16 @@ pub(crate) fn text(reason: &Reason) -> String {
         Reason::ForeignCpu => "other programs use the processor".to_owned(),
         Reason::DiskFull => "no room on disk for more results".to_owned(),
         Reason::Finishing => "finishing".to_owned(),
+    }
+}
+
+/// The reason of another machine, by the code that it told.
+pub(crate) fn text_of_code(code: &str) -> String {
+    let told = [Reason::PausedByUser, Reason::OutsideHours, Reason::OnBattery, Reason::DiskFull, Reason::Finishing];
+    match told.iter().find(|reason| reason.code() == code) {
+        Some(reason) => text(reason),
+        None if code == IN_USE => "in use by its owner".to_owned(),
+        None => code.replace('_', " "),
     }
 }
 

@@ -43,6 +43,7 @@
 //! listen = []                  # where other agents reach this one, e.g. ["0.0.0.0:4001"], once the machine is in a grid; none,
 //!                              # and without a grid: loopback only; at the next start
 //! bootstrap = []               # agents to join through, too, e.g. ["lab-pc:4001"]; at the next start
+//! # name = "lab-pc"            # what members of the grid see this machine as; none: its host's name; at the next start
 //! ```
 //!
 //! Everything has a default, the one shown. The file is checked every two seconds: changes take effect without a

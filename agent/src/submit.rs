@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use idlewood_scheduler::{AFTER_MAX, REPLICAS_MAX, Replication, STEWARDS_MAX};
+use idlewood_scheduler::{AFTER_MAX, PRIORITY_MAX, REPLICAS_MAX, Replication, STEWARDS_MAX};
 use idlewood_trust::manifest::{self, DISK_BYTES_DEFAULT, Entry, Fields, OUTPUT_BYTES_MAX, OwnInput};
 use idlewood_units::{Span, TASKS_MAX};
 
@@ -110,6 +110,7 @@ impl Plan {
             hold: options.hold,
             after: options.after,
             max_running: options.max_running,
+            priority: options.priority.unwrap_or(0),
             retry_on: options.retry_on.map(|codes| codes.into_iter().collect()),
             notify: options.notify.map(notify),
         };
@@ -159,6 +160,9 @@ fn check_values(options: &Options) -> Result<(), SubmitError> {
     }
     if options.max_running == Some(0) {
         return wrong("no task could ever run: --max-running takes 1 or more, and --hold holds a bag".to_owned());
+    }
+    if let Some(priority) = options.priority.filter(|priority| !(-PRIORITY_MAX..=PRIORITY_MAX).contains(priority)) {
+        return wrong(format!("a priority is a number from -{PRIORITY_MAX} to {PRIORITY_MAX}, not {priority}"));
     }
     if options.after.len() > AFTER_MAX || options.after.iter().any(String::is_empty) {
         return wrong(format!("--after names from 1 to {AFTER_MAX} bags, with commas between"));

@@ -2,6 +2,7 @@
 
 use crate::identity::Contact;
 use crate::node::Node;
+use crate::time::Time;
 
 /// A child of this machine's router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,4 +19,6 @@ pub struct Child<'a> {
     pub payload: &'a [u8],
     /// Changes whenever the payload is replaced or the child is another one.
     pub generation: u64,
+    /// When a report of it came last.
+    pub heard: Time,
 }

@@ -63,7 +63,7 @@ impl PositionKey {
     }
 
     /// The first 64 bits as a number.
-    pub(crate) fn head(&self) -> u64 {
+    pub fn head(&self) -> u64 {
         let mut first = [0; 8];
         first.copy_from_slice(&self.0[..8]);
         u64::from_be_bytes(first)

@@ -361,6 +361,7 @@ impl Overlay {
                 height: slot.tree.height,
                 payload: &slot.load.bytes,
                 generation: slot.generation,
+                heard: slot.heard,
             })
         })
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, PeerId, Side, WallTime};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::conditions::is_priority;
 use crate::link::{LINK_KB_S, Writers};
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
@@ -188,17 +189,17 @@ pub struct BagHeader {
 impl BagHeader {
     /// Whether these numbers can be computed with.
     pub fn is_valid(&self) -> bool {
-        self.submitter.is_valid() && (1..=BAG_TASKS_MAX).contains(&self.tasks) && self.sizes().is_valid()
+        self.submitter.is_valid() && (1..=BAG_TASKS_MAX).contains(&self.tasks) && self.sizes(0).is_valid()
     }
 
     /// a and w.
-    pub(crate) fn sizes(&self) -> Sizes {
+    pub(crate) fn sizes(&self, priority: i32) -> Sizes {
         let Self { task_mops, application_size_mops, declared, .. } = *self;
-        Sizes { task_mops, application_size_mops, declared }
+        Sizes { task_mops, application_size_mops, declared, priority }
     }
 }
 
-/// a and w of a bag as its submitter says them itself.
+/// a and w of a bag as its submitter says them itself, and its priority among the submitter's bags.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sizes {
     /// a in Mop.
@@ -210,13 +211,21 @@ pub struct Sizes {
     /// Whether the submitter declared a, instead of measuring it.
     #[serde(rename = "d")]
     pub declared: bool,
+    /// Bags of a higher priority come first among those of one submitter; 0 where nothing is said.
+    #[serde(rename = "p", default, skip_serializing_if = "is_ordinary")]
+    pub priority: i32,
+}
+
+/// Whether this priority is that of a bag of which nothing is said.
+pub(crate) fn is_ordinary(priority: &i32) -> bool {
+    *priority == 0
 }
 
 impl Sizes {
     /// Whether these numbers can be computed with.
     pub fn is_valid(&self) -> bool {
         let sane = |mops: f64| mops.is_finite() && (WORK_MOPS_MIN..=BAG_WORK_MOPS_MAX).contains(&mops);
-        sane(self.task_mops) && sane(self.application_size_mops)
+        sane(self.task_mops) && sane(self.application_size_mops) && is_priority(self.priority)
     }
 }
 

@@ -14,12 +14,20 @@ use std::collections::BTreeSet;
 use idlewood_overlay::WallTime;
 use serde::{Deserialize, Serialize};
 
-use crate::bag::BagId;
+use crate::bag::{BagId, is_ordinary};
 
 /// Most bags that one waits for. Our choice.
 pub const AFTER_MAX: usize = 64;
 /// Most bytes of a name that a user gives to a bag.
 pub const NAME_BYTES_MAX: usize = 200;
+
+/// Bags have priorities from minus this to this.
+pub const PRIORITY_MAX: i32 = 1000;
+
+/// Whether a bag can have this priority.
+pub(crate) fn is_priority(priority: i32) -> bool {
+    (-PRIORITY_MAX..=PRIORITY_MAX).contains(&priority)
+}
 
 /// What a bag's user says of when its tasks may be issued.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +50,9 @@ pub struct Conditions {
     /// When the bag was submitted, where its time counts from later: from when its first tasks could be issued.
     #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
     pub submitted: Option<WallTime>,
+    /// Bags of a higher priority come first among those of one submitter; others' bags are none the later for it (docs/adr/0048).
+    #[serde(rename = "p", default, skip_serializing_if = "is_ordinary")]
+    pub priority: i32,
 }
 
 /// What the user of a bag wants of it now.
@@ -53,6 +64,8 @@ pub enum Wish {
     Release,
     /// It has another name.
     Rename(String),
+    /// It has another priority among its user's bags.
+    Prioritise(i32),
 }
 
 /// Why a bag that another waits for has not succeeded.
@@ -78,6 +91,7 @@ impl Conditions {
     pub fn is_valid(&self) -> bool {
         self.after.len() <= AFTER_MAX
             && self.running_max != Some(0)
+            && is_priority(self.priority)
             && self.name.as_ref().is_none_or(|name| name.len() <= NAME_BYTES_MAX)
     }
 

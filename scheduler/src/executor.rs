@@ -25,6 +25,7 @@ mod keepers;
 mod offering;
 mod outbox;
 mod places;
+mod priority;
 mod rating;
 mod rest;
 mod schedule;
@@ -304,7 +305,9 @@ impl Executor {
         held.spoken_for = true;
         held.key = key.or(held.key);
         let are_corrected = sizes.is_some_and(|sizes| held.correct_sizes(sizes));
-        if are_corrected {
+        let priority = sizes.map_or(held.priority, |sizes| sizes.priority);
+        let is_reordered = std::mem::replace(&mut held.priority, priority) != priority;
+        if are_corrected || is_reordered {
             let change = held.record_change(io);
             io.persist_held(bag, vec![change], Vec::new());
         }
@@ -318,9 +321,9 @@ impl Executor {
             held.lease_extended(term, io, config);
         } else {
             // A request may have placed these tasks here again since that `Holding`: the submitter's answer to the newer one decides.
-            return self.sizes_corrected(are_corrected, bag, io.now);
+            return self.moved(are_corrected, is_reordered, bag, io.now);
         }
-        self.sizes_corrected(are_corrected, bag, io.now);
+        self.moved(are_corrected, is_reordered, bag, io.now);
         if !drop.is_empty() {
             self.give_up(bag, &drop, io);
         } else if version != 0 {
@@ -331,11 +334,17 @@ impl Executor {
         }
     }
 
-    /// The submitter says other sizes of a bag than requests did, if `are_corrected`: the bag's place in the line and its rating follow.
-    fn sizes_corrected(&mut self, are_corrected: bool, bag: BagId, now: Time) {
+    /// The submitter says other sizes of a bag than requests did, if `are_corrected`, or another priority than before: the bag's place in
+    /// the line and its rating follow.
+    fn moved(&mut self, are_corrected: bool, is_reordered: bool, bag: BagId, now: Time) {
         if are_corrected {
             self.move_in_line(bag);
             self.rate(bag, now);
+        }
+        if is_reordered {
+            self.move_by_priority(bag);
+        }
+        if are_corrected || is_reordered {
             self.order_stale = true;
             self.changed = true;
         }

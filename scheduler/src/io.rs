@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::crowd::{Acks, Crowds};
 use crate::handed::Handed;
 use crate::link::LINK_KB_S;
+use crate::listing::MachinesPage;
 use crate::message::Message;
 use crate::peer::{Effect, Notice};
 use crate::ranges::IntervalSet;
@@ -295,6 +296,11 @@ impl Io {
             *ticket = self.handed.ticket(to.peer, self.now);
         }
         self.send(to, message);
+    }
+
+    /// Answers the driver's question for machines.
+    pub(crate) fn list(&mut self, ticket: u64, page: MachinesPage) {
+        self.effects.push(Effect::List { ticket, page: Box::new(page) });
     }
 
     pub(crate) fn notify(&mut self, notice: Notice) {

@@ -16,6 +16,7 @@ mod handed;
 mod io;
 mod ledger;
 mod link;
+mod listing;
 mod message;
 mod message_kind;
 mod pace;
@@ -39,12 +40,16 @@ pub use bag::{
     Path, REQUEST_INTERVALS_MAX, Request, SMALL_OUTPUT_BYTES_MAX, SMALL_OUTPUTS_BYTES_MAX, Sizes, SmallOutput, TaskId,
     TaskResult, manifest_age,
 };
-pub use conditions::{AFTER_MAX, Awaited, Conditions, NAME_BYTES_MAX, Wish};
+pub use conditions::{AFTER_MAX, Awaited, Conditions, NAME_BYTES_MAX, PRIORITY_MAX, Wish};
 pub use config::{Config, PerSubmitter};
 pub use executor::{HeldView, RunningTask};
 pub use io::Ticket;
 pub use ledger::{BagView, Declines, KeptPrediction, Prediction, REPLICAS_MAX, Replication, Swallowed};
 pub use link::LINK_KB_S;
+pub use listing::{
+    About, Activity, MACHINE_NAME_BYTES_MAX, MachineReport, MachinesPage, PAGE_MACHINES_MAX, PAGE_SILENT_MAX,
+    SilentMachine, WhichMachines,
+};
 pub use message::{Asker, DecodeError, MESSAGE_BYTES_MAX, Message, RESULTS_MAX, Speaker, results_within};
 pub use message_kind::MESSAGE_KINDS;
 pub use peer::{Approval, Effect, Event, Notice, Peer, RestoreError, Seed, Submission, SubmitError, TaskOutcome};

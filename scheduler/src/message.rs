@@ -12,6 +12,7 @@ use crate::bag::{
     BagHeader, BagId, BagKey, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request,
     SMALL_OUTPUTS_BYTES_MAX, Sizes, TaskResult, is_zero,
 };
+use crate::listing::{MachinesPage, WhichMachines};
 use crate::queue::{SLOTS_MAX, SPEED_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::steward::feed::Delta;
@@ -353,6 +354,29 @@ pub enum Message {
         #[serde(rename = "i")]
         indices: IntervalSet,
     },
+    /// Which machines are on a part of the line? To neighbours in the tree alone.
+    #[serde(rename = "p")]
+    WhichMachines {
+        /// Which part.
+        #[serde(rename = "q")]
+        question: WhichMachines,
+        /// Whether the receiver's leaf or its router is meant.
+        #[serde(rename = "n")]
+        node: Node,
+        /// From below, or from above.
+        #[serde(rename = "u")]
+        climbing: bool,
+    },
+    /// Its answer.
+    #[serde(rename = "z")]
+    Machines {
+        /// The question's number.
+        #[serde(rename = "t")]
+        number: u32,
+        /// The machines.
+        #[serde(rename = "p")]
+        page: Box<MachinesPage>,
+    },
 }
 
 /// A machine that asks for work: it is dry, or its stretch is clearly smaller than another's.
@@ -493,6 +517,8 @@ impl Message {
                 (acting.is_valid() && are_few, "kept results")
             }
             Self::KeptAck { indices, .. } => (indices.intervals() <= HELD_INTERVALS_MAX, "acknowledgement"),
+            Self::WhichMachines { question, .. } => (question.is_valid(), "question for machines"),
+            Self::Machines { page, .. } => (page.is_valid(), "machines"),
             Self::Results { executor, results, signature, .. } => {
                 let is_bare = results.iter().all(|result| result.receipt.is_none());
                 let is_one = signature.as_ref().is_none_or(|signature| signature.len() == SIGNATURE_BYTES);
@@ -526,6 +552,8 @@ impl Message {
             Self::WhatIsKept { .. } => "what_is_kept",
             Self::Kept { .. } => "kept",
             Self::KeptAck { .. } => "kept_ack",
+            Self::WhichMachines { .. } => "which_machines",
+            Self::Machines { .. } => "machines",
         }
     }
 

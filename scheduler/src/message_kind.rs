@@ -5,7 +5,7 @@ use idlewood_overlay::Body;
 use crate::message::Message;
 
 /// Short names of the kinds of messages.
-pub const MESSAGE_KINDS: [&str; 33] = [
+pub const MESSAGE_KINDS: [&str; 35] = [
     "overlay ping",
     "overlay ack",
     "overlay find",
@@ -39,6 +39,8 @@ pub const MESSAGE_KINDS: [&str; 33] = [
     "what_is_kept",
     "kept",
     "kept_ack",
+    "which_machines",
+    "machines",
 ];
 
 impl Message {
@@ -80,6 +82,8 @@ impl Message {
             Message::WhatIsKept { .. } => 30,
             Message::Kept { .. } => 31,
             Message::KeptAck { .. } => 32,
+            Message::WhichMachines { .. } => 33,
+            Message::Machines { .. } => 34,
         }
     }
 }

@@ -8,6 +8,7 @@ mod event;
 #[cfg(debug_assertions)]
 mod invariants;
 mod keepers;
+mod listing;
 mod redistribution;
 mod removal;
 mod requests;
@@ -30,6 +31,7 @@ use crate::executor::{Executor, Lease};
 use crate::io::{Durable, Io, Then};
 use crate::ledger::{Holding, Known, Ledger, refuse};
 use crate::link;
+use crate::listing::{About, Listings};
 use crate::message::Message;
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
@@ -84,6 +86,9 @@ pub struct Peer {
     /// Until when a machine that is alone waits for the grid that it expects.
     alone_until: Option<Time>,
     asking: Asking,
+    /// What this machine says of itself in listings, and the listings that pass through it.
+    about: About,
+    listings: Listings,
     /// Results of other machines cannot be written now.
     disk_is_full: bool,
     /// Whether a request of this machine enters the tree right now: only such requests are evidence against routers.
@@ -97,6 +102,12 @@ pub struct Peer {
     /// Events until the invariants are checked again.
     #[cfg(debug_assertions)]
     unchecked: usize,
+}
+
+/// Whether a message has nothing to do with tasks.
+fn is_of_tree_alone(message: &Message) -> bool {
+    use Message::{Machines, Overlay, Ticket, WhichMachines};
+    matches!(message, Overlay(_) | Ticket { .. } | WhichMachines { .. } | Machines { .. })
 }
 
 /// The contact of a peer that sent a message, as the transport knows it.
@@ -195,6 +206,8 @@ impl Peer {
             Event::FilesKept { bag, kept } => {
                 self.stewards.files_kept(bag, kept, &mut self.ledgers, &mut self.io);
             }
+            Event::Describes(about) => self.about = about.bounded(),
+            Event::ListMachines { ticket, first } => self.list_machines(ticket, first),
             Event::DeadlineReached => self.overlay(idlewood_overlay::Event::DeadlineReached),
         }
         self.settle();
@@ -245,7 +258,8 @@ impl Peer {
         let ask = self.ask_deadline();
         let acks = self.io.acks_due();
         let stewards = self.stewards.deadline(&self.ledgers, &self.config);
-        [self.overlay.deadline(), summary, ledgers, executor, router, alone, ask, acks, stewards]
+        let listings = self.listings.deadline();
+        [self.overlay.deadline(), summary, ledgers, executor, router, alone, ask, acks, stewards, listings]
             .into_iter()
             .flatten()
             .min()
@@ -331,7 +345,7 @@ impl Peer {
     }
 
     fn receive(&mut self, from: PeerId, message: Message) {
-        self.executor_touched |= !matches!(message, Message::Overlay(_) | Message::Ticket { .. });
+        self.executor_touched |= !is_of_tree_alone(&message);
         if from != self.io.me.peer && self.io.handed.heard(self.io.now) {
             // A router may be left out now: the report offers nothing below it.
             self.publish_router_by(self.io.now);
@@ -361,6 +375,8 @@ impl Peer {
                 self.send_back(ticket, from);
                 self.asked(asker, node, climbing, climbed);
             }
+            Message::WhichMachines { question, node, climbing } => self.which_machines(from, question, node, climbing),
+            Message::Machines { number, page } => self.machines(from, number, *page),
             Message::Ticket { ticket } => self.io.handed.came_back(from, ticket),
             Message::Offer { bag, executor, ranges, to } => {
                 let executor = executor.contact(from);
@@ -510,6 +526,7 @@ impl Peer {
         }
         self.end_waits();
         self.keep();
+        self.end_listings();
         if self.io.acks_due().is_some_and(|due| due <= self.io.now) {
             self.io.send_acks();
         }

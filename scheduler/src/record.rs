@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use idlewood_overlay::{Contact, PeerId, WallTime};
 use serde::{Deserialize, Serialize};
 
-use crate::bag::{BagHeader, BagId, BagKey, Checkpoint, TaskResult, is_zero};
+use crate::bag::{BagHeader, BagId, BagKey, Checkpoint, TaskResult, is_ordinary, is_zero};
 use crate::conditions::Conditions;
 use crate::ledger::Replication;
 use crate::ranges::IntervalSet;
@@ -70,6 +70,9 @@ pub enum Record {
         /// The checkpoints from which some of them go on.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         checkpoints: BTreeMap<u64, Checkpoint>,
+        /// The bag's priority among those of its submitter.
+        #[serde(default, skip_serializing_if = "is_ordinary")]
+        priority: i32,
     },
     /// Executor: the result of a task that has finished, or goes back with a checkpoint, until the submitter acknowledges it.
     Outbox {

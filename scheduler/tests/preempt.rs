@@ -172,6 +172,7 @@ impl Machine {
             | Effect::SignAppointment { .. }
             | Effect::KeepFiles { .. }
             | Effect::ForgetFiles { .. }
+            | Effect::List { .. }
             | Effect::Notify(_) => {}
         }
     }

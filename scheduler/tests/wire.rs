@@ -8,9 +8,9 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Node, PeerId, Side, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    Acting, Appointment, Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, Conditions, DeclineReason, DecodeError,
-    Delta, Ending, Message, Path, Record, RecordError, RecordKey, Replication, Reputation, Request, Sizes, SmallOutput,
-    Speaker, TaskResult,
+    Acting, Activity, Appointment, Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, Conditions, DeclineReason,
+    DecodeError, Delta, Ending, MachineReport, MachinesPage, Message, Path, Record, RecordError, RecordKey,
+    Replication, Reputation, Request, SilentMachine, Sizes, SmallOutput, Speaker, TaskResult, WhichMachines,
 };
 
 fn contact(byte: u8) -> Contact {
@@ -108,7 +108,7 @@ fn messages() -> Vec<Message> {
             drop: IntervalSet::new(),
             rest: Duration::ZERO,
             key: Some([3; 32].into()),
-            sizes: Some(Sizes { task_mops: 10.0, application_size_mops: 400.0, declared: true }),
+            sizes: Some(Sizes { task_mops: 10.0, application_size_mops: 400.0, declared: true, priority: 0 }),
             withheld: false,
         },
         Message::Lease {
@@ -182,6 +182,57 @@ fn messages() -> Vec<Message> {
             results: vec![(PeerId([4; 32]), TaskResult { receipt: Some(vec![1, 2]), ..with_output() })],
         },
         Message::KeptAck { bag: bag().id, indices: IntervalSet::from(3..4) },
+        Message::WhichMachines {
+            question: WhichMachines { id: 5, number: 6, first: 7, last: u64::MAX, wait_ms: 9_850 },
+            node: Node::Router,
+            climbing: true,
+        },
+        Message::Machines {
+            number: 6,
+            page: Box::new(MachinesPage {
+                last: u64::MAX,
+                machines: vec![
+                    MachineReport {
+                        peer: PeerId([2; 32]),
+                        at: 8,
+                        name: "lab-pc".into(),
+                        version: "0.3.1".into(),
+                        activity: Activity::Suspended,
+                        reason: Some("on_battery".into()),
+                        slots: 4,
+                        speed_mops: 1000.5,
+                        running: 2,
+                        waiting: 70,
+                    },
+                    MachineReport {
+                        peer: PeerId([3; 32]),
+                        at: 9,
+                        name: "".into(),
+                        version: "".into(),
+                        activity: Activity::Idle,
+                        reason: None,
+                        slots: 1,
+                        speed_mops: 1.0,
+                        running: 0,
+                        waiting: 0,
+                    },
+                ],
+                silent: vec![SilentMachine { peer: PeerId([4; 32]), at: 10, heard_s: 12 }],
+                unreached: 3,
+                is_busy: true,
+            }),
+        },
+        Message::Lease {
+            bag: bag().id,
+            version: 0,
+            submitter: Some(speaker(1)),
+            term: Duration::from_secs(60),
+            drop: IntervalSet::new(),
+            rest: Duration::ZERO,
+            key: None,
+            sizes: Some(Sizes { task_mops: 10.0, application_size_mops: 400.0, declared: true, priority: 3 }),
+            withheld: false,
+        },
         Message::Lease {
             bag: bag().id,
             version: 0,
@@ -254,6 +305,7 @@ fn records() -> Vec<Record> {
             attempts: None,
             ranges: IntervalSet::from(0..2),
             checkpoints: BTreeMap::new(),
+            priority: 0,
         },
         Record::Outbox { bag: bag(), released, result: result() },
         Record::Bag {
@@ -285,6 +337,7 @@ fn records() -> Vec<Record> {
             attempts: Some(BTreeMap::from([(2, IntervalSet::from(1..2))])),
             ranges: IntervalSet::from(0..2),
             checkpoints: BTreeMap::from([(1, checkpoint())]),
+            priority: -5,
         },
         Record::Checkpoint { bag: bag().id, index: 3, checkpoint: checkpoint() },
         Record::Bag {
@@ -346,6 +399,7 @@ fn records() -> Vec<Record> {
                 retry_on: Some([75].into()),
                 name: Some("night run".to_owned()),
                 submitted: Some(released),
+                priority: 7,
             }),
         },
         Record::Failures {

@@ -64,4 +64,4 @@ pub mod workload;
 pub use cost::{Cost, Meter};
 pub use report::{BagReport, LinkUse, MessageCount, Report, TrafficUse};
 pub use scenario::{BadRouting, Flaw, Scenario};
-pub use simulation::{Deed, Execution, Progress, Simulation};
+pub use simulation::{Deed, Execution, Listed, Progress, Simulation};

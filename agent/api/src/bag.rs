@@ -14,6 +14,14 @@ pub struct RenameRequest {
     pub name: String,
 }
 
+/// `POST /v1/bags/{id}/priority`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PriorityRequest {
+    /// From -1000 to 1000; the higher comes first.
+    pub priority: i32,
+}
+
 /// A bag that has to succeed before another begins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AwaitedBag {
@@ -216,6 +224,9 @@ pub struct Bag {
     /// The exit codes of failures that are tried again; null: all.
     #[serde(default)]
     pub retry_on: Option<Vec<u8>>,
+    /// Bags of this machine with a higher priority come first; 0 unless its user says otherwise.
+    #[serde(default)]
+    pub priority: i32,
 }
 
 /// Something that keeps tasks of a bag, or of this machine, from running, or `runs`: that some run.

@@ -6,6 +6,7 @@
 //!
 //! Left out: retries (a request that may have been carried out is not repeated) and proxies (loopback only).
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::ops::RangeInclusive;
@@ -24,8 +25,8 @@ use ureq::{Agent, Body};
 
 use crate::{
     Bag, BagDetail, BagsWanted, BlobBody, CleanRequest, CleanedView, Endpoint, ErrorBody, InvitationView,
-    InviteRequest, Live, LiveRequest, PauseRequest, Peers, ReachView, Receipt, RenameRequest, RerunRequest,
-    RevokeRequest, RevokedView, Status, SubmitRequest, TaskResult, TaskState, Tasks, Ticket,
+    InviteRequest, Live, LiveRequest, Machines, MachinesWanted, PauseRequest, Peers, PriorityRequest, ReachView, Receipt, RenameRequest,
+    RerunRequest, RevokeRequest, RevokedView, Status, SubmitRequest, TaskResult, TaskState, Tasks, Ticket,
 };
 
 /// Name of the file in the state directory with the agent's address.
@@ -220,6 +221,25 @@ impl Client {
         self.get("/v1/peers")
     }
 
+    /// `GET /v1/names`: what machines are called, by peer id.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn names(&self) -> Result<BTreeMap<String, String>, ClientError> {
+        self.get("/v1/names")
+    }
+
+    /// `GET /v1/machines`: the machines on a part of the line.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn machines(&self, wanted: &MachinesWanted) -> Result<Machines, ClientError> {
+        let states = wanted.state.iter().map(|state| state.name()).collect::<Vec<_>>().join(",");
+        let after = wanted.after.as_deref().map(|after| format!("&after={}", segment(after))).unwrap_or_default();
+        let name = wanted.name.as_deref().map(|name| format!("&name={}", segment(name))).unwrap_or_default();
+        self.get(&format!("/v1/machines?state={states}{after}{name}"))
+    }
+
     /// `GET /v1/bags`: the bags submitted here.
     ///
     /// # Errors
@@ -361,6 +381,14 @@ impl Client {
         self.post(&format!("/v1/bags/{}/rename", segment(id)), &request, ANSWER_WAIT)
     }
 
+    /// `POST /v1/bags/{id}/priority`: its place among the bags of this machine.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn prioritise(&self, id: &str, priority: i32) -> Result<Bag, ClientError> {
+        self.post(&format!("/v1/bags/{}/priority", segment(id)), &PriorityRequest { priority }, ANSWER_WAIT)
+    }
+
     /// `POST /v1/bags/{id}/rerun`: runs these tasks again, or the failed ones.
     ///
     /// # Errors
@@ -432,6 +460,14 @@ impl Client {
     /// [`ClientError`].
     pub fn restart(&self) -> Result<Status, ClientError> {
         self.post("/v1/restart", &serde_json::json!({}), ANSWER_WAIT)
+    }
+
+    /// `POST /v1/grid/leave`: this machine leaves its grid, and the agent starts anew alone. What this client knows of it is void then.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn leave_grid(&self) -> Result<Status, ClientError> {
+        self.post("/v1/grid/leave", &serde_json::json!({}), ANSWER_WAIT)
     }
 
     /// `POST /v1/grid/invite`.

@@ -1,5 +1,7 @@
 //! The grid: machines, who is let in, and who reaches whom.
 
+use std::str::FromStr;
+
 use idlewood_trust::Role;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -128,4 +130,105 @@ pub struct Peers {
     pub successor: Option<PeerView>,
     /// All neighbours that it knows, in the order of the line.
     pub neighbours: Vec<PeerView>,
+}
+
+/// What a machine of the grid does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum MachineState {
+    /// It takes tasks, and has none.
+    Idle,
+    /// Tasks run on it.
+    Working,
+    /// It begins no tasks; `reason` says why, where an owner has a reason.
+    Suspended,
+    /// It did not answer in time.
+    Silent,
+}
+
+impl MachineState {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Idle, Self::Working, Self::Suspended, Self::Silent];
+
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Working => "working",
+            Self::Suspended => "suspended",
+            Self::Silent => "silent",
+        }
+    }
+}
+
+impl FromStr for MachineState {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|state| state.name() == text);
+        found.ok_or_else(|| format!("{text:?} is no state of a machine: write idle, working, suspended or silent"))
+    }
+}
+
+/// A machine of the grid as it describes itself. What a machine that did not answer would say is null.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MachineView {
+    /// Peer id.
+    pub peer: String,
+    /// What it is called; null where that is not known.
+    pub name: Option<String>,
+    /// What it does.
+    pub state: MachineState,
+    /// Why tasks do not run on it as they could; null where nothing keeps them.
+    pub reason: Option<String>,
+    /// The same for programs: `paused_by_user`, `outside_hours`, `on_battery`, `in_use`, `disk_full`, `finishing`.
+    pub reason_code: Option<String>,
+    /// Tasks that it runs at once.
+    pub slots: Option<u32>,
+    /// Tasks that run on it.
+    pub running: Option<u32>,
+    /// Tasks that wait on it.
+    pub waiting: Option<u64>,
+    /// Tasks that run and wait on it for each slot.
+    pub load: Option<f64>,
+    /// Speed of one slot, in Mop/s.
+    pub speed_mops: Option<f64>,
+    /// Version of its agent.
+    pub version: Option<String>,
+    /// When it was heard of last: now, if it answered.
+    pub last_seen: String,
+    /// Tasks of bags submitted here that are with it.
+    pub tasks: u64,
+    /// Failed tries of such tasks on it since this agent started.
+    pub failed: u64,
+    /// Whether it is this machine.
+    pub this_machine: bool,
+    /// Where it is on the line: a list can go on from there.
+    pub place: String,
+}
+
+/// Which machines to list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MachinesWanted {
+    /// From this place of the line on, as `next` of the page before says; none: from its beginning.
+    pub after: Option<String>,
+    /// In one of these states; none: in any.
+    pub state: Vec<MachineState>,
+    /// Whose name, or end of its id, matches this pattern: `lab-*`.
+    pub name: Option<String>,
+}
+
+/// `GET /v1/machines`: the machines on a part of the line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Machines {
+    /// Those that match, in the order of the line.
+    pub machines: Vec<MachineView>,
+    /// About how many others may be there, since machines that know of them did not answer.
+    pub unreached: u64,
+    /// Whether machines were not asked, since the grid is asked too often: ask for the same page again in a second.
+    pub busy: bool,
+    /// Where the next page begins; null: that was the last.
+    pub next: Option<String>,
+    /// How many machines there are in all, as the root counts them.
+    pub grid_machines: u64,
 }

@@ -14,11 +14,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::bag::{
-    AwaitedBag, Bag, BagDetail, BagState, BagsWanted, Bound, Declined, Keeper, Placement, RenameRequest, RerunRequest,
-    Swallowed, Ticket,
+    AwaitedBag, Bag, BagDetail, BagState, BagsWanted, Bound, Declined, Keeper, Placement, PriorityRequest,
+    RenameRequest, RerunRequest, Swallowed, Ticket,
 };
 pub use self::grid::{
-    ChildView, GridView, InvitationView, InviteRequest, PeerView, Peers, ReachView, RevokeRequest, RevokedView,
+    ChildView, GridView, InvitationView, InviteRequest, MachineState, MachineView, Machines, MachinesWanted, PeerView,
+    Peers, ReachView, RevokeRequest, RevokedView,
 };
 pub use self::live::{Live, LiveRequest, LiveSeen, LiveSilent, LiveTask, LiveWaiting};
 pub use self::machine::{

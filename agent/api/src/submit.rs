@@ -91,6 +91,9 @@ pub struct SubmitRequest {
     /// Largest output of a task; absent: as large as agents take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes: Option<u64>,
+    /// From -1000 to 1000: bags of this machine with a higher priority come first.
+    #[serde(default, skip_serializing_if = "is_ordinary")]
+    pub priority: i32,
     /// What to run on the agent's machine when the bag is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<Notify>,
@@ -104,6 +107,10 @@ pub struct Notify {
     pub command: String,
     /// Where it is run; in the state directory if that is gone.
     pub directory: String,
+}
+
+fn is_ordinary(priority: &i32) -> bool {
+    *priority == 0
 }
 
 fn disk_bytes_default() -> u64 {
@@ -141,6 +148,7 @@ impl SubmitRequest {
             own: Vec::new(),
             outputs: Vec::new(),
             output_bytes: None,
+            priority: 0,
             notify: None,
         }
     }

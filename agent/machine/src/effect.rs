@@ -6,7 +6,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Member};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    Appointment, BagHeader, BagId, BagKey, BlobId, Change, Message, Notice, Speaker, TaskId, TaskResult,
+    Appointment, BagHeader, BagId, BagKey, BlobId, Change, MachinesPage, Message, Notice, Speaker, TaskId, TaskResult,
 };
 
 use crate::policy::{Judgement, Pause};
@@ -45,6 +45,13 @@ pub enum Effect {
         to: Member,
         /// What.
         message: Message,
+    },
+    /// The answer to [`idlewood_scheduler::Event::ListMachines`].
+    List {
+        /// The question.
+        ticket: u64,
+        /// The machines.
+        page: Box<MachinesPage>,
     },
     /// Judge whether a bag may queue here; [`idlewood_scheduler::Event::Authorised`] follows.
     Authorise {

@@ -60,11 +60,18 @@ pub enum FirstTask {
 pub enum Event {
     /// What its peer alone has to do with, but for what the events below say in its place: never
     /// [`idlewood_scheduler::Event::Fetched`], `FetchPutOff`, `Measured`, `TaskEnded`, `Persisted`, `Downloaded`, `DiskFull`, `OwnerReturned`, `OwnerLeft`,
-    /// `Vacate` or `VacatesAfter`.
+    /// `Vacate`, `VacatesAfter` or `Describes`.
     Peer(idlewood_scheduler::Event),
     /// The owner's input and all else that the policy judges by was looked at: to be said at input, and every second where the owner
     /// has set hours or limits of others' processor use.
     Sensed(Facts),
+    /// What this machine is called, and the version of its agent: other machines of the grid may know both.
+    Called {
+        /// Its name.
+        name: Box<str>,
+        /// The version.
+        version: Box<str>,
+    },
     /// The owner ordered this; what was ordered before does not count any more.
     Ordered(Orders),
     /// The owner has changed the settings.

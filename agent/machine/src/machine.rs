@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use idlewood_overlay::{PeerId, Time};
 use idlewood_scheduler::{
-    BagId, BagView, Change, Config, Effect as PeerEffect, HeldView, Message, Notice, Peer, Record, RecordKey, TaskId,
-    Ticket,
+    About, BagId, BagView, Change, Config, Effect as PeerEffect, HeldView, Message, Notice, Peer, Record, RecordKey,
+    TaskId, Ticket,
 };
 
 use crate::effect::{Effect, Wanted, WriteId};
@@ -41,6 +41,8 @@ pub struct Machine {
     /// Bags whose submission is not durable yet.
     submitting: BTreeSet<BagId>,
     peer_effects: Vec<PeerEffect>,
+    /// What this machine says of itself, as the peer was told last.
+    about: About,
 }
 
 impl Machine {
@@ -61,6 +63,7 @@ impl Machine {
             disk_was_full: false,
             submitting: BTreeSet::new(),
             peer_effects: Vec::new(),
+            about: About::default(),
         }
     }
 
@@ -148,6 +151,10 @@ impl Machine {
                 self.execution.handle(now, event, effects);
                 self.feed(now, None, effects);
             }
+            Event::Called { name, version } => {
+                let reason = self.about.reason.clone();
+                self.describe(now, About { name, version, reason }, effects);
+            }
             Event::Sensed(facts) => self.of_owner(now, effects, |owner, effects| owner.sense(facts, now, effects)),
             Event::Ordered(orders) => self.of_owner(now, effects, |owner, effects| owner.order(orders, now, effects)),
             Event::OwnerSet(settings) => {
@@ -206,6 +213,16 @@ impl Machine {
             self.feed(now, Some(event), effects);
         }
         self.feed(now, None, effects);
+        let reason = self.owner.judgement().reason.as_ref().map(|reason| reason.code_for_others().into());
+        if reason != self.about.reason {
+            self.describe(now, About { reason, ..self.about.clone() }, effects);
+        }
+    }
+
+    /// The peer says this of the machine from now on to others of the grid.
+    fn describe(&mut self, now: Time, about: About, effects: &mut Vec<Effect>) {
+        self.about = about.clone();
+        self.feed(now, Some(idlewood_scheduler::Event::Describes(about)), effects);
     }
 
     /// The driver has done what it was woken for: results that wait leave. Effects are appended as by [`Machine::handle`].
@@ -345,6 +362,7 @@ impl Machine {
             }
             PeerEffect::ResumeTasks => {}
             PeerEffect::Send { to, message } => effects.push(Effect::Send { to, message }),
+            PeerEffect::List { ticket, page } => effects.push(Effect::List { ticket, page }),
             PeerEffect::Authorise { bag } => effects.push(Effect::Authorise { bag }),
             PeerEffect::KeepCheckpoints { stop, bag, tasks } => {
                 effects.push(Effect::KeepCheckpoints { stop, bag, tasks });

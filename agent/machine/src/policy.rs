@@ -36,6 +36,9 @@ const ROOM_LEAST: f64 = 0.05;
 /// ... until so much of it is free again.
 pub const ROOM_ENOUGH: f64 = 0.1;
 
+/// What other machines are told where the owner or the owner's programs use the machine.
+pub const IN_USE: &str = "in_use";
+
 /// Knowledge of the owner's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
@@ -116,6 +119,14 @@ impl Reason {
             Self::ForeignCpu => "foreign_cpu",
             Self::DiskFull => "disk_full",
             Self::Finishing => "finishing",
+        }
+    }
+
+    /// What other machines of the grid are told of it: not what the owner does, nor with which program.
+    pub fn code_for_others(&self) -> &'static str {
+        match self {
+            Self::Program(_) | Self::OwnerPresent | Self::OwnerActive | Self::ForeignCpu => IN_USE,
+            reason => reason.code(),
         }
     }
 

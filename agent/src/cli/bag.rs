@@ -63,6 +63,15 @@ pub(super) enum BagCommand {
         #[command(flatten)]
         bags: TheseBags,
     },
+    /// Have a bag come before or behind your others: the higher the priority, the sooner; bags of others are none the later for it
+    Priority {
+        /// Its id, a unique beginning of it, its name, or `last`
+        #[arg(value_name = "BAG")]
+        id: BagName,
+        /// From -1000 to 1000; 0 is that of bags of which nothing is said
+        #[arg(value_name = "N", allow_negative_numbers = true)]
+        priority: i32,
+    },
     /// Give a bag another name
     Rename {
         /// Its id, a unique beginning of it, its present name, or `last`
@@ -120,6 +129,7 @@ pub(super) fn run(context: &Context, command: BagCommand) -> anyhow::Result<Exit
         }
         BagCommand::Hold { bags } => each(context, &bags, is_open, Client::hold, told_held),
         BagCommand::Release { bags } => each(context, &bags, is_open, Client::release, told_released),
+        BagCommand::Priority { id, priority } => prioritise(context, &id.0, priority),
         BagCommand::Rename { id, name } => rename(context, &id.0, &name),
         BagCommand::Cancel { bags } => each(context, &bags, is_open, Client::cancel, told_cancelled),
         BagCommand::Rerun { id, failed: _, index } => rerun(context, &id.0, index.as_ref()),
@@ -257,6 +267,9 @@ fn description(detail: &BagDetail, is_verbose: bool) -> Vec<(&'static str, Strin
     if let Some(most) = bag.max_running {
         pairs.push(("at once", format!("{most} at most")));
     }
+    if bag.priority != 0 {
+        pairs.push(("priority", format!("{} among your bags", bag.priority)));
+    }
     if let Some(codes) = &bag.retry_on {
         let codes: Vec<String> = codes.iter().map(ToString::to_string).collect();
         pairs.push(("tried again", format!("on exit code {}", codes.join(", "))));
@@ -376,6 +389,17 @@ fn told_released(bag: &Bag) -> String {
 
 fn told_removed(bag: &Bag) -> String {
     format!("bag {} and its results are removed", output::short_id(&bag.id))
+}
+
+fn prioritise(context: &Context, id: &str, priority: i32) -> anyhow::Result<ExitCode> {
+    let bag = context.client()?.prioritise(id, priority)?;
+    if context.format == Format::Json {
+        output::json(&bag)?;
+    } else {
+        let id = output::short_id(&bag.id);
+        writeln!(io::stdout(), "bag {id} has priority {} among the bags of this machine", bag.priority)?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn rename(context: &Context, id: &str, name: &str) -> anyhow::Result<ExitCode> {

@@ -27,8 +27,21 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// The client of the state directory's agent; waits for one that is starting, and says so to people.
+    /// The client of the state directory's agent; waits for one that is starting, and says so to people, who see the names of machines
+    /// from then on.
     pub(super) fn client(&self) -> Result<Client, ClientError> {
+        let client = self.client_alone()?;
+        if self.format == Format::Text && !self.is_verbose {
+            // An agent of another release may know none: ids will do.
+            match client.names() {
+                Ok(names) => output::set_names(names),
+                Err(error) => tracing::debug!(%error, "machines are told by their ids"),
+            }
+        }
+        Ok(client)
+    }
+
+    fn client_alone(&self) -> Result<Client, ClientError> {
         Client::wait_for(&self.state_dir, |sentence| {
             if self.format == Format::Text
                 && let Err(error) = output::notice(sentence)

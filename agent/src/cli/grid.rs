@@ -1,7 +1,7 @@
 //! `idlewood grid`: making a grid, inviting to it, joining and leaving it.
 //!
 //! `create` and `join` write the machine's membership: an agent that runs belongs to no grid then, and starts anew afterwards. While
-//! an agent of a grid runs it alone writes it: `leave` needs it stopped, `invite` and `revoke` are commands to it. `show` reads the
+//! an agent of a grid runs it alone writes it: `leave`, `invite` and `revoke` are commands to it. `show` reads the
 //! files.
 
 use std::fs;
@@ -13,7 +13,9 @@ use anyhow::{Context as _, bail};
 use idlewood_api::client::Client;
 use idlewood_api::{InvitationView, InviteRequest, RevokeRequest};
 use idlewood_store::{StateLock, StoreError};
-use idlewood_trust::{Invitation, Membership, MembershipError, Role, identity, now_s};
+use idlewood_trust::{
+    Invitation, MEMBERSHIP_DIRECTORY, Membership, MembershipError, Role, former_keys, identity, now_s,
+};
 use idlewood_units::Span;
 use idlewood_units::clock::iso_s;
 use serde::Serialize;
@@ -65,7 +67,7 @@ pub(super) enum GridCommand {
     },
     /// Throw a machine out of the grid for good; the agent must run
     Revoke {
-        /// The machine's id, or the end of it if it is connected to this one
+        /// The machine's id, its name in `idlewood machines`, or the end of its id if it is connected to this one
         peer: String,
         /// The passphrase of the grid's key, if it is sealed and the machine is an admin or may be one
         #[arg(long, value_name = "FILE")]
@@ -73,7 +75,7 @@ pub(super) enum GridCommand {
     },
     /// The grid of this machine: its name and id, this machine's certificate, admins, invitations, revocations
     Show,
-    /// Leave the grid: this machine's certificate is removed; the agent must not run
+    /// Leave the grid: this machine's certificate is removed; an agent that runs starts anew alone
     Leave,
 }
 
@@ -90,7 +92,10 @@ pub(super) fn run(context: &Context, command: GridCommand) -> anyhow::Result<Exi
         GridCommand::Join { from } => join(context, from.as_deref()),
         GridCommand::Revoke { peer, passphrase_file } => {
             let passphrase = passphrase_file.map(passphrase).transpose()?;
-            let revoked = context.client()?.revoke(&RevokeRequest { peer, passphrase })?;
+            let client = context.client()?;
+            let named = client.names()?.into_iter().find(|(_, name)| *name == peer);
+            let peer = named.map_or(peer, |(peer, _)| peer);
+            let revoked = client.revoke(&RevokeRequest { peer, passphrase })?;
             print(context, &revoked, |out| {
                 writeln!(out, "revoked {}; the machines of the grid tell each other", output::printable(&revoked.peer))
             })
@@ -174,18 +179,7 @@ impl GridJson {
     }
 }
 
-/// Locks the state directory, which fails while an agent runs; as root, on behalf of the directory's owner.
-fn lock(context: &Context) -> anyhow::Result<StateLock> {
-    context.act_as_owner()?;
-    StateLock::acquire(&context.state_dir).map_err(|error| match error {
-        StoreError::Locked { .. } => {
-            anyhow::Error::new(error).context("stop the agent first, and start it again afterwards")
-        }
-        error => error.into(),
-    })
-}
-
-/// Who may write the membership of a machine that has none.
+/// Who may write the membership of a machine.
 enum Writing {
     /// Whoever has the lock, where no agent runs.
     Locked { _lock: StateLock },
@@ -364,16 +358,29 @@ pub(super) struct LeftJson {
 }
 
 fn leave(context: &Context) -> anyhow::Result<ExitCode> {
-    let _lock = lock(context)?;
-    let kept = Membership::leave(&context.state_dir)?;
+    let kept = match Writing::begin(context)? {
+        Writing::Locked { _lock } => Membership::leave(&context.state_dir)?,
+        Writing::Beside(agent) => leave_beside(context, &agent)?,
+    };
     let left = LeftJson { left: true, grid_key: kept };
     print(context, &left, |out| {
-        writeln!(out, "left the grid; an agent started now is alone")?;
+        writeln!(out, "left the grid; the agent of this machine is alone")?;
         match &left.grid_key {
             Some(path) => writeln!(out, "the grid's key is kept in {}", output::printable(&path.display().to_string())),
             None => Ok(()),
         }
     })
+}
+
+/// An agent that runs leaves its grid itself, and starts anew alone. Returns where the grid's key is kept, if it was here.
+fn leave_beside(context: &Context, agent: &Client) -> anyhow::Result<Option<PathBuf>> {
+    let directory = context.state_dir.join(MEMBERSHIP_DIRECTORY);
+    let former = || former_keys(&directory).with_context(|| format!("cannot read {}", directory.display()));
+    let before = former()?;
+    agent.leave_grid()?;
+    let grid = context.restarted(agent)?.status()?.grid;
+    anyhow::ensure!(grid.is_none(), "the agent has started anew, but still belongs to the grid: see its log");
+    Ok(former()?.into_iter().find(|key| !before.contains(key)))
 }
 
 /// The first line of a file.

@@ -87,7 +87,7 @@ pub(super) fn list(context: &Context, args: &ListArgs) -> anyhow::Result<ExitCod
 }
 
 fn table(bags: &[Bag]) -> Table {
-    let mut table = Table::new(&[
+    let mut columns = vec![
         Column::left("id"),
         Column::left("name"),
         Column::left("state"),
@@ -98,9 +98,15 @@ fn table(bags: &[Bag]) -> Table {
         Column::right("machines"),
         Column::right("took"),
         Column::left("submitted"),
-    ]);
+    ];
+    // Most users never say anything of it.
+    let has_priorities = bags.iter().any(|bag| bag.priority != 0);
+    if has_priorities {
+        columns.push(Column::right("priority"));
+    }
+    let mut table = Table::new(&columns);
     for bag in bags {
-        table.row([
+        let cells = [
             output::short_id(&bag.id).to_owned(),
             bag.name.clone(),
             output::state(bag.state).to_owned(),
@@ -111,7 +117,8 @@ fn table(bags: &[Bag]) -> Table {
             bag.machines.to_string(),
             output::duration(bag.elapsed_s),
             output::when(&bag.submitted),
-        ]);
+        ];
+        table.row(cells.into_iter().chain(has_priorities.then(|| bag.priority.to_string())));
         table.colour(2, Colour::of(bag.state));
     }
     table

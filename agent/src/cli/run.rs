@@ -67,7 +67,7 @@ pub(super) fn run(context: &Context, args: RunArgs) -> anyhow::Result<ExitCode> 
     }
     log()?;
     context.act_as_owner()?;
-    let options = RunOptions {
+    let mut options = RunOptions {
         state_dir: context.state_dir.clone(),
         config: context.config.clone(),
         listen: args.listen.into_iter().map(|address| address.0).collect(),
@@ -80,10 +80,14 @@ pub(super) fn run(context: &Context, args: RunArgs) -> anyhow::Result<ExitCode> 
         steward_silence: args.steward_silence.map(Duration::from_secs_f64),
         control_port: args.control_port,
     };
-    while run_once(options.clone())? == Ended::Restarts {
+    loop {
+        options = match run_once(options.clone())? {
+            Ended::Over => return Ok(ExitCode::SUCCESS),
+            Ended::Restarts => options,
+            Ended::LeftGrid => options.without_grid(),
+        };
         tracing::info!("starting anew");
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs the agent once, with nothing of an earlier run but its files.

@@ -5,23 +5,34 @@
 
 use std::process::ExitCode;
 
-use idlewood_api::{Bag, BagDetail, ErrorBody, InvitationView, Peers, RevokedView, Status, SubmitRequest, Tasks};
+use idlewood_api::{
+    Bag, BagDetail, ErrorBody, InvitationView, Machines, Peers, RevokedView, Status, SubmitRequest, Tasks,
+};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
 use super::{clean, config, explain, finding, grid, logs, receipts, results, service, store, ticket};
+use crate::control::openapi;
 use crate::{bench, demo, output};
 
 /// Version of all of it.
 const VERSION: u32 = 1;
 
+/// Arguments of `schema`.
+#[derive(Debug, clap::Args)]
+pub(super) struct SchemaArgs {
+    /// Print the control API as OpenAPI 3.1 instead
+    #[arg(long)]
+    openapi: bool,
+}
+
 /// Prints the schema.
 ///
 /// # Errors
 /// When standard output does not take it.
-pub(super) fn run() -> anyhow::Result<ExitCode> {
-    output::json(&schema())?;
+pub(super) fn run(args: &SchemaArgs) -> anyhow::Result<ExitCode> {
+    output::json(&if args.openapi { openapi::document() } else { schema() })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -40,7 +51,7 @@ fn commands(of: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
         of.subschema_for::<T>()
     }
     let status = ["status", "pause", "resume", "finish", "restart"].map(|name| (name, a::<Status>(of)));
-    let bag = ["submit", "bag rename", "bag rerun"].map(|name| (name, a::<Bag>(of)));
+    let bag = ["submit", "bag rename", "bag priority", "bag rerun"].map(|name| (name, a::<Bag>(of)));
     let bags = ["bag watch", "bag wait", "bag cancel", "bag hold", "bag release", "bag rm"];
     let bags = bags.map(|name| (name, a::<OneOrAll<Bag>>(of)));
     let grid = ["grid create", "grid join", "grid show"].map(|name| (name, a::<grid::GridJson>(of)));
@@ -60,6 +71,7 @@ fn commands(of: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
         ("bag adopt", a::<ticket::Adopted>(of)),
         ("explain", a::<explain::MachineExplained>(of)),
         ("peers", a::<Peers>(of)),
+        ("machines", a::<Machines>(of)),
         ("grid invite", a::<InvitationView>(of)),
         ("grid revoke", a::<RevokedView>(of)),
         ("grid leave", a::<grid::LeftJson>(of)),

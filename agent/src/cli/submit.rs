@@ -201,6 +201,9 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
         pairs.push(("after", request.after.join(", ")));
     }
     pairs.extend(request.max_running.map(|most| ("at once", output::count(most, "task"))));
+    if request.priority != 0 {
+        pairs.push(("priority", request.priority.to_string()));
+    }
     if let Some(codes) = &request.retry_on {
         let codes: Vec<String> = codes.iter().map(ToString::to_string).collect();
         pairs.push(("tried again on", codes.join(", ")));

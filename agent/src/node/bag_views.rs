@@ -143,6 +143,7 @@ pub(super) fn bag(
         after: view.awaited.iter().map(|(&bag, &why)| awaited(bag, why, peer, pins)).collect(),
         max_running: view.conditions.running_max,
         retry_on: view.conditions.retry_on.as_ref().map(|codes| codes.iter().copied().collect()),
+        priority: view.conditions.priority,
     }
 }
 

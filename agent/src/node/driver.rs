@@ -22,6 +22,7 @@ use super::done::Done;
 use super::execution::Execution;
 use super::keeping::Keeping;
 use super::live::Live;
+use super::listing::Listing;
 use super::measuring::Measuring;
 use super::neighbours;
 use super::notify::NotifyFiles;
@@ -36,7 +37,7 @@ use super::submissions::{self, Submissions};
 use super::traffic::{self, Traffic};
 use super::views::View;
 use crate::control::Control;
-use crate::handle::{Command, OwnerOrder};
+use crate::handle::{Command, OwnerOrder, Refusal, answer};
 
 /// How often time alone is looked at: absences, and what of the owner's policy depends on it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -98,6 +99,7 @@ pub(super) struct Driver {
     pub(super) presence: Presence,
     pub(super) traffic: Traffic,
     pub(super) notify: NotifyFiles,
+    pub(super) listing: Listing,
 }
 
 impl Driver {
@@ -112,6 +114,7 @@ impl Driver {
         self.packing.find(&mut self.shared);
         self.notify.restore(self.machine.peer(), self.storage.pins());
         Keeping::restore(self.storage.pins_mut().take_lost(), &mut self.shared);
+        self.listing.introduce(self.machine.peer().me().peer, &mut self.shared);
         self.presence.join(&mut self.shared);
         self.shared.events.tell(Event::DeadlineReached);
         self.settle();
@@ -205,6 +208,7 @@ impl Driver {
             pins: self.storage.pins(),
             presence: &self.presence,
             traffic: &self.traffic,
+            names: self.listing.names(),
         }
     }
 
@@ -219,6 +223,7 @@ impl Driver {
             Effect::SignAppointment(appointment) => self.keeping.sign(appointment, machine.peer(), shared),
             Effect::KeepFiles { bag, key, from } => self.keeping.fetch(bag, key, from, shared),
             Effect::ForgetFiles { bag } => self.keeping.forget(bag, storage.pins_mut()),
+            Effect::List { ticket, page } => self.listing.came(ticket, *page, machine.peer()),
             Effect::Notify(notice) => self.notice(notice),
             Effect::Fetch { fetch, wanted } => outputs.fetch(fetch, wanted, shared),
             Effect::AbandonFetch { fetch } => outputs.abandon(fetch),
@@ -287,6 +292,7 @@ impl Driver {
     fn look_around(&mut self) {
         self.look_at_owner();
         self.presence.notice_absence(&mut self.shared);
+        self.listing.look_for_names(self.machine.peer(), &mut self.shared);
         outputs::tidy_partial_blobs(&self.shared.supplies.blobs, self.machine.peer());
     }
 
@@ -343,15 +349,21 @@ impl Driver {
             Command::Reading(reading) => {
                 readings::read(reading, self.storage.reader(), self.storage.pins(), peer, shared)
             }
+            Command::Machines(query, reply) => self.listing.ask(query, reply, shared),
             Command::Bag(order) => self.submissions.order(order, self.storage.pins(), &self.notify, peer, shared),
             Command::Live(question) => {
                 let workers = (&self.execution, &self.measuring);
                 self.live.ask(question, self.storage.pins(), &self.machine, workers, shared);
             }
+            Command::Owner(OwnerOrder::LeaveGrid(reply)) if shared.gate().is_alone() => {
+                answer(reply, Err(Refusal::Conflict("this machine belongs to no grid".to_owned())));
+            }
             Command::Owner(order) => {
                 self.look_at_owner();
-                if matches!(order, OwnerOrder::Restart(_)) {
-                    self.presence.restart();
+                match &order {
+                    OwnerOrder::Restart(_) => self.presence.restart(),
+                    OwnerOrder::LeaveGrid(_) => self.presence.leave_grid(),
+                    OwnerOrder::Pause(..) | OwnerOrder::Resume(_) | OwnerOrder::Finish(_) => {}
                 }
                 self.owner.order(order, &self.machine, &mut self.shared);
             }

@@ -177,8 +177,8 @@ impl Owner {
             }
             OwnerOrder::Resume(reply) => (Orders::default(), reply),
             OwnerOrder::Finish(reply) => (Orders { finish: true, ..given }, reply),
-            // The loop ends for that, and the machine hears of its end.
-            OwnerOrder::Restart(reply) => (given, reply),
+            // The loop ends for these, and the machine hears of its end.
+            OwnerOrder::Restart(reply) | OwnerOrder::LeaveGrid(reply) => (given, reply),
         };
         shared.events.tell(Event::Ordered(orders));
         shared.due.push(Due::Status(reply));

@@ -32,6 +32,7 @@ pub(super) struct Presence {
     /// The machine has finished, as it was told, or is to start anew.
     ends: bool,
     restarts: bool,
+    leaves_grid: bool,
     /// How often others had called this incarnation over when that was last looked at, and whether they did so often since.
     risen: u64,
     lives_twice: bool,
@@ -56,6 +57,7 @@ impl Presence {
             left: false,
             ends: false,
             restarts: false,
+            leaves_grid: false,
             risen: 0,
             lives_twice: false,
         }
@@ -79,6 +81,17 @@ impl Presence {
     /// The agent ends and starts anew.
     pub(super) fn restart(&mut self) {
         (self.ends, self.restarts) = (true, true);
+    }
+
+    /// The same, and this machine belongs to no grid then.
+    pub(super) fn leave_grid(&mut self) {
+        self.restart();
+        self.leaves_grid = true;
+    }
+
+    /// Whether the agent is to forget its grid once it has ended.
+    pub(super) fn leaves_grid(&self) -> bool {
+        self.leaves_grid
     }
 
     /// Whether the agent ends.

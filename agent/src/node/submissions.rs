@@ -7,7 +7,7 @@ use std::time::Duration;
 use idlewood_machine::Machine;
 use idlewood_overlay::Time;
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagId, Closing, Conditions, Event, NAME_BYTES_MAX, Peer, Wish};
+use idlewood_scheduler::{BagId, Closing, Conditions, Event, NAME_BYTES_MAX, PRIORITY_MAX, Peer, Wish};
 
 use super::bag_views::{self, find};
 use super::done::Done;
@@ -149,7 +149,7 @@ impl Submissions {
         }
     }
 
-    /// Holds, releases or renames a bag.
+    /// Holds, releases, renames or reorders a bag.
     fn wish(
         &mut self,
         id: &str,
@@ -169,7 +169,10 @@ impl Submissions {
             Wish::Rename(name) if !is_name(name) => {
                 Refusal::Invalid(format!("a name has 1 to {NAME_BYTES_MAX} bytes and no control characters"))
             }
-            Wish::Hold | Wish::Release if view.closed.is_some() => {
+            Wish::Prioritise(priority) if !(-PRIORITY_MAX..=PRIORITY_MAX).contains(priority) => Refusal::Invalid(
+                format!("a priority is a number from -{PRIORITY_MAX} to {PRIORITY_MAX}, not {priority}"),
+            ),
+            Wish::Hold | Wish::Release | Wish::Prioritise(_) if view.closed.is_some() => {
                 Refusal::Conflict(format!("bag {bag} is over already"))
             }
             _ => {
@@ -277,6 +280,7 @@ fn conditions(request: &idlewood_api::SubmitRequest, pins: &Pins, peer: &Peer) -
         after: after.collect::<Result<_, _>>()?,
         running_max: request.max_running,
         retry_on: request.retry_on.clone(),
+        priority: request.priority,
         ..Conditions::default()
     })
 }

@@ -11,6 +11,7 @@ use jiff::Zoned;
 
 use super::bag_views::{self, find, wall};
 use super::execution::Execution;
+use super::names::Names;
 use super::owner::Owner;
 use super::pins::Pins;
 use super::presence::Presence;
@@ -31,6 +32,7 @@ pub(super) struct View<'a> {
     pub(super) pins: &'a Pins,
     pub(super) presence: &'a Presence,
     pub(super) traffic: &'a Traffic,
+    pub(super) names: &'a Names,
 }
 
 impl View<'_> {
@@ -39,6 +41,7 @@ impl View<'_> {
         match question {
             Question::Status(reply) => answer(reply, Ok(self.status())),
             Question::Peers(reply) => answer(reply, Ok(self.peers())),
+            Question::Names(reply) => answer(reply, Ok(self.names.all())),
             Question::Bags(wanted, reply) => answer(reply, Ok(self.bags(&wanted))),
             Question::Bag(id, reply) => {
                 answer(reply, find(self.peer(), self.pins, &id).and_then(|bag| self.bag_detail(bag)))
@@ -256,6 +259,7 @@ impl View<'_> {
                 owner_change: self.owner_change(),
                 refused: self.refused(),
                 name: &name,
+                machine: &|machine| self.names.of(machine),
                 at: &|time| iso(wall_now() + time.since(self.shared.clock.now())),
             };
             bag.runs = explanation.runs;

@@ -191,6 +191,15 @@ pub const ALL: &[Description] = &[
         ),
         "IDLEWOOD_BOOTSTRAP",
     ),
+    without(
+        starting(
+            "network.name",
+            "What members of the grid see this machine as in `idlewood machines` and beside their tasks",
+            "text of up to 64 bytes",
+            "lab-pc",
+        ),
+        "the host's name",
+    ),
 ];
 
 const fn live(key: &'static str, meaning: &'static str, takes: &'static str, example: &'static str) -> Description {

@@ -1,16 +1,23 @@
 //! Addresses: `[network]` of the settings. Flags and environment variables of `idlewood run` take precedence.
 
 use std::fmt;
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
+use idlewood_scheduler::MACHINE_NAME_BYTES_MAX;
 use idlewood_trust::address;
+use idlewood_units::steers;
 
 use super::values;
+
+/// The host's name, as Linux has it.
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
 /// Listen addresses of this agent, and agents to join through.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +29,29 @@ pub struct Network {
     /// Agents to join through, besides known ones.
     #[serde(deserialize_with = "values::list")]
     pub bootstrap: Vec<Address>,
+    /// What members of the grid see this machine as; none: its host's name.
+    #[serde(deserialize_with = "machine_name", skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+impl Network {
+    /// What members of the grid see this machine as; empty where it has no name.
+    pub fn name(&self) -> String {
+        let of_host = || fs::read_to_string(HOST_NAME).unwrap_or_default().trim().to_owned();
+        let name = self.name.clone().unwrap_or_else(of_host);
+        if name.len() <= MACHINE_NAME_BYTES_MAX { name } else { String::new() }
+    }
+}
+
+fn machine_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let is_name = (1..=MACHINE_NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(steers);
+    let wrong = || {
+        D::Error::custom(format!(
+            "{name:?} is no name of a machine: write 1 to {MACHINE_NAME_BYTES_MAX} bytes of text, for example \"lab-pc\""
+        ))
+    };
+    if is_name { Ok(Some(name)) } else { Err(wrong()) }
 }
 
 /// An address that agents can listen on or dial: `host:port`, or as libp2p writes it. The name of a machine is looked up when

@@ -121,6 +121,9 @@ pub struct Options {
     /// At most so many tasks are with machines at once, all machines together
     #[arg(long, value_name = "N", help_heading = "When tasks run")]
     pub max_running: Option<u64>,
+    /// From -1000 to 1000: bags of yours with a higher priority come first; those of others are none the later for it [default: 0]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "When tasks run")]
+    pub priority: Option<i32>,
     /// Try only tasks again that end with one of these exit codes [default: all that fail]
     #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Limits")]
     pub retry_on: Option<Vec<u8>>,
@@ -227,6 +230,7 @@ impl Options {
             hold: self.hold || spec.hold,
             after: if self.after.is_empty() { spec.after } else { self.after },
             max_running: self.max_running.or(spec.max_running),
+            priority: self.priority.or(spec.priority),
             retry_on: self.retry_on.or(spec.retry_on),
             notify: self.notify,
             name: self.name.or(spec.name),
@@ -275,6 +279,7 @@ mod tests {
             hold = true
             after = ["first", "ab12"]
             max-running = 3
+            priority = -2
             retry-on = [75]
             output-files = ["out/*.csv", "{}.dat"]
             output-limit = "10M"
@@ -292,8 +297,8 @@ mod tests {
             (options.hold, options.after, options.max_running),
             (true, vec!["first".to_owned(), "ab12".to_owned()], Some(3))
         );
-        assert_eq!(options.retry_on, Some(vec![75]));
         assert_eq!((options.output_files.len(), options.output_limit), (2, Some(ByteSize(10 << 20))));
+        assert_eq!((options.retry_on, options.priority), (Some(vec![75]), Some(-2)));
     }
 
     #[test]

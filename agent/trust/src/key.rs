@@ -21,6 +21,23 @@ use super::files;
 /// Name of the file inside the grid's directory.
 pub const GRID_KEY_FILE: &str = "grid.key";
 
+/// Keys of grids that this machine has made and left, in the grid's directory; none where there is no directory.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub fn former_keys(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let is_former = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("former-") && name.ends_with(".key")
+    };
+    let paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?;
+    Ok(paths.into_iter().filter(is_former).collect())
+}
+
 /// First line of the file.
 const HEADER: &str = "idlewood grid key v1";
 

@@ -42,8 +42,10 @@ pub use certificate::{CERTIFICATE_BYTES_MAX, CHAIN_BYTES_MAX, Certificate, Chain
 pub use checkpoint::{CHECKPOINT_ADDED_BYTES, open_checkpoint};
 pub use gate::{Admissions, Gate, GateError, Offer, Outcome, RenewFrom, Unauthorised};
 pub use invitation::{ADDRESSES_MAX, Invitation, InvitationError};
-pub use key::{GRID_KEY_FILE, GridKeyError};
-pub use membership::{Membership, MembershipError, MembershipFiles, NAME_BYTES_MAX, USES_MAX};
+pub use key::{GRID_KEY_FILE, GridKeyError, former_keys};
+pub use membership::{
+    DIRECTORY as MEMBERSHIP_DIRECTORY, Membership, MembershipError, MembershipFiles, NAME_BYTES_MAX, USES_MAX,
+};
 pub use receipt::{Batch, Ending, Proof, RECEIPT_BYTES_MAX, Receipt, Statement};
 pub use revocation::{REVOCATION_BYTES_MAX, REVOCATIONS_MAX, Revocation, Revocations};
 pub use signed::{SignedBag, SignedForm};

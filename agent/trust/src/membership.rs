@@ -44,7 +44,7 @@ const VERSION: u8 = 1;
 const FILE_BYTES_MAX: usize = 128 << 20;
 
 /// Name of the directory.
-const DIRECTORY: &str = "grid";
+pub const DIRECTORY: &str = "grid";
 const MEMBERSHIP_FILE: &str = "membership";
 const REVOCATIONS_FILE: &str = "revocations";
 const INVITATIONS_FILE: &str = "invitations";

@@ -41,6 +41,14 @@ impl BagsBefore {
         }
     }
 
+    /// A bag counts with so many Mop from now on, whatever it counted with while it was remembered.
+    pub(super) fn set(&mut self, bag: BagId, size_mops: f64) {
+        self.forget(bag);
+        if size_mops > 0.0 {
+            self.count(bag, size_mops);
+        }
+    }
+
     /// The sizes of all bags before, in Mop.
     pub(super) fn sum_mops(&self) -> f64 {
         self.sum_mops

@@ -64,6 +64,9 @@ pub(super) struct HeldBag {
     pub(super) times_declared: f64,
     /// The bags before it in its submitter's line on this machine (`submitters`).
     pub(super) before: BagsBefore,
+    /// The submitter's priority for it, and the bags before it in the submitter's line by priority (`priority`).
+    pub(super) priority: i32,
+    pub(super) before_by_priority: BagsBefore,
     /// No task begins before then: the last start failed.
     pub(super) blocked_until: Time,
     /// Unstarted tasks go back then: they have waited for far longer than predicted (`sharing`).
@@ -99,6 +102,8 @@ impl HeldBag {
             finished_mops: 0.0,
             times_declared: 1.0,
             before: BagsBefore::default(),
+            priority: 0,
+            before_by_priority: BagsBefore::default(),
             blocked_until: Time::ZERO,
             overdue_at: None,
             failed_starts: 0,
@@ -122,11 +127,11 @@ impl HeldBag {
     /// Takes the submitter's own sizes; returns whether they differ from those held. Of a bag whose work is not declared the task size
     /// changes all the time: it counts as different from twice or half of that on.
     pub(super) fn correct_sizes(&mut self, sizes: Sizes) -> bool {
-        let known = self.bag.sizes();
+        let known = self.bag.sizes(self.priority);
         let times = sizes.task_mops / known.task_mops;
         let is_other = (known.application_size_mops, known.declared) != (sizes.application_size_mops, sizes.declared)
             || if sizes.declared { times != 1.0 } else { !(0.5..=2.0).contains(&times) };
-        let Sizes { task_mops, application_size_mops, declared } = sizes;
+        let Sizes { task_mops, application_size_mops, declared, priority: _ } = sizes;
         self.bag = BagHeader { task_mops, application_size_mops, declared, ..self.bag.clone() };
         is_other
     }
@@ -217,12 +222,16 @@ impl HeldBag {
         Entry { release_s, application_size_mops, task_mops, left }
     }
 
-    /// w from which the deadline is computed here, in Mop.
-    fn size_mops(&self) -> f64 {
+    /// w from which the deadline is computed here, in Mop, where priorities make no difference.
+    pub(super) fn size_mops(&self) -> f64 {
+        self.size_behind(&self.before)
+    }
+
+    /// Its own size with that of these bags before it, in Mop.
+    pub(super) fn size_behind(&self, before: &BagsBefore) -> f64 {
         // A header may give a size below the sum of its tasks.
         let all_tasks_mops = self.bag.tasks as f64 * self.bag.task_mops;
-        let size_mops =
-            (all_tasks_mops + self.before.sum_mops()).max(self.bag.application_size_mops) * self.times_declared;
+        let size_mops = (all_tasks_mops + before.sum_mops()).max(self.bag.application_size_mops) * self.times_declared;
         size_mops.min(WORK_MOPS_MAX)
     }
 
@@ -290,6 +299,7 @@ impl HeldBag {
             attempt: self.attempt,
             attempts: (self.attempt > 0).then(|| self.attempts_among(&ranges)),
             checkpoints: self.checkpoints_among(&ranges),
+            priority: self.priority,
             ranges,
         })
     }

@@ -161,7 +161,13 @@ impl Executor {
             let left = held.waiting.len() as f64 + begun_mops / held.task_mops();
             (held.entry(held.task_mops(), left), held.bag.id)
         });
-        let (entries, bags) = bags.chain(parts).unzip();
+        let (mut entries, bags): (Vec<Entry>, Vec<BagId>) = bags.chain(parts).unzip();
+        let turns = self.turns();
+        for (entry, bag) in entries.iter_mut().zip(&bags).filter(|_| !turns.is_empty()) {
+            if let Some(&(release_s, weight_mops)) = turns.get(bag) {
+                (entry.release_s, entry.application_size_mops) = (release_s, weight_mops);
+            }
+        }
         let first = begun().filter(|running| !preemptive && !running.preempted);
         let load = Load {
             now_s: now.as_secs_f64(),

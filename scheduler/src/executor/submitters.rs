@@ -24,12 +24,12 @@ use crate::config::PerSubmitter;
 
 impl HeldBag {
     /// The sort key of the line: size, then release time.
-    fn line_key(&self) -> (f64, i64, BagId) {
+    pub(super) fn line_key(&self) -> (f64, i64, BagId) {
         (self.bag.application_size_mops, self.released.as_micros(), self.bag.id)
     }
 
     /// The unfinished share of its size, judged by its tasks here, in Mop.
-    fn open_mops(&self) -> f64 {
+    pub(super) fn open_mops(&self) -> f64 {
         let open = self.unfinished().len() as f64;
         let all = open + self.finished_tasks as f64;
         if all > 0.0 { self.bag.application_size_mops * open / all } else { 0.0 }
@@ -44,8 +44,10 @@ impl Executor {
         for held in self.bags.values_mut() {
             if held.bag.id == bag {
                 here.iter().for_each(|other| held.before.forget(*other));
+                here.iter().for_each(|other| held.before_by_priority.forget(*other));
             } else {
                 held.before.forget(bag);
+                held.before_by_priority.forget(bag);
             }
         }
         self.insert_in_line(bag);
@@ -56,21 +58,25 @@ impl Executor {
         if self.per_submitter == PerSubmitter::Off {
             return;
         }
-        let Some((submitter, key, size_mops)) =
-            self.bags.get(&new).map(|held| (held.bag.submitter.peer, held.line_key(), held.bag.application_size_mops))
-        else {
-            return;
-        };
-        let mut before = self.bags.get_mut(&new).map(|held| std::mem::take(&mut held.before)).unwrap_or_default();
+        let Some(held) = self.bags.get_mut(&new) else { return };
+        let (submitter, size_mops) = (held.bag.submitter.peer, held.bag.application_size_mops);
+        let (key, turn) = (held.line_key(), held.turn_key());
+        let (mut before, mut by_priority) =
+            (std::mem::take(&mut held.before), std::mem::take(&mut held.before_by_priority));
         for held in self.bags.values_mut().filter(|held| held.bag.id != new && held.bag.submitter.peer == submitter) {
             if held.line_key() < key {
                 before.count(held.bag.id, held.open_mops());
             } else {
                 held.before.count(new, size_mops);
             }
+            if held.turn_key() < turn {
+                by_priority.count(held.bag.id, held.open_mops());
+            } else {
+                held.before_by_priority.count(new, size_mops);
+            }
         }
         if let Some(held) = self.bags.get_mut(&new) {
-            held.before = before;
+            (held.before, held.before_by_priority) = (before, by_priority);
         }
     }
 }

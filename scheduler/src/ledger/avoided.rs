@@ -18,12 +18,17 @@ const ELSEWHERE_DONE: u64 = 3;
 pub(super) const AVOID_FIRST: Duration = Duration::from_secs(60);
 pub(crate) const AVOID_MAX: Duration = Duration::from_secs(3600);
 
+/// Most machines whose failed tries are counted one by one.
+const FAILED_ON_MAX: usize = 1024;
+
 /// Machines on which the last task failed.
 #[derive(Debug, Default)]
 pub(super) struct Avoided {
     machines: BTreeMap<PeerId, Failing>,
     /// Failed tries of all tasks since the start of this peer.
     tries_failed: u64,
+    /// The same of each of the first machines on which any failed.
+    failed_on: BTreeMap<PeerId, u64>,
 }
 
 /// A machine on which the last task failed.
@@ -44,6 +49,9 @@ impl Avoided {
             return;
         }
         self.tries_failed += 1;
+        if self.failed_on.len() < FAILED_ON_MAX || self.failed_on.contains_key(&executor) {
+            *self.failed_on.entry(executor).or_default() += 1;
+        }
         let failing = self.machines.entry(executor).or_default();
         failing.in_row += 1;
         failing.failed += 1;
@@ -67,6 +75,11 @@ impl Avoided {
         failing.avoided += 1;
         failing.until = now + rest;
         Some(rest)
+    }
+
+    /// Failed tries by machine, since the start of this peer.
+    pub(super) fn failed_on(&self) -> &BTreeMap<PeerId, u64> {
+        &self.failed_on
     }
 
     /// No machine is avoided any more.

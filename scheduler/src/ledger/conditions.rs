@@ -1,4 +1,5 @@
-//! What a ledger does since its user has said when tasks may be issued (`conditions`): it withholds them, or hands out few at once.
+//! What a ledger does since its user has said when tasks may be issued (`conditions`): it withholds them, or hands out few at once, and
+//! tells machines the bag's priority.
 //!
 //! A bag that is withheld issues nothing, and tells the machines that hold tasks of it to give back what has not begun (a `Lease` that
 //! says so, again at each `Holding`). What has begun runs to its end, and its result counts.
@@ -8,8 +9,8 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, PeerId};
 
 use super::Ledger;
-use crate::bag::BagId;
-use crate::conditions::{Conditions, Wish};
+use crate::bag::{BagId, Sizes};
+use crate::conditions::{Conditions, Wish, is_priority};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::Message;
@@ -54,9 +55,12 @@ impl Ledger {
 
     /// The user wants something of the bag, and is told once that is durable. Nothing but a name can be wished of a bag that is over.
     pub(crate) fn wish(&mut self, wish: Wish, io: &mut Io, config: &Config) {
+        let priority = self.conditions.priority;
         match wish {
             Wish::Rename(name) => self.conditions.name = Some(name),
-            Wish::Hold | Wish::Release if self.is_closed() => return,
+            Wish::Hold | Wish::Release | Wish::Prioritise(_) if self.is_closed() => return,
+            Wish::Prioritise(priority) if !is_priority(priority) => return,
+            Wish::Prioritise(priority) => self.conditions.priority = priority,
             Wish::Hold => self.conditions.withheld = true,
             Wish::Release => {
                 let was_withheld = self.conditions.withhold();
@@ -69,23 +73,32 @@ impl Ledger {
         }
         let then = vec![Then::Notify(Notice::BagChanged(self.bag.id))];
         io.persist(vec![Change::Put(self.record(io))], then);
-        if self.conditions.withhold() && !self.is_closed() {
+        if (self.conditions.withhold() || self.conditions.priority != priority) && !self.is_closed() {
             let executors: Vec<Contact> = self.placements().map(|(executor, _)| executor.clone()).collect();
             for executor in executors {
                 // It answers with a `Holding`; where this message is lost, its next renewal is refused, and it is told again.
                 self.placed.require_holding(executor.peer);
-                self.call_back(executor, io, config);
+                self.tell_conditions(executor, io, config);
             }
         }
     }
 
-    /// Tells a machine to give back what has not begun.
-    fn call_back(&self, executor: Contact, io: &mut Io, config: &Config) {
+    /// Tells a machine the bag's priority, and, where the bag is withheld, to give back what has not begun.
+    fn tell_conditions(&self, executor: Contact, io: &mut Io, config: &Config) {
         let (bag, term, submitter) = (self.bag.id, self.term(io, config), Some((&io.me).into()));
-        let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
-        let lease =
-            Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None, sizes: None, withheld: true };
-        io.send(executor, lease);
+        let (drop, rest, withheld) = (IntervalSet::new(), Duration::ZERO, self.conditions.withhold());
+        let sizes = self.is_measured().then(|| self.sizes());
+        io.send(executor, Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None, sizes, withheld });
+    }
+
+    /// Failed tries of its tasks by machine, since the start of this peer.
+    pub(crate) fn failed_on(&self) -> &std::collections::BTreeMap<PeerId, u64> {
+        self.avoided.failed_on()
+    }
+
+    /// What executors believe of the bag's place in the line of this machine's bags.
+    pub(super) fn sizes(&self) -> Sizes {
+        self.bag.sizes(self.conditions.priority)
     }
 
     /// These bags, for which this one has waited, have succeeded. Returns whether it waits for none any more.

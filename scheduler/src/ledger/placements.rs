@@ -75,7 +75,7 @@ impl Ledger {
         for placement in self.placed.iter() {
             let submitter = Some((&io.me).into());
             let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
-            let (key, sizes) = (Some(self.key(io)), Some(self.bag.sizes()));
+            let (key, sizes) = (Some(self.key(io)), Some(self.sizes()));
             let lease = Message::Lease {
                 bag: self.bag.id,
                 version: 0,
@@ -306,7 +306,7 @@ impl Ledger {
         // An executor with results needs the key, too: it signs them with what the manifest says.
         let reads = !keep.is_empty() || !awaited.is_empty();
         let changed = !lost.is_empty() || !gained.is_empty();
-        let sizes = reads.then(|| self.bag.sizes());
+        let sizes = reads.then(|| self.sizes());
         let message = lease(io.recorded(executor.peer, bag, dropped.clone()), reads.then(|| self.key(io)), sizes);
         // A task that it is to try again may be listed from before it was told to forget its result.
         let withdrawn = self.votes.is_retried(executor.peer, &keep);

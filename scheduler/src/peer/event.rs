@@ -13,6 +13,7 @@ use crate::bag::{
 use crate::conditions::{AFTER_MAX, Conditions, NAME_BYTES_MAX, Wish};
 use crate::io::Ticket;
 use crate::ledger::{REPLICAS_MAX, Replication};
+use crate::listing::{About, MachinesPage};
 use crate::message::Message;
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
@@ -209,6 +210,15 @@ pub enum Event {
         /// Whether all files that its executors need are durable here, and can be read by whoever has the bag's key.
         kept: bool,
     },
+    /// What this machine says of itself from now on, within bounds.
+    Describes(About),
+    /// The user wants to know which machines are on the line from a place on; [`Effect::List`] follows within seconds.
+    ListMachines {
+        /// Names the question.
+        ticket: u64,
+        /// The first place, 0 being the beginning of the line.
+        first: u64,
+    },
     /// [`crate::Peer::deadline`] has come.
     DeadlineReached,
 }
@@ -321,6 +331,13 @@ pub enum Effect {
     ForgetFiles {
         /// The bag.
         bag: BagId,
+    },
+    /// The answer to [`Event::ListMachines`].
+    List {
+        /// The question.
+        ticket: u64,
+        /// The machines; the next ones are behind its `last`.
+        page: Box<MachinesPage>,
     },
     /// Tell the driver's user.
     Notify(Notice),

@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::executor::Executor;
 use crate::io::Io;
 use crate::ledger::{Failures, Ledger};
+use crate::listing::{About, Listings};
 use crate::record::{Change, Closing, Record, RecordKey};
 use crate::router::Router;
 use crate::steward::Appointment;
@@ -134,6 +135,8 @@ impl Peer {
             router_earliest: now,
             alone_until: None,
             asking: Asking::new(now),
+            about: About::default(),
+            listings: Listings::default(),
             disk_is_full: false,
             is_entering: false,
             executor_due: None,
@@ -265,11 +268,13 @@ impl Peer {
                 Record::Held { ref bag, .. } | Record::Outbox { ref bag, .. } if given_up.contains(&bag.id) => {
                     self.io.persist(vec![Change::Delete(record.key())], Vec::new());
                 }
-                Record::Held { bag, released, attempt, attempts, ranges, checkpoints } => {
+                Record::Held { bag, released, attempt, attempts, ranges, checkpoints, priority } => {
                     let released = self.io.moment(released);
                     let attempts = attempts.unwrap_or_else(|| BTreeMap::from([(attempt, ranges.clone())]));
                     let attempts = (attempt, &attempts);
+                    let id = bag.id;
                     self.executor.restore_held(bag, released, attempts, &ranges, checkpoints, &self.config);
+                    self.executor.restore_priority(id, priority);
                 }
                 Record::Outbox { bag, released, result } => {
                     let released = self.io.moment(released);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use idlewood_overlay::{Contact, Overlay, PeerId, Time};
 
-use super::Peer;
+use super::{Peer, contact_of};
 use crate::bag::{BagId, BagKey};
 use crate::executor::{HeldView, RunningTask};
 use crate::ledger::{BagView, KeptPrediction, Prediction};
@@ -79,6 +79,27 @@ impl Peer {
         let ledger = self.ledgers.get(&id);
         let placements = ledger.into_iter().flat_map(|ledger| ledger.placements());
         placements.map(|(executor, ranges)| (executor.clone(), ranges.clone())).collect()
+    }
+
+    /// Of each machine how many tasks of this machine's bags are with it, and how many tries of them have failed on it since this peer
+    /// started.
+    pub fn own_tasks_by_machine(&self) -> BTreeMap<PeerId, (u64, u64)> {
+        let mut tasks: BTreeMap<PeerId, (u64, u64)> = BTreeMap::new();
+        for ledger in self.ledgers.values().filter(|ledger| !ledger.is_kept()) {
+            for (executor, ranges) in ledger.placements() {
+                tasks.entry(executor.peer).or_default().0 += ranges.len();
+            }
+            for (&executor, &failed) in ledger.failed_on() {
+                tasks.entry(executor).or_default().1 += failed;
+            }
+        }
+        tasks
+    }
+
+    /// Where a machine is on the line, by the nonce that the transport has told of it: the first 64 bits of its position key. One of which
+    /// none was told is elsewhere.
+    pub fn place(&self, peer: PeerId) -> u64 {
+        contact_of(&self.certified, peer).key(self.grid).head()
     }
 
     /// Tasks of a bag submitted from this machine that wait until they are tried again, since they failed or were declined.

@@ -116,7 +116,7 @@ fn is_sane(record: &Record) -> bool {
     match record {
         Record::Bag { bag, replication, closed, conditions, .. } => {
             bag.is_valid()
-                && bag.sizes().is_valid()
+                && bag.sizes(0).is_valid()
                 && replication.is_none()
                 && closed.is_none()
                 && conditions.is_valid()

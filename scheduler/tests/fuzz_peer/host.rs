@@ -176,7 +176,7 @@ impl Host {
             Effect::ResumeTasks => self.suspended = false,
             // As on an agent, which signs no appointments and keeps nothing for others.
             Effect::SignAppointment { .. } | Effect::KeepFiles { .. } | Effect::ForgetFiles { .. } => {}
-            Effect::Notify(_) => {}
+            Effect::List { .. } | Effect::Notify(_) => {}
         }
     }
 

@@ -378,7 +378,8 @@ impl Source<'_> {
 
     pub(super) fn sizes(&mut self) -> Sizes {
         let BagHeader { task_mops, application_size_mops, declared, .. } = self.header();
-        Sizes { task_mops, application_size_mops, declared }
+        let priority = task_mops as i32 % 3 - 1;
+        Sizes { task_mops, application_size_mops, declared, priority }
     }
 
     pub(super) fn outcome(&mut self) -> TaskOutcome {

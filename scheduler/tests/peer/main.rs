@@ -11,7 +11,9 @@ mod doubt;
 mod going;
 mod keepers;
 mod late;
+mod listing;
 mod pace;
+mod priority;
 mod redistribution;
 mod reports;
 mod requests;
@@ -26,8 +28,8 @@ use idlewood_overlay::{Body, Contact, GridId, Node, PeerId, Side, State, Time, W
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     AGE_MAX, Approval, Asker, BagHeader, BagId, BagKey, BlobId, Change, Checkpoint, Conditions, Config, DeclineReason,
-    Effect, Event, Finished, MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record, RecordKey, Replication, Request,
-    Seed, Sizes, Speaker, Submission, SubmitError, TaskId, TaskOutcome, TaskResult,
+    Effect, Event, Finished, MESSAGE_BYTES_MAX, MachinesPage, Message, Notice, Path, Peer, Record, RecordKey,
+    Replication, Request, Seed, Sizes, Speaker, Submission, SubmitError, TaskId, TaskOutcome, TaskResult,
 };
 
 const BAG: BagId = BagId([7; 32]);
@@ -63,6 +65,7 @@ struct Host {
     looked_at: Vec<BagHeader>,
     verdict: Option<Result<Approval, DeclineReason>>,
     notices: Vec<Notice>,
+    listed: Vec<(u64, MachinesPage)>,
     persisted: Vec<Record>,
     /// The records on its disk.
     store: BTreeMap<RecordKey, Record>,
@@ -121,6 +124,7 @@ impl Host {
             looked_at: Vec::new(),
             verdict: Some(Ok(approval(Duration::ZERO))),
             notices: Vec::new(),
+            listed: Vec::new(),
             persisted: Vec::new(),
             store: records.iter().map(|record| (record.key(), record.clone())).collect(),
             asked: Vec::new(),
@@ -173,6 +177,7 @@ impl Host {
                         events.push_back(Event::Fetched { task, here: true, checkpoint: None })
                     }
                     Effect::Notify(notice) => self.notices.push(notice),
+                    Effect::List { ticket, page } => self.listed.push((ticket, *page)),
                     Effect::SignAppointment { mut appointment } => {
                         appointment.signature = signature(self.peer.me().peer, &appointment.statement());
                         events.push_back(Event::AppointmentSigned(appointment));

@@ -39,7 +39,7 @@ fn a_bags_sizes_are_those_that_its_submitter_says() {
         let Message::Lease { bag, submitter, term, drop, rest, key, .. } = lease(version, IntervalSet::new()) else {
             unreachable!()
         };
-        let sizes = Some(Sizes { task_mops: 1000.0, application_size_mops: 1e5, declared: true });
+        let sizes = Some(Sizes { task_mops: 1000.0, application_size_mops: 1e5, declared: true, priority: 0 });
         (from, Message::Lease { bag, version, submitter, term, drop, rest, key, sizes, withheld: false })
     };
     let version = host.holdings().last().expect("it asks").0;
@@ -65,8 +65,15 @@ fn an_invented_bag_gives_way_to_the_true_one() {
 #[test]
 fn a_restored_bag_does_not_give_way() {
     let ranges = IntervalSet::from(0..5);
-    let held =
-        Record::Held { bag: bag(1), released: START, attempt: 0, attempts: None, ranges, checkpoints: BTreeMap::new() };
+    let held = Record::Held {
+        bag: bag(1),
+        released: START,
+        attempt: 0,
+        attempts: None,
+        ranges,
+        checkpoints: BTreeMap::new(),
+        priority: 0,
+    };
     let mut host = Host::restore(2, Config::default(), vec![held]);
     host.receive(5, forged(1, |request| request.bag.submitter = contact(5)));
     assert_eq!((host.stopped.len(), host.peer.held()[0].waiting + host.peer.held()[0].running), (0, 5));

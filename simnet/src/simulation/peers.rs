@@ -7,6 +7,7 @@ use idlewood_overlay::{Body, Node, PeerId};
 use idlewood_scheduler::{Appointment, Change, Event, Message, Notice, Peer, Record as StoreRecord, RecordKey};
 
 use super::deed::Deed;
+use super::listed::Listed;
 use super::observed::Observed;
 use super::shard::{Occurrence, Shard};
 use super::surroundings::Surroundings;
@@ -85,6 +86,7 @@ impl Shard {
             Order::KeepFiles { bag, from, .. } => self.keep_files(host, bag.id, from, around),
             // Files stay: the disks are large.
             Order::ForgetFiles { .. } => {}
+            Order::List { ticket, page } => self.listed.push(Listed { at: self.now, host, ticket, page: *page }),
             Order::Notify(Notice::BagAccepted(bag)) => self.tell(host, Observed::Accepted(bag)),
             Order::Notify(Notice::BagClosed(bag)) => {
                 let predicted = self.host(host).peer().and_then(|peer| Predicted::of(peer, bag));

@@ -14,6 +14,7 @@ use idlewood_scheduler::{Appointment, BagId, Event, Message, Submission, TaskId}
 
 use super::counts::Counts;
 use super::deed::Deed;
+use super::listed::Listed;
 use super::observed::{Observation, Observed};
 use super::surroundings::Surroundings;
 use crate::churn;
@@ -172,6 +173,8 @@ pub(super) struct Shard {
     /// What peers did about requests; recorded only while watched.
     pub(super) deeds: Vec<(HostIndex, Deed)>,
     pub(super) is_watched: bool,
+    /// Pages of machines that were asked for.
+    pub(super) listed: Vec<Listed>,
     /// The request that was split for the first time last: both its parts may be sent.
     pub(super) decided: Option<(HostIndex, BagId, u64)>,
     pub(super) effects: Vec<idlewood_machine::Effect>,
@@ -198,6 +201,7 @@ impl Shard {
             observed: Vec::new(),
             deeds: Vec::new(),
             is_watched: false,
+            listed: Vec::new(),
             effects: Vec::new(),
             decided: None,
             counts: Counts::default(),
@@ -531,6 +535,19 @@ impl Shard {
     pub(super) fn begin_to_leave(&mut self, host: HostIndex, now: Time, around: &Surroundings) {
         self.now = now;
         self.give(host, Event::Leave, around);
+        self.look_ahead();
+    }
+
+    /// A user of a machine that is up wants to know of the machines from this place of the line on.
+    pub(super) fn list_machines(
+        &mut self,
+        host: HostIndex,
+        (ticket, first): (u64, u64),
+        now: Time,
+        around: &Surroundings,
+    ) {
+        self.now = now;
+        self.give(host, Event::ListMachines { ticket, first }, around);
         self.look_ahead();
     }
 

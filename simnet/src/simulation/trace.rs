@@ -51,6 +51,7 @@ impl Trace<'_> {
             }
             idlewood_machine::Event::Ordered(_) => self.letter(b'O'),
             idlewood_machine::Event::OwnerSet(_) => self.letter(b'V'),
+            idlewood_machine::Event::Called { .. } => self.letter(b'c'),
             idlewood_machine::Event::Written { write, .. } => {
                 self.letter(b'p');
                 self.word(write.0);
@@ -127,6 +128,11 @@ impl Trace<'_> {
             Order::Authorise { bag } => {
                 self.letter(b'a');
                 self.bag(bag.id);
+            }
+            Order::List { ticket, page } => {
+                self.letter(b'l');
+                self.word(*ticket);
+                self.word(page.machines.len() as u64);
             }
             Order::Notify(notice) => self.notice(notice),
             Order::SignAppointment(appointment) => {
@@ -257,6 +263,7 @@ impl Trace<'_> {
                     Wish::Hold => b'h',
                     Wish::Release => b'g',
                     Wish::Rename(_) => b'n',
+                    Wish::Prioritise(_) => b'p',
                 });
                 self.bag(*bag);
             }
@@ -303,6 +310,11 @@ impl Trace<'_> {
             Event::Room(peer) => {
                 self.letter(b'U');
                 self.word(tag(*peer));
+            }
+            Event::Describes(_) => self.letter(b'c'),
+            Event::ListMachines { ticket, .. } => {
+                self.letter(b'L');
+                self.word(*ticket);
             }
             Event::DeadlineReached => self.letter(b'd'),
             Event::AppointmentSigned(appointment) => {

@@ -159,7 +159,7 @@ fn mistakes_with_grids_are_reported() {
     refused(agent, &["run", "--speed-mops", "1", "--listen", "/ip4/0.0.0.0/tcp/0"], &["without a grid"]);
     run(&mut grid, 0, &[]);
     let agent = &grid.agents[0];
-    refused(agent, &["grid", "leave"], &["stop the agent first"]);
+    refused(agent, &["grid", "leave"], &["no grid"]);
     refused(agent, &["grid", "invite"], &["no grid"]);
     grid.agents[0].terminate();
 

@@ -108,6 +108,7 @@ fn every_command_prints_what_the_schema_says() {
     grid.wait_until_formed(2);
     let [first, second] = [0, 1].map(|number| &grid.agents[number]);
     schema.ask(first, "peers", &[]);
+    schema.ask(first, "machines", &[]);
     schema.ask(first, "doctor", &[]);
 
     // Bags: one that succeeds, one of which a task fails, one that is cancelled.
@@ -144,6 +145,7 @@ fn every_command_prints_what_the_schema_says() {
     schema.ask(second, "bag show", &[&slow, &bag]);
     schema.ask(second, "bag release", &[&slow]);
     schema.ask(second, "bag rename", &[&slow, "slow one"]);
+    schema.ask(second, "bag priority", &["slow one", "-7"]);
     schema.ask(second, "status", &[]);
     schema.ask(second, "bag cancel", &["slow one"]);
     schema.ask(second, "bag rm", &["all"]);

@@ -15,6 +15,7 @@ mod home;
 mod json;
 mod keepers;
 mod logs;
+mod machines;
 mod mistakes;
 mod native;
 mod orders;

@@ -164,7 +164,7 @@ fn a_bag_whose_size_the_submitter_corrects_takes_its_place_anew() {
     give(&mut executor, &mut io, &config, 3, 1, 1000.0);
     assert_eq!(sizes(&executor), [350.0, 1300.0]);
     let sizes_of = |application_size_mops: f64| {
-        Some(Sizes { task_mops: application_size_mops / 4.0, application_size_mops, declared: true })
+        Some(Sizes { task_mops: application_size_mops / 4.0, application_size_mops, declared: true, priority: 0 })
     };
     for (said, expected) in [(100.0, [450.0, 100.0]), (1000.0, [350.0, 1300.0]), (100.0, [450.0, 100.0])] {
         let (bag, term, drop) = (BagId([3; 32]), Duration::from_secs(60), IntervalSet::new());

@@ -1,0 +1,139 @@
+//! What machines are called that this one has to do with, as they say in listings. Names are for people: nothing is decided by them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use idlewood_overlay::{PeerId, Time};
+use idlewood_scheduler::{MachineReport, Peer};
+use idlewood_trust::identity;
+
+use crate::output::printable;
+
+/// Most names that are kept: those of pages that users have asked for, and of machines with tasks of this one.
+const NAMES_MAX: usize = 16_384;
+/// At most so often a page is asked for to learn names, and the same machine is looked for.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+const AGAIN_AFTER: Duration = Duration::from_secs(600);
+/// The end of an id tells machines of one name apart.
+const SUFFIX: usize = 6;
+
+/// Names by machine.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    known: BTreeMap<PeerId, Box<str>>,
+    /// When machines were looked for whose names are not known.
+    sought: BTreeMap<PeerId, Time>,
+    next: Option<Time>,
+}
+
+impl Names {
+    /// This machine is called so, or not at all.
+    pub(super) fn set_own(&mut self, me: PeerId, name: &str) {
+        if !name.is_empty() {
+            self.known.insert(me, name.into());
+        }
+    }
+
+    /// These machines have told their names.
+    pub(super) fn learn<'a>(&mut self, machines: impl Iterator<Item = &'a MachineReport>) {
+        for machine in machines.filter(|machine| !machine.name.is_empty()) {
+            if self.known.len() >= NAMES_MAX && !self.known.contains_key(&machine.peer) {
+                self.known.pop_first();
+            }
+            // Others decide what they tell.
+            self.known.insert(machine.peer, printable(&machine.name).into());
+        }
+    }
+
+    /// Where to ask for names next: at the place of a machine that has tasks of this one, or whose tasks this one has.
+    pub(super) fn wanted(&mut self, peer: &Peer, now: Time) -> Option<u64> {
+        if self.next.is_some_and(|next| next > now) {
+            return None;
+        }
+        self.next = Some(now + ASK_EVERY);
+        self.sought.retain(|_, since| *since + AGAIN_AFTER > now);
+        let of_mine = peer.own_tasks_by_machine().into_keys();
+        let concerned: BTreeSet<PeerId> = of_mine.chain(peer.held().into_iter().map(|held| held.submitter)).collect();
+        let is_sought = |machine: &PeerId| !self.known.contains_key(machine) && !self.sought.contains_key(machine);
+        let machine = concerned.into_iter().find(is_sought)?;
+        self.sought.insert(machine, now);
+        Some(peer.place(machine))
+    }
+
+    /// What people call this machine, if that is known.
+    pub(super) fn of(&self, machine: PeerId) -> Option<String> {
+        let name = self.known.get(&machine)?;
+        let is_alone = self.known.values().filter(|other| *other == name).nth(1).is_none();
+        Some(told(name, machine, is_alone))
+    }
+
+    /// All names, by peer id.
+    pub(super) fn all(&self) -> BTreeMap<String, String> {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        self.known.values().for_each(|name| *counts.entry(name).or_default() += 1);
+        let one = |(&machine, name): (&PeerId, &Box<str>)| {
+            (identity::to_libp2p(machine).to_string(), told(name, machine, counts.get(&**name) == Some(&1)))
+        };
+        self.known.iter().map(one).collect()
+    }
+}
+
+/// A name; where several machines have it, with the end of the id.
+fn told(name: &str, machine: PeerId, is_alone: bool) -> String {
+    if is_alone {
+        return name.to_owned();
+    }
+    let id = identity::to_libp2p(machine).to_string();
+    format!("{name}.{}", &id[id.len().saturating_sub(SUFFIX)..])
+}
+
+#[cfg(test)]
+mod tests {
+    use idlewood_scheduler::Activity;
+    use libp2p::identity::Keypair;
+
+    use super::*;
+
+    fn report(name: &str) -> MachineReport {
+        MachineReport {
+            peer: identity::peer_id(&Keypair::generate_ed25519()).expect("an Ed25519 key"),
+            at: 0,
+            name: name.into(),
+            version: "".into(),
+            activity: Activity::Idle,
+            reason: None,
+            slots: 1,
+            speed_mops: 1.0,
+            running: 0,
+            waiting: 0,
+        }
+    }
+
+    #[test]
+    fn machines_of_one_name_are_told_apart_by_the_ends_of_their_ids() {
+        let mut names = Names::default();
+        let machines = [report("lab"), report("desk"), report("lab"), report("")];
+        names.learn(machines.iter());
+        let of = |number: usize| names.of(machines[number].peer);
+        assert_eq!((of(1).as_deref(), of(3)), (Some("desk"), None));
+        let id = identity::to_libp2p(machines[0].peer).to_string();
+        assert_eq!(of(0), Some(format!("lab.{}", &id[id.len() - SUFFIX..])));
+        assert_ne!(of(0), of(2));
+        let all = names.all();
+        assert_eq!((all.len(), all.get(&id).cloned()), (3, of(0)));
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        let mut names = Names::default();
+        let machines: Vec<MachineReport> = (0..NAMES_MAX as u64 + 5)
+            .map(|number| {
+                let mut id = [0; 32];
+                id[..8].copy_from_slice(&number.to_be_bytes());
+                MachineReport { peer: PeerId(id), ..report("x") }
+            })
+            .collect();
+        names.learn(machines.iter());
+        assert_eq!(names.known.len(), NAMES_MAX);
+    }
+}

@@ -1,0 +1,120 @@
+//! All machines of a large grid are listed through its tree, page by page, and no page costs more than a few hundred messages.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use idlewood_overlay::{PeerId, Time};
+use idlewood_scheduler::MachinesPage;
+use idlewood_simnet::event_queue::HostIndex;
+use idlewood_simnet::{Scenario, Simulation};
+
+/// Longest that a page may take in simulated time where all answer: sixty hops at the scenario's latency.
+const PAGE_TAKES: Duration = Duration::from_secs(5);
+
+fn grid(nodes: u32) -> Simulation {
+    let scenario = Scenario { nodes, bags: 0, horizon: Duration::from_secs(3600), seed: 7, ..Scenario::default() };
+    let mut simulation = Simulation::new(scenario).expect("a valid scenario");
+    let is_whole = |simulation: &Simulation| {
+        let count = |host| simulation.peer(host)?.overlay_view().root().map(|root| root.count);
+        (0..nodes).step_by(97).all(|host| count(host) == Some(u64::from(nodes)))
+    };
+    while !is_whole(&simulation) {
+        let until = simulation.now() + Duration::from_secs(5);
+        assert!(until < Time::ZERO + Duration::from_secs(1800), "the tree is not whole");
+        simulation.run_until(until);
+    }
+    simulation
+}
+
+/// Messages about machines that were sent so far, and the largest of them in the mean, in bytes.
+fn messages(simulation: &Simulation) -> u64 {
+    let report = simulation.report();
+    let of = |kind| report.messages_by_kind.get(kind).map_or(0, |of| of.count);
+    of("which_machines") + of("machines")
+}
+
+/// One page; asserts that it comes in this time.
+fn page(simulation: &mut Simulation, host: HostIndex, first: u64, within: Duration) -> MachinesPage {
+    simulation.list_machines(host, first, first);
+    let until = simulation.now() + within;
+    loop {
+        if let Some(listed) = simulation.take_listed().pop() {
+            assert_eq!((listed.host, listed.ticket), (host, first));
+            return listed.page;
+        }
+        assert!(simulation.now() < until, "no page from {first} on within {within:?}");
+        let next = simulation.now() + Duration::from_millis(20);
+        simulation.run_until(next);
+    }
+}
+
+/// All pages, as a user who asks as fast as it may.
+fn pages(simulation: &mut Simulation, host: HostIndex, within: Duration) -> Vec<MachinesPage> {
+    let (mut pages, mut first) = (Vec::new(), 0);
+    loop {
+        let page = page(simulation, host, first, within);
+        if page.is_busy {
+            simulation.run_until(simulation.now() + Duration::from_secs(1));
+            continue;
+        }
+        let last = page.last;
+        pages.push(page);
+        if last == u64::MAX {
+            return pages;
+        }
+        first = last + 1;
+    }
+}
+
+fn every_machine_is_listed_once(nodes: u32) {
+    let mut simulation = grid(nodes);
+    let before = messages(&simulation);
+    let pages = pages(&mut simulation, nodes / 3, PAGE_TAKES);
+    let listed: Vec<PeerId> = pages.iter().flat_map(|page| &page.machines).map(|machine| machine.peer).collect();
+    let all: BTreeSet<PeerId> = (0..nodes).map(|host| simulation.peer(host).expect("it is up").me().peer).collect();
+    assert_eq!(listed.len(), all.len(), "each once");
+    assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), all);
+    assert!(pages.iter().all(|page| page.unreached == 0 && page.silent.is_empty()), "all answer");
+    let largest = pages.iter().map(|page| page.machines.len()).max();
+    assert!(largest < Some(256), "{largest:?} machines on one page");
+    assert!(pages.len() <= nodes as usize / 64 + 1, "{} pages", pages.len());
+    // A question and an answer for each leaf and router, and the way there and back.
+    let cost = messages(&simulation) - before;
+    assert!(cost <= u64::from(nodes) * 4 + pages.len() as u64 * 120, "{cost} messages for {} pages", pages.len());
+    eprintln!("{nodes} machines: {} pages, {cost} messages, at {:?}", pages.len(), simulation.now());
+}
+
+#[test]
+fn every_machine_of_a_thousand_is_listed_once() {
+    every_machine_is_listed_once(1000);
+}
+
+/// Takes a minute: `cargo test --release -p idlewood-simnet --test listing -- --ignored`.
+#[test]
+#[ignore = "ten thousand machines take a minute with optimisation"]
+fn every_machine_of_ten_thousand_is_listed_once() {
+    every_machine_is_listed_once(10_000);
+}
+
+/// Machines that have just crashed are named, or counted where their routers are gone, and all others are listed within the time limit.
+#[test]
+fn machines_that_do_not_answer_are_named() {
+    let nodes = 200;
+    let mut simulation = grid(nodes);
+    let down: Vec<HostIndex> = (0..12).map(|number| 7 + 16 * number).collect();
+    let gone: BTreeSet<PeerId> = down.iter().map(|host| simulation.peer(*host).expect("it is up").me().peer).collect();
+    down.iter().for_each(|host| simulation.crash_for(*host, Some(Duration::from_secs(600))));
+    let pages = pages(&mut simulation, 3, Duration::from_secs(31));
+    let listed: BTreeSet<PeerId> = pages.iter().flat_map(|page| &page.machines).map(|machine| machine.peer).collect();
+    let silent: BTreeSet<PeerId> = pages.iter().flat_map(|page| &page.silent).map(|machine| machine.peer).collect();
+    let unreached: u64 = pages.iter().map(|page| page.unreached).sum();
+    assert!(listed.is_disjoint(&gone) && silent.is_subset(&gone), "{silent:?}");
+    assert!(!silent.is_empty() && unreached > 0, "{silent:?} and {unreached} others");
+    assert!(listed.len() as u64 + silent.len() as u64 + unreached >= u64::from(nodes), "nobody is left out unsaid");
+    // Once the tree is whole again they are not missed.
+    simulation.run_until(simulation.now() + Duration::from_secs(60));
+    let pages = self::pages(&mut simulation, 3, PAGE_TAKES);
+    let listed: usize = pages.iter().map(|page| page.machines.len()).sum();
+    assert_eq!(listed, nodes as usize - down.len());
+    assert!(pages.iter().all(|page| page.unreached == 0 && page.silent.is_empty()));
+}
