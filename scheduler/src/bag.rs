@@ -13,7 +13,7 @@ use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::steward::Acting;
 
-/// Most tasks a bag may have.
+/// Most tasks a bag may have; one of so many is endless ([`crate::Endless`]).
 pub const BAG_TASKS_MAX: u64 = 1 << 40;
 /// Most intervals of one request; more scattered tasks travel in several requests.
 pub const REQUEST_INTERVALS_MAX: usize = 256;
@@ -189,6 +189,11 @@ impl BagHeader {
     /// Whether these numbers can be computed with.
     pub fn is_valid(&self) -> bool {
         self.submitter.is_valid() && (1..=BAG_TASKS_MAX).contains(&self.tasks) && self.sizes().is_valid()
+    }
+
+    /// Whether the bag has no last task.
+    pub fn is_endless(&self) -> bool {
+        self.tasks == BAG_TASKS_MAX
     }
 
     /// a and w.

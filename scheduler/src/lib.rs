@@ -11,6 +11,7 @@ mod bag;
 mod conditions;
 mod config;
 mod crowd;
+mod endless;
 mod executor;
 mod handed;
 mod io;
@@ -41,9 +42,12 @@ pub use bag::{
 };
 pub use conditions::{AFTER_MAX, Awaited, Conditions, NAME_BYTES_MAX, Wish};
 pub use config::{Config, PerSubmitter};
+pub use endless::{
+    ENDLESS_MAX, Endless, EndlessBag, EndlessView, Grant, Limit, Stamp, Standing, WEIGHT_MAX, WEIGHT_MIN,
+};
 pub use executor::{HeldView, RunningTask};
 pub use io::Ticket;
-pub use ledger::{BagView, Declines, KeptPrediction, Prediction, REPLICAS_MAX, Replication, Swallowed};
+pub use ledger::{BagView, Declines, KeptPrediction, Prediction, REPLICAS_MAX, Replication, Supply, Swallowed};
 pub use link::LINK_KB_S;
 pub use message::{Asker, DecodeError, MESSAGE_BYTES_MAX, Message, RESULTS_MAX, Speaker, results_within};
 pub use message_kind::MESSAGE_KINDS;

@@ -5,7 +5,7 @@ use idlewood_overlay::Body;
 use crate::message::Message;
 
 /// Short names of the kinds of messages.
-pub const MESSAGE_KINDS: [&str; 33] = [
+pub const MESSAGE_KINDS: [&str; 38] = [
     "overlay ping",
     "overlay ack",
     "overlay find",
@@ -39,6 +39,11 @@ pub const MESSAGE_KINDS: [&str; 33] = [
     "what_is_kept",
     "kept",
     "kept_ack",
+    "announce",
+    "granted",
+    "absorbs",
+    "shares",
+    "want",
 ];
 
 impl Message {
@@ -80,6 +85,11 @@ impl Message {
             Message::WhatIsKept { .. } => 30,
             Message::Kept { .. } => 31,
             Message::KeptAck { .. } => 32,
+            Message::Announce { .. } => 33,
+            Message::Granted { .. } => 34,
+            Message::Absorbs { .. } => 35,
+            Message::Shares { .. } => 36,
+            Message::Want { .. } => 37,
         }
     }
 }

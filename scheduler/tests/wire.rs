@@ -265,6 +265,7 @@ fn records() -> Vec<Record> {
             replication: Replication::default(),
             stewards: None,
             conditions: Box::default(),
+            supply: None,
         },
         Record::Placed { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2) },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: result() },
@@ -296,6 +297,7 @@ fn records() -> Vec<Record> {
             replication: Replication { replicas: 3, quorum: 2, recheck: 20 },
             stewards: None,
             conditions: Box::default(),
+            supply: None,
         },
         Record::Reputation {
             executor: PeerId([2; 32]),
@@ -340,6 +342,7 @@ fn records() -> Vec<Record> {
             replication: Replication::default(),
             stewards: None,
             conditions: Box::new(Conditions {
+            supply: None,
                 withheld: true,
                 after: [BagId([9; 32])].into(),
                 running_max: Some(3),

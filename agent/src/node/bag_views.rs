@@ -242,6 +242,7 @@ mod tests {
             closed: None,
             conditions: Conditions::default(),
             awaited: BTreeMap::new(),
+            endless: None,
         };
         let stuck = BagView { undecided: 4, ..open.clone() };
         let over = BagView { closed: Some((Closing::Cancelled, Time::ZERO)), ..stuck.clone() };

@@ -93,6 +93,7 @@ pub(super) fn accept(
         replication: request.replication,
         stewards: request.stewards,
         conditions,
+        endless: None,
     };
     Ok(Accepted { submission, manifest: Arc::new(manifest), pins })
 }

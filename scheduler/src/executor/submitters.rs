@@ -53,7 +53,7 @@ impl Executor {
 
     /// A bag is new here: it takes its place in its submitter's line.
     pub(super) fn insert_in_line(&mut self, new: BagId) {
-        if self.per_submitter == PerSubmitter::Off {
+        if self.per_submitter == PerSubmitter::Off || self.bags.get(&new).is_some_and(|held| held.bag.is_endless()) {
             return;
         }
         let Some((submitter, key, size_mops)) =
@@ -62,7 +62,10 @@ impl Executor {
             return;
         };
         let mut before = self.bags.get_mut(&new).map(|held| std::mem::take(&mut held.before)).unwrap_or_default();
-        for held in self.bags.values_mut().filter(|held| held.bag.id != new && held.bag.submitter.peer == submitter) {
+        let is_of_line = |held: &&mut HeldBag| {
+            held.bag.id != new && held.bag.submitter.peer == submitter && !held.bag.is_endless()
+        };
+        for held in self.bags.values_mut().filter(is_of_line) {
             if held.line_key() < key {
                 before.count(held.bag.id, held.open_mops());
             } else {

@@ -8,6 +8,7 @@ mod checkpoints;
 mod conditions;
 mod crowd;
 mod doubt;
+mod endless;
 mod going;
 mod keepers;
 mod late;
@@ -95,6 +96,7 @@ fn submitted(bag: BagHeader, retries_max: u32, attempt: u32) -> Record {
         replication: Replication::default(),
         stewards: None,
         conditions: Box::default(),
+        supply: None,
     }
 }
 
@@ -298,6 +300,7 @@ fn submission(tasks: u64, task_mops: f64) -> Submission {
         replication: Replication::default(),
         stewards: None,
         conditions: Conditions::default(),
+        endless: None,
     }
 }
 
