@@ -9,6 +9,7 @@
 //!
 //! Left out: directories as inputs (pack them), and uploads that are resumed.
 
+mod endless;
 mod error;
 mod lists;
 pub mod options;
@@ -20,7 +21,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use blake3::Hash;
-use idlewood_scheduler::{AFTER_MAX, BlobId, REPLICAS_MAX, Replication, STEWARDS_MAX};
+use idlewood_scheduler::{AFTER_MAX, BAG_TASKS_MAX, BlobId, REPLICAS_MAX, Replication, STEWARDS_MAX};
 use idlewood_trust::manifest::{self, DISK_BYTES_DEFAULT, Entry, Fields, INPUT_BYTES_MAX, Input, is_file_name};
 use idlewood_units::{Span, TASKS_MAX};
 use idlewood_worker::check_program;
@@ -74,8 +75,14 @@ impl Plan {
         let path = options.program.as_ref().ok_or(SubmitError::NoProgram)?;
         let program = files.add_program(path, options.native)?;
         let mut left_out = Vec::new();
-        let (entries, fields) = entries(&options, stdin, &mut files, &mut left_out)?;
-        check_places(&options, &entries, fields.as_ref())?;
+        let endless = endless::request(&options)?;
+        let (entries, fields) = match endless {
+            Some(_) => (Vec::new(), endless::fields(&options)),
+            None => entries(&options, stdin, &mut files, &mut left_out)?,
+        };
+        if endless.is_none() {
+            check_places(&options, &entries, fields.as_ref())?;
+        }
         let mut shared = Shared::default();
         for path in &options.input {
             shared.add(files.add("input", path)?, path)?;
@@ -94,7 +101,7 @@ impl Plan {
         let replication = replication(&options);
         let request = SubmitRequest {
             name: options.name.or(stem).unwrap_or_default(),
-            tasks: entries.len().max(1) as u64,
+            tasks: if endless.is_some() { BAG_TASKS_MAX } else { entries.len().max(1) as u64 },
             program,
             args: options.args,
             entries,
@@ -111,11 +118,12 @@ impl Plan {
             deterministic: options.deterministic || replication.quorum > 1,
             native: options.native,
             replication,
-            stewards: options.stewards,
+            stewards: if endless.is_some() { Some(0) } else { options.stewards },
             hold: options.hold,
             after: options.after,
             max_running: options.max_running,
             retry_on: options.retry_on.map(|codes| codes.into_iter().collect()),
+            endless,
             notify: options.notify.map(notify),
         };
         Ok(Self { request, files: files.0, left_out })
@@ -130,6 +138,7 @@ impl Plan {
 /// `template` filled in for the task at `index`. For previews: executors fill in from the manifest.
 pub fn fill(template: &str, index: u64, request: &SubmitRequest) -> String {
     let entry = usize::try_from(index).ok().and_then(|position| request.entries.get(position)).cloned();
+    let entry = entry.or_else(|| endless::entry(index, request));
     manifest::filled(template, index, &entry.unwrap_or_default(), request.fields.as_ref())
 }
 

@@ -191,6 +191,10 @@ pub struct EndlessView {
     pub undrained_bytes: u64,
     /// Tasks drained so far.
     pub drained: u64,
+    /// All tasks below this one are drained.
+    pub drained_below: u64,
+    /// Tasks that no machine has now, nor is being sent; of an open range without those that none ever had.
+    pub waiting: u64,
     /// Tasks/s in the last minute.
     pub rate: f64,
     /// Tasks/s since it was submitted.

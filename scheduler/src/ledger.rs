@@ -547,6 +547,7 @@ impl Ledger {
             copy: None,
             ticket: 0,
             checkpoints,
+            lines: Box::default(),
             acting: io.acts_for_another(self.bag.id),
         }
     }

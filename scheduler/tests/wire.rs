@@ -69,6 +69,7 @@ fn request() -> Request {
         copy: None,
         ticket: 0,
         checkpoints: Box::default(),
+        lines: Box::default(),
         acting: None,
     }
 }

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::bag::{
-    AwaitedBag, Bag, BagDetail, BagState, BagsWanted, Bound, Declined, Keeper, Placement, RenameRequest, RerunRequest,
+    AwaitedBag, Bag, BagDetail, BagState, BagsWanted, Bound, Declined, Endless, Keeper, Placement, RenameRequest, RerunRequest,
     Swallowed, Ticket,
 };
 pub use self::grid::{
@@ -23,7 +23,7 @@ pub use self::machine::{
     Bucket, CleanRequest, CleanedView, Disbelieved, Disk, Downloads, Held, LeftAlone, MessageCount, PauseRequest,
     Reclaims, RunningTask, Status,
 };
-pub use self::submit::{BlobBody, Notify, SubmitRequest};
+pub use self::submit::{BlobBody, DrainRequest, EndlessRequest, LinesRequest, Notify, SubmitRequest};
 pub use self::task::{Receipt, Task, TaskResult, TaskState, Tasks};
 
 /// Content of `control.json` in the state directory, mode 0600: the agent's address and the token that commands need.

@@ -214,7 +214,7 @@ fn quit_on_interrupt(view: View, format: Format, followed: Arc<OnceLock<Vec<Stri
     })
 }
 
-fn code(state: BagState) -> u8 {
+pub(super) fn code(state: BagState) -> u8 {
     match state {
         BagState::Succeeded => 0,
         BagState::Failed => 3,

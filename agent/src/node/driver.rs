@@ -31,11 +31,12 @@ use super::presence::Presence;
 use super::readings;
 use super::shared::Shared;
 use super::storage::Storage;
+use super::endless::EndlessOrders;
 use super::submissions::{self, Submissions};
 use super::traffic::{self, Traffic};
 use super::views::View;
 use crate::control::Control;
-use crate::handle::{Command, OwnerOrder};
+use crate::handle::{Command, EndlessOrder, OwnerOrder};
 
 /// How often time alone is looked at: absences, and what of the owner's policy depends on it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -95,6 +96,7 @@ pub(super) struct Driver {
     pub(super) presence: Presence,
     pub(super) traffic: Traffic,
     pub(super) notify: NotifyFiles,
+    pub(super) endless: EndlessOrders,
 }
 
 impl Driver {
@@ -259,8 +261,10 @@ impl Driver {
             Notice::BagGivenUp { bag, disk_is_full: false } => {
                 tracing::info!(%bag, "limits.keep is lower now: another machine is asked to keep a bag in this one's place");
             }
+            Notice::BagDrained(bag) => self.endless.drained(bag, self.machine.peer(), &mut self.shared),
             Notice::BagRemoved(bag) => {
                 tracing::info!(%bag, "bag removed");
+                self.endless.removed(bag, &mut self.shared);
                 self.notify.forget(bag);
                 self.submissions.ended(bag, &mut self.shared);
             }
@@ -337,6 +341,18 @@ impl Driver {
             Command::Reading(reading) => {
                 readings::read(reading, self.storage.reader(), self.storage.pins(), peer, shared)
             }
+            Command::Endless(order) => {
+                let pins = self.storage.pins();
+                match order {
+                    EndlessOrder::Lines(id, lines, reply) => {
+                        self.endless.add_lines(&id, lines, reply, pins, peer, shared);
+                    }
+                    EndlessOrder::Close(id, reply) => self.submissions.close_supply(&id, reply, pins, peer, shared),
+                    EndlessOrder::Drain(id, tasks, reply) => {
+                        self.endless.drain(&id, &tasks, reply, pins, peer, shared);
+                    }
+                }
+            }
             Command::Bag(order) => self.submissions.order(order, self.storage.pins(), &self.notify, peer, shared),
             Command::Owner(order) => {
                 self.look_at_owner();
@@ -364,6 +380,7 @@ impl Driver {
                 submissions.accepted(result, reply, storage.pins_mut(), notify, peer, shared);
             }
             Done::AcceptLost => submissions.accept_lost(),
+            Done::LinesKept { bag, result, reply } => self.endless.lines_kept(bag, result, reply, shared),
             Done::RerunReady { bag, tasks, needs, reply } => {
                 submissions::rerun_ready(bag, tasks.as_ref(), needs, reply, storage.pins_mut(), machine, shared);
             }

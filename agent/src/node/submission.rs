@@ -5,9 +5,9 @@ use std::sync::Arc;
 use blake3::Hash;
 use idlewood_blobs::{BlobError, Blobs};
 use idlewood_overlay::PeerId;
-use idlewood_scheduler::{Conditions, Submission};
+use idlewood_scheduler::{BAG_TASKS_MAX, Conditions, Endless, Submission};
 use idlewood_trust::envelope::{self, Envelope};
-use idlewood_trust::manifest::{MANIFEST_BYTES_MAX, Manifest};
+use idlewood_trust::manifest::{MANIFEST_BYTES_MAX, Manifest, Source};
 use idlewood_trust::{Gate, now_s};
 
 use super::notify::NotifyFiles;
@@ -36,7 +36,7 @@ pub(super) fn accept(
     notify: &NotifyFiles,
 ) -> Result<Accepted, Refusal> {
     let mut manifest = Manifest {
-        version: Manifest::version_of(request.fields.as_ref()),
+        version: Manifest::version_of(request.fields.as_ref(), request.endless.as_ref().map(|endless| &endless.source)),
         name: request.name,
         submitter,
         nonce: rand::random(),
@@ -56,6 +56,8 @@ pub(super) fn accept(
         deterministic: request.deterministic || request.replication.quorum > 1,
         native: request.native,
         blob: None,
+        source: request.endless.map(|endless| endless.source),
+        line: None,
     };
     manifest.validate().map_err(|error| Refusal::Invalid(error.to_string()))?;
     let bytes = manifest.encode();
@@ -93,7 +95,11 @@ pub(super) fn accept(
         replication: request.replication,
         stewards: request.stewards,
         conditions,
-        endless: None,
+        endless: request.endless.map(|endless| Endless {
+            weight: endless.share,
+            task_bytes: 0.0,
+            tasks: if endless.source == Source::Lines { 0 } else { BAG_TASKS_MAX },
+        }),
     };
     Ok(Accepted { submission, manifest: Arc::new(manifest), pins })
 }

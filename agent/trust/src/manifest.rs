@@ -11,7 +11,7 @@ mod template;
 use std::collections::{BTreeMap, BTreeSet};
 
 use idlewood_overlay::PeerId;
-use idlewood_scheduler::BlobId;
+use idlewood_scheduler::{BAG_TASKS_MAX, BlobId};
 use idlewood_units::FILES_MAX;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,8 @@ use crate::label::Label;
 pub const MANIFEST_VERSION: u32 = 1;
 /// Version of manifests whose entries have fields: agents that do not fill these in must not run their tasks.
 pub const MANIFEST_VERSION_FIELDS: u32 = 2;
+/// Version of manifests of endless bags: agents that cannot tell what a task of one is must not run any.
+pub const MANIFEST_VERSION_ENDLESS: u32 = 3;
 /// Largest manifest, in bytes: about a million entries.
 pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 /// Largest output of one task, in bytes: the encoded [`TaskOutput`], stdout, stderr and files together.
@@ -104,6 +106,9 @@ pub struct Manifest {
     /// How the entries are cut into fields; none: each is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fields: Option<Fields>,
+    /// Of an endless bag: what its tasks are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
     /// Files shared by all tasks.
     #[serde(deserialize_with = "at_most::<_, _, INPUTS_MAX>")]
     pub inputs: Vec<Input>,
@@ -132,6 +137,25 @@ pub struct Manifest {
     /// The blob that it was read from. None if it is part of the signed blob, and before it is written.
     #[serde(skip)]
     pub blob: Option<BlobId>,
+    /// Of an endless bag whose tasks are lines: a task and its line, which came with the task.
+    #[serde(skip)]
+    pub line: Option<(u64, String)>,
+}
+
+/// What the tasks of an endless bag are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Source {
+    /// Numbers.
+    #[serde(rename = "range")]
+    Range {
+        /// Of the first task.
+        first: u64,
+        /// From one task to the next.
+        step: u64,
+    },
+    /// Lines that come with the tasks, as they are written into a pipe.
+    #[serde(rename = "lines")]
+    Lines,
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -176,7 +200,7 @@ pub enum ManifestError {
     Malformed(String),
     /// The manifest has another version.
     #[error(
-        "manifest of version {0}; this idlewood reads version {MANIFEST_VERSION} and {MANIFEST_VERSION_FIELDS}: update it"
+        "manifest of version {0}; this idlewood reads versions up to {MANIFEST_VERSION_ENDLESS}: update it"
     )]
     Version(u32),
     /// Its parts do not fit together.
@@ -191,8 +215,11 @@ impl Manifest {
         Label { submitter, tasks, made_s, program: self.program.blob, memory_bytes, native }
     }
 
-    /// The version of a manifest with such fields.
-    pub fn version_of(fields: Option<&Fields>) -> u32 {
+    /// The version of a manifest with such fields, and of an endless bag with such tasks.
+    pub fn version_of(fields: Option<&Fields>, source: Option<&Source>) -> u32 {
+        if source.is_some() {
+            return MANIFEST_VERSION_ENDLESS;
+        }
         if fields.is_some() { MANIFEST_VERSION_FIELDS } else { MANIFEST_VERSION }
     }
 
@@ -218,7 +245,7 @@ impl Manifest {
     /// [`ManifestError`] with a sentence that names the flaw and the remedy.
     pub fn validate(&self) -> Result<(), ManifestError> {
         let invalid = |sentence: String| Err(ManifestError::Invalid(sentence));
-        if self.version != Self::version_of(self.fields.as_ref()) {
+        if self.version != Self::version_of(self.fields.as_ref(), self.source.as_ref()) {
             return Err(ManifestError::Version(self.version));
         }
         if let Some(flaw) = self.fields.as_ref().and_then(Fields::flaw) {
@@ -226,6 +253,12 @@ impl Manifest {
         }
         if self.tasks == 0 {
             return invalid("a bag needs at least one task".to_owned());
+        }
+        if self.source.is_some() != (self.tasks == BAG_TASKS_MAX) {
+            return invalid(format!("a bag has {BAG_TASKS_MAX} tasks if it is endless, and says then what they are"));
+        }
+        if self.source.is_some() && !self.entries.is_empty() {
+            return invalid("an endless bag has no list of entries".to_owned());
         }
         if self.entries.len() > ENTRIES_MAX {
             return invalid(format!(
@@ -347,8 +380,28 @@ impl Manifest {
         (size_of::<Self>() + entries + inputs + texts) as u64
     }
 
+    /// This manifest, of an endless bag whose tasks are lines, with the line of one task.
+    pub fn with_line(&self, index: u64, line: String) -> Self {
+        Self { line: Some((index, line)), ..self.clone() }
+    }
+
+    /// Whether each task comes with a line.
+    pub fn has_lines(&self) -> bool {
+        self.source == Some(Source::Lines)
+    }
+
     /// The entry of a task; an empty one if the bag has none.
     pub fn entry(&self, index: u64) -> Entry {
+        let text = match (&self.source, &self.line) {
+            (Some(Source::Range { first, step }), _) => {
+                Some(first.saturating_add(index.saturating_mul(*step)).to_string())
+            }
+            (Some(Source::Lines), Some((of, line))) if *of == index => Some(line.clone()),
+            _ => None,
+        };
+        if let Some(text) = text {
+            return Entry { text, input: None };
+        }
         let position = usize::try_from(index).unwrap_or(usize::MAX);
         self.entries.get(position).cloned().unwrap_or_default()
     }
@@ -361,6 +414,8 @@ impl Manifest {
     /// Hash of a task's input: arguments and environment filled in, its entry, its standard input's name, and names and
     /// hashes of its files (`docs/formats.md`). Equal across bags; leaves out variables that the agent adds, such as
     /// the attempt.
+    ///
+    /// A line that came with a task of an endless bag is not in it.
     pub fn input_hash(&self, index: u64) -> [u8; 32] {
         let args: Vec<String> = self.args.iter().map(|argument| self.fill(argument, index)).collect();
         let env: Vec<(&String, String)> =
@@ -499,6 +554,8 @@ pub(crate) mod tests {
             deterministic: false,
             native: false,
             blob: None,
+            source: None,
+            line: None,
         }
     }
 

@@ -32,6 +32,8 @@ fn manifest() -> Manifest {
         deterministic: false,
         native: false,
         blob: None,
+        source: None,
+        line: None,
     }
 }
 

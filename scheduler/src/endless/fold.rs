@@ -24,6 +24,8 @@ use crate::shares::{Absorption, Ratios};
 const CHANGE_MIN: f64 = 0.02;
 /// A work or a ratio in the table stands while the announced one is within this share of it: another table costs a message on each edge.
 const TABLE_CHANGE_MIN: f64 = 0.05;
+/// Ratios of so many bytes for a Mop and less are alike: a fast machine fetches some kilobytes a second for them.
+const RATIO_MIN: f64 = 1.0;
 /// Everything is said again after so long. Our choice: longer than anything that is repaired by it takes to matter.
 const REFRESH: Duration = Duration::from_secs(30);
 /// A table that was not answered is told again after so long.
@@ -225,19 +227,23 @@ impl Fold {
         now: Time,
     ) {
         let is_parent = self.place.parents[number(node)].as_ref().is_some_and(|parent| parent.peer == from);
-        if !is_parent || self.place.is_root {
+        if !is_parent || self.place.is_root && node == Node::Router {
             return;
         }
         self.touched = true;
+        // Where the leaf hangs below another router than its machine's, that router is further down: its table is the older one.
+        let is_from_above = !self.place.is_root && (node == Node::Router || !self.place.hosts_router);
         let is_older = stamp.1 == self.table.stamp.1 && stamp.0 < self.table.stamp.0;
         match table {
-            Some(bags) if stamp != self.table.stamp && !is_older => self.replace(stamp, bags, now),
+            Some(bags) if stamp != self.table.stamp && !is_older && is_from_above => {
+                self.replace(stamp, bags, now);
+            }
             _ if stamp != self.table.stamp => {
                 // It says its table once it sees that this one is another.
                 self.sent[number(node)] = None;
                 return;
             }
-            _ => self.table.heard = now,
+            Some(_) | None => self.table.heard = now,
         }
         if rates.len() == self.table.bags.len() {
             self.rates[number(node)] = rates;
@@ -346,11 +352,12 @@ impl Fold {
         self.root.forget_silent(io.now);
         let sharing = self.root.sharing();
         let near = |one: f64, other: f64| (one - other).abs() <= TABLE_CHANGE_MIN * one.max(other);
+        let alike = |one: f64, other: f64| near(one, other) || one.max(other) <= RATIO_MIN;
         let is_same = |(known, bag): (&EndlessBag, &EndlessBag)| {
             known.bag == bag.bag
                 && known.submitter == bag.submitter
                 && near(known.task_mops, bag.task_mops)
-                && near(known.ratio(), bag.ratio())
+                && alike(known.ratio(), bag.ratio())
         };
         if self.table.bags.len() == sharing.len() && self.table.bags.iter().zip(&sharing).all(is_same) {
             for (known, bag) in self.table.bags.iter_mut().zip(sharing) {

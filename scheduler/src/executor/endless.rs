@@ -1,7 +1,7 @@
 //! Endless bags on one machine: how many of their tasks it asks for, and which is next (docs/adr/0049).
 //!
 //! A leaf asks the submitter of each endless bag for tasks by *credits*: it has at most 2 + ⌈1.2·x·τ⌉ of them in hand, where x is the
-//! bag's rate here in tasks/s and τ the longest task of an endless bag here, or the time in which an answer surely comes. (One buffer for
+//! bag's rate here in tasks/s, with what bags leave that have no tasks now, and τ the longest task of an endless bag here, or the time in which an answer surely comes. (One buffer for
 //! all bags fills with those that come first; a fixed number of tasks starves bags of long ones.) So a bag that is slow to answer holds up no
 //! other, and what is in hand is lost to others for little more than a task.
 //!
@@ -253,12 +253,22 @@ impl Executor {
         }
     }
 
+    /// By how much the bags whose tasks are here are ahead of their rates, since others have none to give.
+    fn left_by_others(&self) -> f64 {
+        let (mut all, mut here) = (0.0, 0.0);
+        for (bag, share) in &self.endless.shares {
+            all += share.work_mops;
+            here += if self.bags.contains_key(bag) { share.work_mops } else { 0.0 };
+        }
+        if here > 0.0 { all / here } else { 1.0 }
+    }
+
     /// How many tasks of this bag may be in hand: x·τ and some to spare.
-    fn credits(&self, share: &Share, longest_s: f64) -> u64 {
+    fn credits(&self, share: &Share, longest_s: f64, left_by_others: f64) -> u64 {
         if share.work_mops <= 0.0 {
             return 0;
         }
-        let rate = share.work_mops / share.task_mops;
+        let rate = share.work_mops * left_by_others / share.task_mops;
         (SPARE + (MARGIN * rate * longest_s).ceil()).min(IN_HAND_MAX) as u64
     }
 
@@ -270,16 +280,22 @@ impl Executor {
         let now = io.now;
         let longest = self.endless.shares.values().filter(|share| share.work_mops > 0.0);
         let longest_s = longest.map(|share| share.task_mops / self.speed_mops).fold(ANSWER.as_secs_f64(), f64::max);
-        let mut wants = Vec::new();
+        let left_by_others = self.left_by_others();
+        let (mut wants, mut content) = (Vec::new(), Vec::new());
         for (&bag, share) in &self.endless.shares {
             let in_hand = self.bags.get(&bag).map_or(0, |held| held.unfinished().len());
-            let credits = self.credits(share, longest_s);
+            let credits = self.credits(share, longest_s, left_by_others);
             let (asked, at) = share.asked.unwrap_or((0, now - REPEAT));
             let missing = credits.saturating_sub(in_hand);
             let is_worth_it = missing.saturating_sub(asked) >= (credits / 4).max(1) || at + REPEAT <= now;
-            if missing > 0 && is_worth_it && share.declined_until <= now {
+            if missing == 0 || share.declined_until > now {
+                content.push(bag);
+            } else if is_worth_it {
                 wants.push((bag, missing, share.submitter.clone()));
             }
+        }
+        for bag in content {
+            self.endless.shares.get_mut(&bag).into_iter().for_each(|share| share.asked = None);
         }
         for (bag, missing, submitter) in wants {
             if let Some(share) = self.endless.shares.get_mut(&bag) {

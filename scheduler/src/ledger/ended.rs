@@ -63,6 +63,11 @@ impl Ended {
         (self.drained.ranges().collect(), self.drained_failed)
     }
 
+    /// All tasks below this one are drained.
+    pub(super) fn drained_below(&self) -> u64 {
+        self.drained.ranges().next().filter(|range| range.start == 0).map_or(0, |range| range.end)
+    }
+
     pub(super) fn drained_len(&self) -> u64 {
         self.drained.len()
     }

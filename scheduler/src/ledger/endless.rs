@@ -17,7 +17,7 @@ use idlewood_overlay::{Contact, PeerId, Time};
 use serde::{Deserialize, Serialize};
 
 use super::Ledger;
-use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult};
+use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, LINES_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult};
 use crate::config::Config;
 use crate::endless::{ANNOUNCE_EVERY, Endless, EndlessBag, EndlessView, Grant, Limit, Standing};
 use crate::io::{Io, Then};
@@ -227,7 +227,7 @@ impl Ledger {
         let here = tasks.ranges().flat_map(|range| part.undrained.range(range)).map(|(&index, _)| index);
         let drained: Vec<u64> = here.filter(is_kept).collect();
         if drained.is_empty() {
-            return;
+            return io.notify(Notice::BagDrained(bag));
         }
         for index in &drained {
             part.undrained_bytes -= part.undrained.remove(index).unwrap_or(0);
@@ -269,7 +269,7 @@ impl Ledger {
 
     /// Requests for the tasks that machines want, as far as there are any.
     pub(crate) fn serve(&mut self, io: &Io, config: &Config) -> Vec<(Contact, Request)> {
-        let may_issue = self.may_issue();
+        let (may_issue, is_open_range) = (self.may_issue(), self.tasks() == BAG_TASKS_MAX);
         let Some(part) = self.endless.as_mut() else { return Vec::new() };
         part.wants.retain(|_, want| want.heard + WANTS_FOR > io.now);
         let may_give = may_issue && !part.is_full(config);
@@ -287,14 +287,17 @@ impl Ledger {
             part.wants.iter().filter(|(_, want)| want.tasks > 0).map(|(&peer, want)| (want.heard, peer)).collect();
         wanting.sort_unstable();
         let mut requests = Vec::new();
-        for (_, peer) in wanting {
-            if !self.is_asked(peer, io) {
-                continue;
-            }
+        let wanting: Vec<PeerId> = wanting.into_iter().map(|(_, peer)| peer).collect();
+        let mut wanting = VecDeque::from(wanting);
+        while let Some(peer) = wanting.pop_front() {
             let Some(want) = self.endless.as_ref().and_then(|part| part.wants.get(&peer)) else { continue };
             let (executor, wanted) = (want.executor.clone(), want.tasks);
+            if wanted == 0 || !self.is_asked(peer, io) {
+                continue;
+            }
             let first = self.waiting.unissued().ranges().take(REQUEST_INTERVALS_MAX).collect::<IntervalSet>();
-            let ranges = self.within_room({ first }.take_first(wanted));
+            let most = if is_open_range { wanted } else { wanted.min(LINES_MAX as u64) };
+            let ranges = self.within_room({ first }.take_first(most));
             let ranges = self.checkpoints.within_request(ranges);
             if ranges.is_empty() {
                 break;
@@ -304,6 +307,8 @@ impl Ledger {
                 want.tasks -= ranges.len();
             }
             requests.push((executor, self.request(ranges, Some(peer), io, config)));
+            // Where one request does not take all that it wants, others have theirs first.
+            wanting.push_back(peer);
         }
         requests
     }
@@ -311,9 +316,11 @@ impl Ledger {
     /// What the bag wants of the grid now.
     fn wants_now(&self, io: &Io) -> Standing {
         let dry_for = self.endless.as_ref().and_then(|part| part.dry_since).map(|since| io.now.since(since));
+        // Tasks that machines have need a share, so that they run.
+        let has_given = self.placed.tasks() > 0 || self.issues.iter().next().is_some();
         match dry_for {
             _ if self.is_closed() => Standing::Gone,
-            // What was given is not over yet, but needs no share any more.
+            _ if has_given => Standing::Active,
             Some(dry_for) if dry_for >= IDLE_AFTER => Standing::Idle,
             _ => Standing::Active,
         }
@@ -351,7 +358,9 @@ impl Ledger {
     /// When [`Self::announcement`] is due next, or the bag becomes idle.
     pub(crate) fn announces_at(&self) -> Option<Time> {
         let part = self.endless.as_ref().filter(|_| self.sized && !self.is_closed())?;
-        let idle_at = part.dry_since.map(|since| since + IDLE_AFTER).filter(|_| part.told != Some(Standing::Idle));
+        let is_busy = self.placed.tasks() > 0 || self.issues.iter().next().is_some();
+        let is_told = is_busy || part.told == Some(Standing::Idle);
+        let idle_at = part.dry_since.map(|since| since + IDLE_AFTER).filter(|_| !is_told);
         idle_at.into_iter().chain([part.announces_at]).min()
     }
 
@@ -378,6 +387,8 @@ impl Ledger {
             undrained: part.undrained.len() as u64,
             undrained_bytes: part.undrained_bytes,
             drained: self.ended.drained_len(),
+            drained_below: self.ended.drained_below(),
+            waiting: self.waiting.len_below(self.given()),
             rate: part.recent.rate(io.now, self.released),
             mean_rate: self.ended.len() as f64 / age_s,
             grant: part.grant,

@@ -122,6 +122,11 @@ impl Peer {
         own.into_iter().chain(placed).chain(ledger.former()).chain(ledger.failures()).chain(stewards).collect()
     }
 
+    /// The endless bags that share the grid, and the rate of each on this machine in Mop/s.
+    pub fn endless_shares(&self) -> Vec<(BagId, f64)> {
+        self.fold.shares().map(|(bag, work_mops)| (bag.bag, work_mops)).collect()
+    }
+
     /// The unfinished tasks held here, by bag.
     pub fn unfinished(&self) -> BTreeMap<BagId, IntervalSet> {
         self.executor.unfinished()

@@ -74,6 +74,8 @@ impl Grid {
                 }
             }
             for host in self.hosts.values_mut() {
+                // How long tasks have run is told as of the last event.
+                host.give(Event::DeadlineReached);
                 for running in host.peer.running().into_iter().filter(|running| !running.frozen) {
                     *self.ran_s.entry(running.task.bag).or_default() += 0.1;
                     let takes_s = self.takes_s.get(&running.task.bag).copied().unwrap_or(2.0);

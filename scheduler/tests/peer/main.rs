@@ -330,6 +330,7 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
         copy: None,
         ticket: 0,
         checkpoints: Box::default(),
+        lines: Box::default(),
         acting: None,
     };
     Message::Request { request, node: Node::Leaf, climbing: false }
