@@ -255,11 +255,7 @@ impl NodeHandle {
     ///
     /// # Errors
     /// As [`NodeHandle::bag`]; [`Refusal::Unavailable`] when so many wait that more have to, too.
-    pub async fn add_lines(
-        &self,
-        id: &str,
-        lines: idlewood_api::LinesRequest,
-    ) -> Result<idlewood_api::Bag, Refusal> {
+    pub async fn add_lines(&self, id: &str, lines: idlewood_api::LinesRequest) -> Result<idlewood_api::Bag, Refusal> {
         self.ask(|reply| EndlessOrder::Lines(id.to_owned(), lines, reply)).await
     }
 

@@ -37,8 +37,8 @@ mod watch;
 
 pub use bag::{
     AGE_MAX, BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BagKey, BlobId, Checkpoint, DeclineReason, Finished,
-    LINE_BYTES_MAX, Path, REQUEST_INTERVALS_MAX, Request, SMALL_OUTPUT_BYTES_MAX, SMALL_OUTPUTS_BYTES_MAX, Sizes, SmallOutput, TaskId,
-    TaskResult, manifest_age,
+    LINE_BYTES_MAX, Path, REQUEST_INTERVALS_MAX, Request, SMALL_OUTPUT_BYTES_MAX, SMALL_OUTPUTS_BYTES_MAX, Sizes,
+    SmallOutput, TaskId, TaskResult, manifest_age,
 };
 pub use conditions::{AFTER_MAX, Awaited, Conditions, NAME_BYTES_MAX, Wish};
 pub use config::{Config, PerSubmitter};

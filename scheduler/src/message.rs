@@ -565,9 +565,8 @@ impl Message {
             Self::Granted { grant, .. } => (grant.is_valid(), "grant"),
             Self::Absorbs { work_mops, .. } => (are_rates(work_mops), "absorption"),
             Self::Shares { table, work_mops, .. } => {
-                let is_sane = |table: &Vec<EndlessBag>| {
-                    table.len() == work_mops.len() && table.iter().all(EndlessBag::is_valid)
-                };
+                let is_sane =
+                    |table: &Vec<EndlessBag>| table.len() == work_mops.len() && table.iter().all(EndlessBag::is_valid);
                 (are_rates(work_mops) && table.as_ref().is_none_or(is_sane), "shares")
             }
             Self::Want { executor, .. } => (executor.is_valid(), "want"),

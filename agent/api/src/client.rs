@@ -24,8 +24,8 @@ use ureq::{Agent, Body};
 
 use crate::{
     Bag, BagDetail, BagsWanted, BlobBody, CleanRequest, CleanedView, DrainRequest, Endpoint, ErrorBody, InvitationView,
-    InviteRequest, LinesRequest, PauseRequest, Peers, ReachView, Receipt, RenameRequest, RerunRequest, RevokeRequest, RevokedView,
-    Status, SubmitRequest, TaskResult, TaskState, Tasks, Ticket,
+    InviteRequest, LinesRequest, PauseRequest, Peers, ReachView, Receipt, RenameRequest, RerunRequest, RevokeRequest,
+    RevokedView, Status, SubmitRequest, TaskResult, TaskState, Tasks, Ticket,
 };
 
 /// Name of the file in the state directory with the agent's address.

@@ -13,15 +13,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::bag::{
-    AwaitedBag, Bag, BagDetail, BagState, BagsWanted, Bound, Declined, Endless, Keeper, Placement, RenameRequest, RerunRequest,
-    Swallowed, Ticket,
+    AwaitedBag, Bag, BagDetail, BagState, BagsWanted, Bound, Declined, Endless, Keeper, Placement, RenameRequest,
+    RerunRequest, Swallowed, Ticket,
 };
 pub use self::grid::{
     ChildView, GridView, InvitationView, InviteRequest, PeerView, Peers, ReachView, RevokeRequest, RevokedView,
 };
 pub use self::machine::{
-    Bucket, CleanRequest, CleanedView, Disbelieved, Disk, Downloads, Held, LeftAlone, MessageCount, PauseRequest,
-    Reclaims, RunningTask, Status,
+    Bucket, CleanRequest, CleanedView, Disbelieved, Disk, Downloads, EndlessHere, Held, LeftAlone, MessageCount,
+    PauseRequest, Reclaims, RunningTask, Status,
 };
 pub use self::submit::{BlobBody, DrainRequest, EndlessRequest, LinesRequest, Notify, SubmitRequest};
 pub use self::task::{Receipt, Task, TaskResult, TaskState, Tasks};

@@ -138,7 +138,12 @@ fn some_lines(lines: &Receiver<io::Result<String>>, interrupt: &Interrupt) -> an
 }
 
 /// Makes tasks of a bag of lines as they come, until there are no more: then the bag is closed. Returns the bag.
-pub(super) fn feed(context: &Context, client: Client, id: &str, input: impl BufRead + Send + 'static) -> anyhow::Result<Bag> {
+pub(super) fn feed(
+    context: &Context,
+    client: Client,
+    id: &str,
+    input: impl BufRead + Send + 'static,
+) -> anyhow::Result<Bag> {
     let interrupt = Interrupt::hear()?;
     let mut agent = Agent { context, client: Arc::new(client), interrupt: &interrupt };
     let lines = read(input);
@@ -159,7 +164,10 @@ pub(super) fn feed(context: &Context, client: Client, id: &str, input: impl BufR
         }
     })();
     ended.with_context(|| {
-        format!("bag {short} has the first {}; it stays open: `idlewood bag close {short}` closes it", output::count(from, "line"))
+        format!(
+            "bag {short} has the first {}; it stays open: `idlewood bag close {short}` closes it",
+            output::count(from, "line")
+        )
     })
 }
 

@@ -117,7 +117,12 @@ pub(super) fn endless(bag: &Bag) -> Vec<(&'static str, String)> {
     if !bag.state.is_closed() {
         let share = endless.share_percent.map_or_else(
             || format!("weight {}", number(endless.share)),
-            |percent| format!("{percent:.0} % of what the grid does for endless bags, by its weight of {}", number(endless.share)),
+            |percent| {
+                format!(
+                    "{percent:.0} % of what the grid does for endless bags, by its weight of {}",
+                    number(endless.share)
+                )
+            },
         );
         pairs.push(("share", share));
         if let Some((granted, alone)) = endless.granted_rate.zip(endless.alone_rate) {
@@ -137,7 +142,9 @@ fn limit_in_words(limit: &str, ahead: u64) -> String {
         "uplink" => "what can leave this machine".to_owned(),
         "downlinks" => "what machines can fetch".to_owned(),
         "machines" => "no machine has said that it computes for it, yet".to_owned(),
-        "waits" => format!("so many endless bags share the grid that it waits; {} before it", output::count(ahead, "bag")),
+        "waits" => {
+            format!("so many endless bags share the grid that it waits; {} before it", output::count(ahead, "bag"))
+        }
         "tasks" => "it has no task to give: its pipe is silent, or it is closed or held".to_owned(),
         "undrained" => "its results take all the room that they may have: save them with bag get --follow".to_owned(),
         other => output::printable(other),

@@ -207,7 +207,8 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
         "upload",
         format!("{} in {}", output::bytes(plan.bytes()), output::count(plan.files.len() as u64, "file")),
     ));
-    let previewed = if request.endless.is_some_and(|endless| endless.source == Source::Lines) { 0 } else { PREVIEW_TASKS };
+    let previewed =
+        if request.endless.is_some_and(|endless| endless.source == Source::Lines) { 0 } else { PREVIEW_TASKS };
     for index in 0..request.tasks.min(previewed) {
         let args: Vec<String> = request.args.iter().map(|arg| submit::fill(arg, index, request)).collect();
         let text = usize::try_from(index).ok().and_then(|index| request.entries.get(index)).map(|entry| &entry.text);

@@ -165,7 +165,8 @@ fn awaited(bag: BagId, why: Awaited, peer: &Peer, pins: &Pins) -> idlewood_api::
 fn times_alone(view: &BagView, elapsed_s: f64, grid_mops: f64, machines: u64) -> Option<f64> {
     let alone_s = view.bag.task_mops * view.bag.tasks.max(machines) as f64 / grid_mops;
     // Alone it would not have been slower.
-    (view.endless.is_none() && view.closed.is_some() && alone_s.is_finite() && alone_s > 0.0).then(|| (elapsed_s / alone_s).max(1.0))
+    (view.endless.is_none() && view.closed.is_some() && alone_s.is_finite() && alone_s > 0.0)
+        .then(|| (elapsed_s / alone_s).max(1.0))
 }
 
 fn keepers(views: Vec<KeeperView>) -> Vec<idlewood_api::Keeper> {

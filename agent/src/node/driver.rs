@@ -19,6 +19,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::authorise;
 use super::done::Done;
+use super::endless::EndlessOrders;
 use super::execution::Execution;
 use super::keeping::Keeping;
 use super::measuring::Measuring;
@@ -31,7 +32,6 @@ use super::presence::Presence;
 use super::readings;
 use super::shared::Shared;
 use super::storage::Storage;
-use super::endless::EndlessOrders;
 use super::submissions::{self, Submissions};
 use super::traffic::{self, Traffic};
 use super::views::View;

@@ -86,7 +86,10 @@ fn flaw(lines: &[String]) -> Option<String> {
     }
     let bad = lines.iter().find(|line| line.is_empty() || line.len() > LINE_BYTES_MAX || line.contains('\0'))?;
     let shown: String = bad.chars().take(40).collect();
-    Some(format!("a line that is a task has 1 to {LINE_BYTES_MAX} bytes, none of them zero; {shown:?} has {}", bad.len()))
+    Some(format!(
+        "a line that is a task has 1 to {LINE_BYTES_MAX} bytes, none of them zero; {shown:?} has {}",
+        bad.len()
+    ))
 }
 
 impl EndlessOrders {

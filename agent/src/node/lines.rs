@@ -149,9 +149,8 @@ impl Lines {
             return;
         }
         let place = inner.others.iter().position(|(bag, _)| *bag == request.bag.id);
-        let (bag, mut others) = place
-            .and_then(|place| inner.others.remove(place))
-            .unwrap_or_else(|| (request.bag.id, Others::default()));
+        let (bag, mut others) =
+            place.and_then(|place| inner.others.remove(place)).unwrap_or_else(|| (request.bag.id, Others::default()));
         for (index, line) in lines {
             if others.lines.insert(index, line.into()).is_none() {
                 others.order.push_back(index);

@@ -24,7 +24,9 @@ pub(super) fn request(options: &Options) -> Result<Option<EndlessRequest>, Submi
     }
     let share = options.share.unwrap_or(1.0);
     if !(WEIGHT_MIN..=WEIGHT_MAX).contains(&share) {
-        return Err(SubmitError::Value(format!("a share of {share} makes no sense: give {WEIGHT_MIN} to {WEIGHT_MAX}")));
+        return Err(SubmitError::Value(format!(
+            "a share of {share} makes no sense: give {WEIGHT_MIN} to {WEIGHT_MAX}"
+        )));
     }
     let source = match (&options.array, &options.each_line) {
         (Some(Array::From { first, step }), None) => Source::Range { first: *first, step: *step },
@@ -35,7 +37,9 @@ pub(super) fn request(options: &Options) -> Result<Option<EndlessRequest>, Submi
         (None, Some(_)) => {
             return wrong("an endless bag reads lines as they are written into a pipe: write --each-line -");
         }
-        _ => return wrong("say what the tasks of an endless bag are: --array 0-, or --each-line - for lines of a pipe"),
+        _ => {
+            return wrong("say what the tasks of an endless bag are: --array 0-, or --each-line - for lines of a pipe");
+        }
     };
     if options.sources() > 1 {
         return wrong("an endless bag has one source of tasks: --array 0-, or --each-line -");
@@ -44,7 +48,9 @@ pub(super) fn request(options: &Options) -> Result<Option<EndlessRequest>, Submi
         return wrong("--endless does not go with --replicas: each task of an endless bag runs once");
     }
     if options.stewards.is_some_and(|stewards| stewards > 0) {
-        return wrong("--endless does not go with --stewards: the tasks and results of an endless bag go through this machine");
+        return wrong(
+            "--endless does not go with --stewards: the tasks and results of an endless bag go through this machine",
+        );
     }
     Ok(Some(EndlessRequest { share, source }))
 }

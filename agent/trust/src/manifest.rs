@@ -199,9 +199,7 @@ pub enum ManifestError {
     #[error("not a manifest: {0}")]
     Malformed(String),
     /// The manifest has another version.
-    #[error(
-        "manifest of version {0}; this idlewood reads versions up to {MANIFEST_VERSION_ENDLESS}: update it"
-    )]
+    #[error("manifest of version {0}; this idlewood reads versions up to {MANIFEST_VERSION_ENDLESS}: update it")]
     Version(u32),
     /// Its parts do not fit together.
     #[error("{0}")]

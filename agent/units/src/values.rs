@@ -236,7 +236,8 @@ impl FromStr for Array {
         let Some(first) = range.strip_suffix('-').filter(|first| !first.contains([',', '-'])) else {
             return text.parse().map(Self::Some);
         };
-        let number = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten();
+        let number =
+            |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten();
         match (number(first), number(step)) {
             (Some(first), Some(step @ 1..=1_000_000)) if first <= u64::MAX / 2 => Ok(Self::From { first, step }),
             _ => Err(ValueError(format!("{text:?} is no range without an end: write for example 0- or 5-:10"))),

@@ -332,9 +332,10 @@ impl Fold {
         }
         let none = vec![0.0; self.table.bags.len()];
         for (slot, child) in self.children.iter_mut().zip(&place.children) {
-            let is_same = slot.as_ref().zip(child.as_ref()).is_some_and(|(known, (contact, node))| {
-                known.contact.peer == contact.peer && known.node == *node
-            });
+            let is_same = slot
+                .as_ref()
+                .zip(child.as_ref())
+                .is_some_and(|(known, (contact, node))| known.contact.peer == contact.peer && known.node == *node);
             if let (true, Some(known), Some((contact, _))) = (is_same, slot.as_mut(), child) {
                 known.contact = contact.clone();
                 continue;
@@ -380,7 +381,8 @@ impl Fold {
         }
         let (to, stamp) = (parent.peer, self.table.stamp);
         let sent = &mut self.sent[number(node)];
-        if let Some(next) = sent.as_ref().map(|sent| sent.next(to, stamp, &work, REFRESH)).filter(|next| *next > io.now) {
+        if let Some(next) = sent.as_ref().map(|sent| sent.next(to, stamp, &work, REFRESH)).filter(|next| *next > io.now)
+        {
             return Some(next);
         }
         *sent = Some(Sent { to, stamp, numbers: work.clone(), at: io.now });
@@ -391,10 +393,8 @@ impl Fold {
     /// The root computes the rates anew, where anything has changed that they depend on. Returns when it may next, if it has to.
     fn solve(&mut self, now: Time) -> Option<Time> {
         let whole = self.whole();
-        let is_solved = self
-            .solved
-            .as_ref()
-            .is_some_and(|(work, bags)| work == whole.work_mops() && *bags == self.table.bags);
+        let is_solved =
+            self.solved.as_ref().is_some_and(|(work, bags)| work == whole.work_mops() && *bags == self.table.bags);
         if is_solved {
             return None;
         }

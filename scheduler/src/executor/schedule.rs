@@ -55,9 +55,7 @@ impl Executor {
         }
         let endless = self.divide_slots(io.now);
         let finite = self.places.slots() - endless;
-        while let Some(step) =
-            self.next_step(finite, io.now).or_else(|| self.next_endless_step(endless, io.now))
-        {
+        while let Some(step) = self.next_step(finite, io.now).or_else(|| self.next_endless_step(endless, io.now)) {
             self.note_step(step);
             self.take_step(step, io);
         }

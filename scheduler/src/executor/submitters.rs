@@ -62,9 +62,8 @@ impl Executor {
             return;
         };
         let mut before = self.bags.get_mut(&new).map(|held| std::mem::take(&mut held.before)).unwrap_or_default();
-        let is_of_line = |held: &&mut HeldBag| {
-            held.bag.id != new && held.bag.submitter.peer == submitter && !held.bag.is_endless()
-        };
+        let is_of_line =
+            |held: &&mut HeldBag| held.bag.id != new && held.bag.submitter.peer == submitter && !held.bag.is_endless();
         for held in self.bags.values_mut().filter(is_of_line) {
             if held.line_key() < key {
                 before.count(held.bag.id, held.open_mops());

@@ -329,7 +329,8 @@ impl Ledger {
     /// The announcement that is due.
     pub(crate) fn announcement(&mut self, io: &Io, config: &Config) -> Option<EndlessBag> {
         let standing = self.wants_now(io);
-        if !self.sized || standing == Standing::Gone && self.endless.as_ref()?.told.is_none_or(|told| told == standing) {
+        if !self.sized || standing == Standing::Gone && self.endless.as_ref()?.told.is_none_or(|told| told == standing)
+        {
             return None;
         }
         let (task_mops, bag) = (self.work.of_task().unwrap_or(self.bag.task_mops), self.bag.id);

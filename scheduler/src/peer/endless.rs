@@ -16,7 +16,9 @@ impl Peer {
     pub(super) fn check_endless(&self, submission: &Submission) -> Result<(), SubmitError> {
         let is_endless = submission.tasks == BAG_TASKS_MAX;
         let is_sane = submission.endless.as_ref().is_none_or(|endless| {
-            endless.is_valid() && submission.replication.is_none() && submission.stewards.is_none_or(|stewards| stewards == 0)
+            endless.is_valid()
+                && submission.replication.is_none()
+                && submission.stewards.is_none_or(|stewards| stewards == 0)
         });
         if is_sane && is_endless == submission.endless.is_some() { Ok(()) } else { Err(SubmitError::Endless) }
     }

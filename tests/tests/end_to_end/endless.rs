@@ -117,16 +117,14 @@ fn results_are_saved_as_they_come_and_forgotten() {
     let out = grid.root.path().join("results");
     let args = ["bag", "get", &bag, "--follow", "--out", out.to_str().expect("a path of ours")];
     let mut drain = start(&grid.agents[0], &args, Stdio::null());
-    let drained = |grid: &Grid| {
-        grid.agents[0].ask(&["bag", "show", &bag])["endless"]["drained"].as_u64().expect("a number")
-    };
+    let drained =
+        |grid: &Grid| grid.agents[0].ask(&["bag", "show", &bag])["endless"]["drained"].as_u64().expect("a number");
     wait_for("results to be drained", || drained(&grid) >= 20);
     // It stalls: what comes meanwhile stays.
     drain.kill().expect("it runs");
     drain.wait().expect("it is a child");
-    let undrained = |grid: &Grid| {
-        grid.agents[0].ask(&["bag", "show", &bag])["endless"]["undrained"].as_u64().expect("a number")
-    };
+    let undrained =
+        |grid: &Grid| grid.agents[0].ask(&["bag", "show", &bag])["endless"]["undrained"].as_u64().expect("a number");
     wait_for("results to stay", || undrained(&grid) >= 20);
     let drain = start(&grid.agents[0], &args, Stdio::null());
     let before = drained(&grid);
@@ -142,7 +140,10 @@ fn results_are_saved_as_they_come_and_forgotten() {
     let tasks = over["tasks"].as_u64().expect("a number");
     assert_eq!(listed(&out), (0..tasks).collect(), "each task once");
     assert_eq!((drained(&grid), undrained(&grid)), (tasks, 0));
-    assert_eq!(grid.agents[0].ask(&["bag", "get", &bag, "--out", out.join("rest").to_str().expect("ours")])["tasks"], 0);
+    assert_eq!(
+        grid.agents[0].ask(&["bag", "get", &bag, "--out", out.join("rest").to_str().expect("ours")])["tasks"],
+        0
+    );
 }
 
 #[test]
@@ -151,8 +152,21 @@ fn lines_of_a_pipe_become_tasks_and_its_end_closes_the_bag() {
     grid.wait_until_formed(2);
     let program = probe_program();
     let program = program.to_str().expect("a path of ours");
-    let args =
-        ["submit", "--program", program, "--endless", "--each-line", "-", "--work", "50", "--name", "pipe", "--", "hello", "{}"];
+    let args = [
+        "submit",
+        "--program",
+        program,
+        "--endless",
+        "--each-line",
+        "-",
+        "--work",
+        "50",
+        "--name",
+        "pipe",
+        "--",
+        "hello",
+        "{}",
+    ];
     let mut submit = start(&grid.agents[0], &args, Stdio::piped());
     let mut pipe = submit.stdin.take().expect("it is piped");
     writeln!(pipe, "line 0\n\nline 1").expect("it reads");

@@ -61,8 +61,7 @@ fn do_and_drain(tasks: u64) {
         for (to, request) in ledger.serve(&io, &config) {
             version += 1;
             let (executor, ranges) = (to.clone(), request.ranges.clone());
-            let holding =
-                Holding { executor, version, attempt: request.attempt, ranges, finished: IntervalSet::new() };
+            let holding = Holding { executor, version, attempt: request.attempt, ranges, finished: IntervalSet::new() };
             ledger.holding(holding, &mut io, &config);
             let indices: Vec<u64> = request.ranges.indices().collect();
             let results = indices.iter().map(|&index| TaskResult {
@@ -92,7 +91,11 @@ fn do_and_drain(tasks: u64) {
     write(&mut io, &mut disk);
     let (drained, failed) = ledger.ended.drained();
     assert_eq!((drained.intervals(), failed), (1, drained.len() / 100));
-    assert!(disk.values().sum::<usize>() < 100_000, "a ledger without results is small: {}", disk.values().sum::<usize>());
+    assert!(
+        disk.values().sum::<usize>() < 100_000,
+        "a ledger without results is small: {}",
+        disk.values().sum::<usize>()
+    );
     ledger.assert_consistent();
 }
 
@@ -125,10 +128,10 @@ fn at_most_so_many_results_wait_to_be_drained() {
             let ranges = request.ranges.clone();
             let holding = Holding { executor: to.clone(), version, attempt: 0, ranges, finished: IntervalSet::new() };
             ledger.holding(holding, &mut io, &config);
-            let results = request.ranges.indices().map(|index| TaskResult {
-                content: crate::bag::SmallOutput::new(b"x"),
-                ..result(index, true)
-            });
+            let results = request
+                .ranges
+                .indices()
+                .map(|index| TaskResult { content: crate::bag::SmallOutput::new(b"x"), ..result(index, true) });
             ledger.results(&to, results.collect(), &mut io, &config);
             write(&mut io, &mut disk);
         }
