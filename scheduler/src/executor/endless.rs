@@ -285,9 +285,10 @@ impl Executor {
         for (&bag, share) in &self.endless.shares {
             let in_hand = self.bags.get(&bag).map_or(0, |held| held.unfinished().len());
             let credits = self.credits(share, longest_s, left_by_others);
-            let (asked, at) = share.asked.unwrap_or((0, now - REPEAT));
+            let asked = share.asked.map_or(0, |(left, _)| left);
+            let is_old = share.asked.is_some_and(|(_, at)| at + REPEAT <= now);
             let missing = credits.saturating_sub(in_hand);
-            let is_worth_it = missing.saturating_sub(asked) >= (credits / 4).max(1) || at + REPEAT <= now;
+            let is_worth_it = missing.saturating_sub(asked) >= (credits / 4).max(1) || is_old;
             if missing == 0 || share.declined_until > now {
                 content.push(bag);
             } else if is_worth_it {
@@ -311,7 +312,9 @@ impl Executor {
         if self.is_suspended() {
             return None;
         }
-        let repeats = self.endless.shares.values().filter_map(|share| share.asked.map(|(_, at)| at + REPEAT));
+        // A machine that rests asks for nothing.
+        let asked = self.endless.shares.values().filter(|_| self.rest.until().is_none());
+        let repeats = asked.filter_map(|share| share.asked.map(|(_, at)| at + REPEAT));
         repeats.chain(self.endless.sides.changes_at()).min()
     }
 }
