@@ -439,3 +439,117 @@ impl Fold {
         due
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use idlewood_overlay::WallTime;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::super::Standing;
+    use super::*;
+    use crate::peer::Effect;
+
+    fn contact(number: u8) -> Contact {
+        Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into(), nonce: None }
+    }
+
+    fn bag(number: u8, weight: f64, ratio: f64) -> EndlessBag {
+        EndlessBag {
+            bag: BagId([number; 32]),
+            submitter: contact(number),
+            weight,
+            task_mops: 10.0,
+            task_bytes: 10.0 * ratio,
+            uplink_bytes_s: 0.0,
+            standing: if number.is_multiple_of(5) { Standing::Idle } else { Standing::Active },
+            waited_s: 0,
+        }
+    }
+
+    /// Machine 1 as root of two children, as a child of machine 9, or alone.
+    fn place(kind: u8) -> Place {
+        let children = [Some((contact(2), Node::Leaf)), Some((contact(3), Node::Router))];
+        match kind % 3 {
+            0 => Place { is_root: true, hosts_router: true, parents: [Some(contact(3)), None], children },
+            1 => {
+                let parents = [Some(contact(1)), Some(contact(9))];
+                let children = [Some((contact(1), Node::Leaf)), Some((contact(3), Node::Router))];
+                Place { is_root: false, hosts_router: true, parents, children }
+            }
+            _ => Place { is_root: true, ..Place::default() },
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Said {
+        Announced(u8, f64, f64),
+        Absorbs(u8, bool, Vec<f64>),
+        Shares(bool, u64, Option<Vec<(f64, f64)>>, Vec<f64>),
+        Moves(u8),
+        Waits(u64),
+    }
+
+    fn said() -> impl Strategy<Value = Said> {
+        let rate = || prop_oneof![Just(0.0), 0.0..1e6_f64, Just(1e15)];
+        let ratio = || prop_oneof![Just(0.0), 1e-6..1e9_f64];
+        let table = vec((1e-3..1e3_f64, ratio()), 0..6);
+        prop_oneof![
+            (0_u8..40, 1e-3..1e3_f64, ratio()).prop_map(|(bag, weight, ratio)| Said::Announced(bag, weight, ratio)),
+            (2_u8..4, any::<bool>(), vec(rate(), 0..6)).prop_map(|(of, node, work)| Said::Absorbs(of, node, work)),
+            (any::<bool>(), 0_u64..6, proptest::option::of(table), vec(rate(), 0..6))
+                .prop_map(|(node, number, table, rates)| Said::Shares(node, number, table, rates)),
+            any::<u8>().prop_map(Said::Moves),
+            (0_u64..40_000).prop_map(Said::Waits),
+        ]
+    }
+
+    proptest! {
+        /// Whatever others say, in whatever order: what this machine does and passes on can be done, and it comes to rest.
+        #[test]
+        fn nothing_that_others_say_breaks_a_machine(all in vec(said(), 1..60)) {
+            let mut io = Io::new(Time::ZERO, WallTime(1_700_000_000_000_000), contact(1));
+            let mut fold = Fold::new();
+            let mut kind = 0;
+            let capacity = Capacity { speed_mops: 1000.0, link_bytes_s: 1e6 };
+            for said in all {
+                let now = io.now;
+                let node = |leaf: bool| if leaf { Node::Leaf } else { Node::Router };
+                fold.take_place(place(kind), now);
+                match said {
+                    Said::Announced(number, weight, ratio) => drop(fold.announced(bag(number, weight, ratio), now)),
+                    Said::Absorbs(of, leaf, mut work) => {
+                        work.resize(fold.table.bags.len(), 1.0);
+                        fold.absorbs(contact(of).peer, node(leaf), fold.table.stamp, work);
+                    }
+                    Said::Shares(leaf, number, table, mut rates) => {
+                        let table: Option<Vec<EndlessBag>> = table.map(|table| {
+                            let bags = table.into_iter().enumerate();
+                            bags.map(|(number, (weight, ratio))| bag(number as u8, weight, ratio)).collect()
+                        });
+                        rates.resize(table.as_ref().map_or(fold.table.bags.len(), Vec::len), 1.0);
+                        let stamp = Stamp(number, Some(contact(9).peer));
+                        fold.shared(contact(9).peer, node(leaf), (stamp, table), rates, now);
+                    }
+                    Said::Moves(to) => kind = to,
+                    Said::Waits(millis) => io.now = now + Duration::from_millis(millis),
+                }
+                fold.settle(place(kind), capacity, &mut io);
+                prop_assert!(!fold.settle(place(kind), capacity, &mut io), "it is at rest");
+                prop_assert!(fold.deadline().is_none_or(|deadline| deadline > io.now), "it wants to be woken at once");
+                let leaf = fold.of_leaf();
+                let own: Vec<f64> = fold.shares().map(|(_, rate)| rate).collect();
+                prop_assert!(own.len() == fold.table.bags.len() || fold.rates[0].is_empty());
+                // Its own leaf gets no more than it can do where its own router says so.
+                let is_below = place(kind).children.iter().flatten().any(|(child, _)| child.peer == contact(1).peer);
+                if is_below || kind % 3 == 2 {
+                    prop_assert!(leaf.load(&fold.table.ratios, &own) <= 1.0 + 1e-6, "{own:?} of {leaf:?}");
+                }
+                for effect in io.effects.drain(..) {
+                    let Effect::Send { message, .. } = effect else { continue };
+                    prop_assert!(Message::decode(&message.encode()).is_ok(), "{message:?}");
+                }
+            }
+        }
+    }
+}
