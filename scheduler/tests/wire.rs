@@ -384,8 +384,8 @@ fn records() -> Vec<Record> {
             closed: None,
             replication: Replication::default(),
             stewards: None,
+            supply: Some(Box::new(supply())),
             conditions: Box::new(Conditions {
-                supply: Some(Box::new(supply())),
                 withheld: true,
                 after: [BagId([9; 32])].into(),
                 running_max: Some(3),
