@@ -20,6 +20,7 @@ mod config;
 mod context;
 mod demo;
 mod doctor;
+mod endless;
 mod explain;
 mod finding;
 mod follow;

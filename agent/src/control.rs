@@ -13,6 +13,7 @@
 //! | `GET /v1/bags/{id}/results/{index}/output` | the output of a task, if it is small enough to be in its record; else
 //! the hash of its blob |
 //! | `POST /v1/bags` | the bag, once it is durable |
+//! | `POST /v1/bags/{id}/lines`, `close`, `drain` | an endless bag: more tasks, no more, or results that are saved elsewhere |
 //! | `POST /v1/bags/{id}/cancel`, `hold`, `release`, `rename`, `priority`, `rerun`, `remove`, `/v1/pause`, `/v1/resume`, `/v1/finish`,
 //! `/v1/restart` | the state afterwards |
 //! | `POST /v1/grid/invite`, `/v1/grid/revoke` | the invitation, the revoked machine |
@@ -53,7 +54,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use idlewood_api::client::ENDPOINT_FILE;
-use idlewood_api::{BagsWanted, Endpoint, PauseRequest, PriorityRequest, RenameRequest, RerunRequest, TaskState};
+use idlewood_api::{
+    BagsWanted, DrainRequest, Endpoint, PauseRequest, PriorityRequest, RenameRequest, RerunRequest, TaskState,
+};
 use idlewood_blobs::Blobs;
 use idlewood_net::NetHandle;
 use idlewood_scheduler::Wish;
@@ -218,6 +221,9 @@ fn bag_routes(node: NodeHandle) -> Router {
         .route("/v1/bags/{id}/release", post(release))
         .route("/v1/bags/{id}/rename", post(rename))
         .route("/v1/bags/{id}/priority", post(priority))
+        .route("/v1/bags/{id}/lines", post(lines))
+        .route("/v1/bags/{id}/close", post(close))
+        .route("/v1/bags/{id}/drain", post(drain))
         .route("/v1/bags/{id}/rerun", post(rerun))
         .route("/v1/bags/{id}/remove", post(remove))
         .route("/v1/pause", post(pause))
@@ -402,6 +408,27 @@ async fn priority(
 ) -> Answer<idlewood_api::Bag> {
     let PriorityRequest { priority } = parse(body)?;
     Ok(Json(node.wish(&id, Wish::Prioritise(priority)).await?))
+}
+
+async fn lines(
+    State(node): State<NodeHandle>,
+    UrlPath(id): UrlPath<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<idlewood_api::Bag> {
+    Ok(Json(node.add_lines(&id, parse(body)?).await?))
+}
+
+async fn close(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<idlewood_api::Bag> {
+    Ok(Json(node.close(&id).await?))
+}
+
+async fn drain(
+    State(node): State<NodeHandle>,
+    UrlPath(id): UrlPath<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<idlewood_api::Bag> {
+    let DrainRequest { tasks } = parse(body)?;
+    Ok(Json(node.drain(&id, tasks).await?))
 }
 
 async fn rerun(

@@ -80,6 +80,7 @@ pub(crate) enum Command {
     Machines(MachinesQuery, Reply<idlewood_api::Machines>),
     Bag(BagOrder),
     Live(LiveQuestion),
+    Endless(EndlessOrder),
     Owner(OwnerOrder),
 }
 
@@ -121,6 +122,14 @@ pub(crate) enum BagOrder {
     Remove(String, Reply<idlewood_api::Bag>),
 }
 
+/// An order about an endless bag of this machine.
+#[derive(Debug)]
+pub(crate) enum EndlessOrder {
+    Lines(String, idlewood_api::LinesRequest, Reply<idlewood_api::Bag>),
+    Close(String, Reply<idlewood_api::Bag>),
+    Drain(String, Vec<(u64, u64)>, Reply<idlewood_api::Bag>),
+}
+
 /// An order of the owner's.
 #[derive(Debug)]
 pub(crate) enum OwnerOrder {
@@ -152,6 +161,12 @@ impl From<BagOrder> for Command {
 impl From<LiveQuestion> for Command {
     fn from(question: LiveQuestion) -> Self {
         Self::Live(question)
+    }
+}
+
+impl From<EndlessOrder> for Command {
+    fn from(order: EndlessOrder) -> Self {
+        Self::Endless(order)
     }
 }
 
@@ -288,6 +303,30 @@ impl NodeHandle {
     /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when it is over.
     pub async fn cancel(&self, id: &str) -> Result<idlewood_api::Bag, Refusal> {
         self.ask(|reply| BagOrder::Cancel(id.to_owned(), reply)).await
+    }
+
+    /// Adds tasks to an endless bag; returns when they are durable.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::bag`]; [`Refusal::Unavailable`] when so many wait that more have to, too.
+    pub async fn add_lines(&self, id: &str, lines: idlewood_api::LinesRequest) -> Result<idlewood_api::Bag, Refusal> {
+        self.ask(|reply| EndlessOrder::Lines(id.to_owned(), lines, reply)).await
+    }
+
+    /// No more tasks of an endless bag come; returns when that is durable.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when it is closed, or has an end.
+    pub async fn close(&self, id: &str) -> Result<idlewood_api::Bag, Refusal> {
+        self.ask(|reply| EndlessOrder::Close(id.to_owned(), reply)).await
+    }
+
+    /// These results of an endless bag are saved; returns when they are gone, durably.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when it has an end.
+    pub async fn drain(&self, id: &str, tasks: Vec<(u64, u64)>) -> Result<idlewood_api::Bag, Refusal> {
+        self.ask(|reply| EndlessOrder::Drain(id.to_owned(), tasks, reply)).await
     }
 
     /// Holds, releases or renames a bag; returns when that is durable.

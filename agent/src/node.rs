@@ -12,14 +12,16 @@ mod checkpoints;
 mod done;
 mod driver;
 mod ended;
+mod endless;
 mod execution;
 mod homes;
 mod jobs;
 mod keeping;
 mod kept_files;
+mod lines;
+mod listing;
 mod live;
 mod live_output;
-mod listing;
 mod manifests;
 mod measuring;
 mod names;
@@ -67,17 +69,20 @@ use idlewood_scheduler::{BagId, Config, Peer, Record, RecordError, Seed};
 use idlewood_sensing::{Probe, Watch, suspend};
 use idlewood_store::{Opened, StateLock, Store};
 use idlewood_trust::{Gate, Membership, identity};
+use idlewood_units::ByteSize;
 use idlewood_units::clock::{Clock, wall_now};
 use idlewood_worker::{Pool, PoolConfig, gaps, group_gap, native_gap, speed};
 use libp2p::Multiaddr;
 use tokio::sync::mpsc;
 
 use self::driver::{Driver, Sources};
+use self::endless::EndlessOrders;
 use self::execution::Execution;
 use self::homes::Homes;
 use self::keeping::Keeping;
-use self::live::Live;
+use self::lines::Lines;
 use self::listing::Listing;
+use self::live::Live;
 use self::measuring::Measuring;
 use self::notify::NotifyFiles;
 use self::outputs::Outputs;
@@ -212,6 +217,11 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
     let slots = options.slots.unwrap_or(settings.get().limits.slots.get());
     let vacate_after = settings.get().owner.vacate.0;
     let submitter_work_max = settings.get().bags.work_per_submitter.0;
+    let endless_share = f64::from(settings.get().bags.endless_share.get()) / 100.0;
+    let (uplink, downlink) = settings.get().limits.rates_now(false);
+    let kb_s = |rate: Option<ByteSize>| rate.map_or(0, |rate| u32::try_from(rate.0 / 1000).unwrap_or(u32::MAX).max(1));
+    // The other half is for what else this machine keeps.
+    let undrained_bytes_max = (settings.get().limits.disk.0 / 2).max(1);
     let (stewards, kept_bags_max) = (settings.get().submit.stewards.get(), settings.get().limits.keep.get());
     let mut config = Config {
         slots,
@@ -221,6 +231,10 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
         submitter_work_max,
         stewards,
         kept_bags_max,
+        endless_share,
+        uplink_kb_s: kb_s(uplink),
+        downlink_kb_s: kb_s(downlink),
+        undrained_bytes_max,
         ..Config::default()
     };
     config.lease = options.lease.unwrap_or(config.lease);
@@ -279,6 +293,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
     // Ends with the driver, which holds the other end.
     let (suspend_sender, suspends) = mpsc::channel(4);
     let following = tokio::spawn(suspend::follow(suspend_sender));
+    let lines = Lines::open(&directory).with_context(|| cannot_use(&directory))?;
     let pause = PauseFile::new(directory.join("pause"));
     let probe = options.owner_probe.map_or(Probe::Sources, Probe::File);
     let heartbeat = Duration::from_millis(config.overlay.heartbeat_ms);
@@ -307,8 +322,10 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
         traffic: Traffic::default(),
         notify: NotifyFiles::new(&directory),
         listing: Listing::default(),
-        shared: Shared::new(clock, config, settings, net, supplies),
+        endless: EndlessOrders::default(),
+        shared: Shared::new(clock, config, settings, net, supplies, lines),
     };
+    endless::restore(driver.machine.peer(), &mut driver.shared);
     let ran = driver.run().await;
     let end = match (driver.presence.restarts(), driver.presence.leaves_grid()) {
         (_, true) => Ended::LeftGrid,

@@ -33,6 +33,7 @@
 //! allow_programs = []          # BLAKE3 of programs that may run here, in hex; none: all
 //! deny_programs = []           # of those that may not
 //! native = false               # whether native programs may run (submit --native); only where they can be confined
+//! endless_share = 25           # percent of this machine for endless bags while tasks of others wait, 0 to 90; at the next start
 //! work_per_submitter = "90d"   # most work of one submitter here, by the time it takes this machine; at the next start
 //!
 //! [submit]

@@ -9,6 +9,7 @@
 //!
 //! Left out: empty folders, and uploads that are resumed.
 
+mod endless;
 mod error;
 mod files;
 mod lists;
@@ -19,7 +20,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use idlewood_scheduler::{AFTER_MAX, PRIORITY_MAX, REPLICAS_MAX, Replication, STEWARDS_MAX};
+use idlewood_scheduler::{AFTER_MAX, BAG_TASKS_MAX, PRIORITY_MAX, REPLICAS_MAX, Replication, STEWARDS_MAX};
 use idlewood_trust::manifest::{self, DISK_BYTES_DEFAULT, Entry, Fields, OUTPUT_BYTES_MAX, OwnInput};
 use idlewood_units::{Span, TASKS_MAX};
 
@@ -67,8 +68,14 @@ impl Plan {
         let path = options.program.as_ref().ok_or(SubmitError::NoProgram)?;
         let program = files.add_program(path)?;
         let mut left_out = Vec::new();
-        let (entries, fields) = entries(&options, stdin, &mut files, &mut left_out)?;
-        check_places(&options, &entries, fields.as_ref())?;
+        let endless = endless::request(&options)?;
+        let (entries, fields) = match endless {
+            Some(_) => (Vec::new(), endless::fields(&options)),
+            None => entries(&options, stdin, &mut files, &mut left_out)?,
+        };
+        if endless.is_none() {
+            check_places(&options, &entries, fields.as_ref())?;
+        }
         let (mut shared, mut own) = (Shared::default(), Vec::new());
         for path in &options.input {
             match files::template(path) {
@@ -85,7 +92,7 @@ impl Plan {
         let replication = replication(&options);
         let request = SubmitRequest {
             name: options.name.or(stem).unwrap_or_default(),
-            tasks: entries.len().max(1) as u64,
+            tasks: if endless.is_some() { BAG_TASKS_MAX } else { entries.len().max(1) as u64 },
             program,
             args: options.args,
             entries,
@@ -106,12 +113,13 @@ impl Plan {
             outputs: options.output_files,
             output_bytes: options.output_limit.map(|size| size.0),
             replication,
-            stewards: options.stewards,
+            stewards: if endless.is_some() { Some(0) } else { options.stewards },
             hold: options.hold,
             after: options.after,
             max_running: options.max_running,
             priority: options.priority.unwrap_or(0),
             retry_on: options.retry_on.map(|codes| codes.into_iter().collect()),
+            endless,
             notify: options.notify.map(notify),
         };
         Ok(Self { request, files: files.into_local(), left_out })
@@ -126,6 +134,7 @@ impl Plan {
 /// `template` filled in for the task at `index`. For previews: executors fill in from the manifest.
 pub fn fill(template: &str, index: u64, request: &SubmitRequest) -> String {
     let entry = usize::try_from(index).ok().and_then(|position| request.entries.get(position)).cloned();
+    let entry = entry.or_else(|| endless::entry(index, request));
     manifest::filled(template, index, &entry.unwrap_or_default(), request.fields.as_ref())
 }
 

@@ -65,6 +65,7 @@ fn request(bag: u64) -> Message {
         copy: None,
         ticket: 0,
         checkpoints: Box::default(),
+        lines: Box::default(),
         acting: None,
     };
     Message::Request { request, node: Node::Leaf, climbing: false }

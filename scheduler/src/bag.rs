@@ -14,12 +14,16 @@ use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::steward::Acting;
 
-/// Most tasks a bag may have.
+/// Most tasks a bag may have; one of so many is endless ([`crate::Endless`]).
 pub const BAG_TASKS_MAX: u64 = 1 << 40;
 /// Most intervals of one request; more scattered tasks travel in several requests.
 pub const REQUEST_INTERVALS_MAX: usize = 256;
 /// Most checkpoints that one request names.
 pub(crate) const CHECKPOINTS_MAX: usize = 256;
+/// Most tasks of one request of a bag whose tasks are lines, and the longest line: so many fit in a message.
+pub(crate) const LINES_MAX: usize = 32;
+/// The longest line that is a task of an endless bag, in bytes.
+pub const LINE_BYTES_MAX: usize = 4096;
 /// Largest accepted work, in Mop: ten thousand machines for three hundred years.
 pub const BAG_WORK_MOPS_MAX: f64 = 1e18;
 /// Most intervals of one bag on one machine: so many that what is said of them fits in a message, also where the answer
@@ -190,6 +194,11 @@ impl BagHeader {
     /// Whether these numbers can be computed with.
     pub fn is_valid(&self) -> bool {
         self.submitter.is_valid() && (1..=BAG_TASKS_MAX).contains(&self.tasks) && self.sizes(0).is_valid()
+    }
+
+    /// Whether the bag has no last task.
+    pub fn is_endless(&self) -> bool {
+        self.tasks == BAG_TASKS_MAX
     }
 
     /// a and w.
@@ -479,6 +488,10 @@ pub struct Request {
     /// Whether these are copies of tasks that have begun elsewhere, and within how many seconds one has to end to be of use; 0: whenever.
     #[serde(rename = "w", default, skip_serializing_if = "Option::is_none")]
     pub copy: Option<u32>,
+    /// Of an endless bag whose tasks are lines: the line of each of these tasks. The submitter's driver adds them, and the executor's takes
+    /// them out; the peer does not look at them.
+    #[serde(rename = "x", default, skip_serializing_if = "<[_]>::is_empty")]
+    pub lines: Box<[(u64, Box<str>)]>,
     /// By what right a steward issues these tasks, to which their executors answer; left out where the submitter does.
     #[serde(rename = "v", default, skip_serializing_if = "Option::is_none")]
     pub acting: Option<Box<Acting>>,
@@ -519,6 +532,8 @@ impl Request {
             && self.checkpoints.len() <= CHECKPOINTS_MAX
             && self.checkpoints.iter().all(|(index, _)| self.ranges.contains(*index))
             && u64::from(self.machines) <= self.bag.tasks
+            && self.lines.len() <= LINES_MAX
+            && self.lines.iter().all(|(index, line)| line.len() <= LINE_BYTES_MAX && self.ranges.contains(*index))
             && self.acting.as_ref().is_none_or(|acting| acting.is_valid() && acting.appointment.bag == self.bag.id)
     }
 }

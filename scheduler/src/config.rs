@@ -104,6 +104,16 @@ pub struct Config {
     pub steward_silence: Duration,
     /// Most bags that this machine keeps for others, 0 to 4096. Default 0, none: a driver that keeps their files sets it.
     pub kept_bags_max: u32,
+    /// σ: the part of a machine that endless bags have while tasks of finite ones wait there, 0 to 0.9; finite bags are promised the rest.
+    /// The same on all machines of a grid. Default 0.25: our choice.
+    pub endless_share: f64,
+    /// What can leave this machine for tasks of endless bags that it submits, and what can come for those that it runs, in kB/s;
+    /// 0: not limited. Default 0: what owners allow is the driver's to say.
+    pub uplink_kb_s: u32,
+    /// See [`Self::uplink_kb_s`].
+    pub downlink_kb_s: u32,
+    /// Most bytes of outputs of an endless bag that are not drained: nothing more of the bag is issued until some are. Default 1 GiB.
+    pub undrained_bytes_max: u64,
     /// How long an unanswered message waits before it is first sent again; doubles up to a third of the lease. Longer, up to
     /// 10 min, where the submitter's link takes longer for one message of each machine that may hold tasks. Default 2 s.
     pub repeat_after: Duration,
@@ -138,6 +148,10 @@ impl Default for Config {
             appoint_after: Duration::from_secs(30),
             steward_silence: Duration::from_secs(30),
             kept_bags_max: 0,
+            endless_share: 0.25,
+            uplink_kb_s: 0,
+            downlink_kb_s: 0,
+            undrained_bytes_max: 1 << 30,
             repeat_after: Duration::from_secs(2),
         }
     }
@@ -193,6 +207,8 @@ impl Config {
         check(within(self.appoint_after, 0, 3600), "appoint_after must be at most 1 h")?;
         check(within(self.steward_silence, 12, 3600), "steward_silence must be between 12 s and 1 h")?;
         check(self.kept_bags_max <= 4096, "kept_bags_max must be between 0 and 4096")?;
+        check((0.0..=0.9).contains(&self.endless_share), "endless_share must be between 0 and 0.9")?;
+        check(self.undrained_bytes_max > 0, "undrained_bytes_max must be above 0")?;
         check(!self.repeat_after.is_zero(), "repeat_after must be above 0")
     }
 }
@@ -217,6 +233,9 @@ mod tests {
         refused(|config| config.frozen_max = 17, "frozen_max");
         refused(|config| config.stewards = 5, "stewards");
         refused(|config| config.steward_silence = Duration::from_secs(10), "steward_silence");
+        refused(|config| config.endless_share = 0.91, "endless_share");
+        refused(|config| config.endless_share = f64::NAN, "endless_share");
+        refused(|config| config.undrained_bytes_max = 0, "undrained_bytes_max");
         refused(|config| config.kept_bags_max = 4097, "kept_bags_max");
         for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             let config = Config { speed_mops: speed, ..Config::default() };

@@ -17,6 +17,7 @@
 
 mod admission;
 mod bags_before;
+mod endless;
 mod held_bag;
 mod held_bags;
 #[cfg(debug_assertions)]
@@ -31,6 +32,7 @@ mod rest;
 mod schedule;
 mod sending;
 mod sharing;
+mod sides;
 mod submitters;
 mod suspension;
 #[cfg(test)]
@@ -44,6 +46,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use self::admission::Unauthorised;
+use self::endless::EndlessBags;
 use self::held_bag::HeldBag;
 use self::held_bags::HeldBags;
 use self::places::Places;
@@ -103,6 +106,7 @@ pub(crate) struct Executor {
     /// Bags that have left since the last tick, and have records of whom this machine obeyed.
     obeyed_before: Vec<BagId>,
     seen: Recent,
+    endless: EndlessBags,
     speed_mops: f64,
     /// The smallest feasible maximum stretch, as last published.
     stretch: f64,
@@ -166,6 +170,7 @@ impl Executor {
             own_results: Vec::new(),
             obeyed_before: Vec::new(),
             seen: Recent::default(),
+            endless: EndlessBags::new(config.endless_share),
             speed_mops: config.speed_mops,
             stretch: 0.0,
             changed: true,
@@ -243,6 +248,8 @@ impl Executor {
         let pace = Pace::new(writers.answer_within(), &io.me, &id.0);
         let is_new = self.seen.insert(&request);
         let is_first = !self.bags.contains_key(&id);
+        let is_endless = request.bag.is_endless();
+        let mut came = 0;
         let held = self.bags.get_or_insert_with(id, || HeldBag::new(request.bag, released, config));
         if is_first {
             held.fresh_until = fresh_until;
@@ -260,6 +267,7 @@ impl Executor {
             held.take_checkpoints(&new, &request.checkpoints);
             held.overdue_at = held.overdue();
             held.waiting.extend_with(&new);
+            came = new.len();
         }
         held.updates.requested(config);
         changes.push(held.record_change(io));
@@ -279,6 +287,11 @@ impl Executor {
             then.push(Then::Send(to, held.new_holding(self.version, io, config)));
         }
         io.persist_held(id, changes, then);
+        if is_endless {
+            self.note_came(id, came);
+            self.changed |= is_first;
+            return;
+        }
         if is_first {
             self.insert_in_line(id);
         }
@@ -446,6 +459,8 @@ impl Executor {
             self.changed = true;
             return;
         }
+        self.settle_charge(&running, io.now);
+        let is_endless = self.is_endless(&running);
         let as_expected = self.ends_as_expected(&running, io.now);
         let empties_a_slot = self.is_dry();
         let Some(held) = self.bags.get_mut(&task.bag) else { return };
@@ -453,7 +468,9 @@ impl Executor {
         let finished = matches!(outcome, TaskOutcome::Finished(_));
         // Of the paper's summaries each end of a task makes a new one (§7.2).
         let is_news = !as_expected || self.summaries == SummaryForm::Paper;
-        self.changed |= !finished || is_news || empties_a_slot;
+        // Of endless bags finite ones see whether there is any.
+        let is_seen = !is_endless || held.unfinished_is_empty();
+        self.changed |= is_seen && (!finished || is_news || empties_a_slot);
         self.availability_grew |= held.unfinished_is_empty();
         match outcome {
             TaskOutcome::Finished(finished) => {

@@ -20,6 +20,7 @@ mod conditions;
 mod copies;
 mod declined;
 mod ended;
+mod endless;
 mod failures;
 mod former;
 #[cfg(debug_assertions)]
@@ -51,6 +52,8 @@ use self::copies::Copies;
 use self::declined::Declined;
 pub use self::declined::Declines;
 use self::ended::Ended;
+use self::endless::EndlessPart;
+pub use self::endless::Supply;
 pub(crate) use self::failures::Failures;
 use self::failures::Tries;
 use self::former::Former;
@@ -72,6 +75,7 @@ use crate::bag::{
 };
 use crate::conditions::{Awaited, Conditions};
 use crate::config::Config;
+use crate::endless::EndlessView;
 use crate::io::{Io, Journalling, Then};
 use crate::link::Writers;
 use crate::message::Message;
@@ -114,6 +118,8 @@ pub(crate) struct Ledger {
     predicting: Predicting,
     keeping: Keeping,
     conditions: Conditions,
+    /// Of an endless bag.
+    endless: Option<Box<EndlessPart>>,
     counts: Counts,
     /// No lease, pause or request ends before this moment, at which the ledger looks for the first that does. A renewal does
     /// not move it: that would need the leases in order.
@@ -188,6 +194,8 @@ pub struct BagView {
     pub conditions: Conditions,
     /// The bags for which it waits, and why they have not succeeded.
     pub awaited: BTreeMap<BagId, Awaited>,
+    /// Of an endless bag: what it has of the grid.
+    pub endless: Option<EndlessView>,
     /// How and when the bag ended.
     pub closed: Option<(Closing, Time)>,
 }
@@ -239,6 +247,7 @@ impl Ledger {
             predicting: Predicting::default(),
             keeping: Keeping::default(),
             conditions: Conditions::default(),
+            endless: None,
             counts: Counts::default(),
             next_end: None,
             bag,
@@ -257,11 +266,15 @@ impl Ledger {
     pub(crate) fn restore_done(&mut self, executor: PeerId, result: &TaskResult, finished: Time, io: &Io) {
         self.work.note(executor, result, finished.since(self.released), io.speed_mops);
         self.predicting.restore(finished);
+        if self.ended.contains(result.index) {
+            return;
+        }
         self.settle(result, None);
+        self.note_undrained(result, None);
     }
 
     pub(crate) fn restore_checkpoint(&mut self, index: u64, checkpoint: Checkpoint) {
-        if index < self.bag.tasks && !self.ended.contains(index) {
+        if index < self.tasks() && !self.ended.contains(index) {
             self.checkpoints.insert(index, checkpoint);
         }
     }
@@ -293,7 +306,7 @@ impl Ledger {
 
     /// After all stored results were restored: a closed bag with a task that has not ended is open again.
     pub(crate) fn reopen_unless_over(&mut self) {
-        if self.ended.len() < self.bag.tasks {
+        if self.ended.len() < self.tasks() || self.endless.as_ref().is_some_and(|_| !self.is_supply_ended()) {
             self.closed = None;
         }
     }
@@ -313,7 +326,7 @@ impl Ledger {
 
     /// When the bag ends, by the pace of its tasks so far; `None` before the first has ended, and once the bag is closed.
     pub(crate) fn predicted_end(&self, io: &Io) -> Option<Prediction> {
-        if self.is_closed() { None } else { self.predicting.predict(io.now, self.of_bag(io)) }
+        if self.is_closed() || self.is_endless() { None } else { self.predicting.predict(io.now, self.of_bag(io)) }
     }
 
     /// The ends that were predicted after each tenth of the bag's tasks.
@@ -360,6 +373,7 @@ impl Ledger {
             replication: self.votes.replication(),
             stewards: self.keeping.stewards,
             conditions: Box::new(self.recorded_conditions(io)),
+            supply: self.supply(),
         }
     }
 
@@ -376,7 +390,8 @@ impl Ledger {
             failed: self.ended.failed(),
             placed: self.placed.tasks(),
             executors: self.placed.executors(),
-            unplaced: self.waiting.len() + issued,
+            // Those of an open range that were never given are no backlog.
+            unplaced: self.waiting.len_below(self.given()) + issued,
             pausing: self.waiting.pauses(),
             pausing_until: self.waiting.first_end(),
             unheard: issued,
@@ -396,6 +411,7 @@ impl Ledger {
             declined: self.declined.reasons(),
             conditions: self.conditions.clone(),
             awaited: BTreeMap::new(),
+            endless: None,
             closed: self.closed,
         }
     }
@@ -435,7 +451,7 @@ impl Ledger {
     ///
     /// A steward closes nothing.
     pub(crate) fn close_if_over(&mut self, io: &mut Io) {
-        if self.ended.len() == self.bag.tasks && !self.is_kept() {
+        if self.ended.len() == self.tasks() && self.is_supply_ended() && !self.is_kept() {
             self.close(Closing::Completed, io);
         }
     }
@@ -531,6 +547,7 @@ impl Ledger {
             copy: None,
             ticket: 0,
             checkpoints,
+            lines: Box::default(),
             acting: io.acts_for_another(self.bag.id),
         }
     }

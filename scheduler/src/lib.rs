@@ -11,6 +11,7 @@ mod bag;
 mod conditions;
 mod config;
 mod crowd;
+mod endless;
 mod executor;
 mod handed;
 mod io;
@@ -37,14 +38,17 @@ mod watch;
 
 pub use bag::{
     AGE_MAX, BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BagKey, BlobId, Checkpoint, DeclineReason, Finished,
-    Path, REQUEST_INTERVALS_MAX, Request, SMALL_OUTPUT_BYTES_MAX, SMALL_OUTPUTS_BYTES_MAX, Sizes, SmallOutput, TaskId,
-    TaskResult, manifest_age,
+    LINE_BYTES_MAX, Path, REQUEST_INTERVALS_MAX, Request, SMALL_OUTPUT_BYTES_MAX, SMALL_OUTPUTS_BYTES_MAX, Sizes,
+    SmallOutput, TaskId, TaskResult, manifest_age,
 };
 pub use conditions::{AFTER_MAX, Awaited, Conditions, NAME_BYTES_MAX, PRIORITY_MAX, Wish};
 pub use config::{Config, PerSubmitter};
+pub use endless::{
+    ENDLESS_MAX, Endless, EndlessBag, EndlessView, Grant, Limit, Stamp, Standing, WEIGHT_MAX, WEIGHT_MIN,
+};
 pub use executor::{HeldView, RunningTask};
 pub use io::Ticket;
-pub use ledger::{BagView, Declines, KeptPrediction, Prediction, REPLICAS_MAX, Replication, Swallowed};
+pub use ledger::{BagView, Declines, KeptPrediction, Prediction, REPLICAS_MAX, Replication, Supply, Swallowed};
 pub use link::LINK_KB_S;
 pub use listing::{
     About, Activity, MACHINE_NAME_BYTES_MAX, MachineReport, MachinesPage, PAGE_MACHINES_MAX, PAGE_SILENT_MAX,

@@ -12,6 +12,7 @@ use crate::bag::{
     BagHeader, BagId, BagKey, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request,
     SMALL_OUTPUTS_BYTES_MAX, Sizes, TaskResult, is_zero,
 };
+use crate::endless::{ENDLESS_MAX, EndlessBag, Grant, Stamp};
 use crate::listing::{MachinesPage, WhichMachines};
 use crate::queue::{SLOTS_MAX, SPEED_MOPS_MIN};
 use crate::ranges::IntervalSet;
@@ -33,15 +34,15 @@ pub(crate) const SHARED_MAX: usize = 512;
 pub const RESULTS_MAX: usize = 512;
 
 /// A contact within a message: three values without names. Other places where a contact is stored keep them.
-mod short {
+pub(crate) mod short {
     use idlewood_overlay::{Contact, PeerId};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(contact: &Contact, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(contact: &Contact, serializer: S) -> Result<S::Ok, S::Error> {
         (&contact.peer, contact.incarnation, &contact.address).serialize(serializer)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Contact, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Contact, D::Error> {
         let (peer, incarnation, address): (PeerId, u64, Box<str>) = Deserialize::deserialize(deserializer)?;
         Ok(Contact { peer, incarnation, address, nonce: None })
     }
@@ -377,6 +378,68 @@ pub enum Message {
         #[serde(rename = "p")]
         page: Box<MachinesPage>,
     },
+    /// Submitter to the root, by way of the routers above it: an endless bag wants a share of the grid. Repeated like a lease.
+    #[serde(rename = "en")]
+    Announce {
+        /// The bag.
+        #[serde(rename = "b")]
+        bag: Box<EndlessBag>,
+        /// Routers that it has climbed through.
+        #[serde(rename = "c")]
+        climbed: u16,
+    },
+    /// The root's answer.
+    #[serde(rename = "eg")]
+    Granted {
+        /// Which bag.
+        #[serde(rename = "b")]
+        bag: BagId,
+        /// What it has.
+        #[serde(rename = "g")]
+        grant: Grant,
+    },
+    /// A node to its parent's router: what the part of the tree below the node would do for each endless bag, if that were alone.
+    #[serde(rename = "ea")]
+    Absorbs {
+        /// Which node of the sender.
+        #[serde(rename = "n")]
+        node: Node,
+        /// By which table.
+        #[serde(rename = "t")]
+        stamp: Stamp,
+        /// Mop/s of each bag of that table.
+        #[serde(rename = "w")]
+        work_mops: Vec<f64>,
+    },
+    /// A router to its child: the rates of the endless bags below it.
+    #[serde(rename = "es")]
+    Shares {
+        /// Which node of the receiver.
+        #[serde(rename = "n")]
+        node: Node,
+        /// By which table.
+        #[serde(rename = "t")]
+        stamp: Stamp,
+        /// That table, where the receiver has not shown that it knows it.
+        #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
+        table: Option<Vec<EndlessBag>>,
+        /// Mop/s of each bag of that table.
+        #[serde(rename = "w")]
+        work_mops: Vec<f64>,
+    },
+    /// Leaf to submitter: it takes so many more tasks of an endless bag. Replaces what it said before.
+    #[serde(rename = "ew")]
+    Want {
+        /// Which bag.
+        #[serde(rename = "b")]
+        bag: BagId,
+        /// Who wants them.
+        #[serde(rename = "e")]
+        executor: Speaker,
+        /// How many.
+        #[serde(rename = "n")]
+        tasks: u32,
+    },
 }
 
 /// A machine that asks for work: it is dry, or its stretch is clearly smaller than another's.
@@ -431,6 +494,11 @@ pub fn results_within<'a>(results: impl IntoIterator<Item = &'a TaskResult>) -> 
         (*bytes <= SMALL_OUTPUTS_BYTES_MAX).then_some(())
     };
     results.into_iter().scan(0, fits).take(RESULTS_MAX).count()
+}
+
+/// Whether these can be the rates of a table's bags, in Mop/s.
+fn are_rates(work_mops: &[f64]) -> bool {
+    work_mops.len() <= ENDLESS_MAX && work_mops.iter().all(|rate| (0.0..=SPEED_SUM_MOPS_MAX).contains(rate))
 }
 
 impl Message {
@@ -519,6 +587,15 @@ impl Message {
             Self::KeptAck { indices, .. } => (indices.intervals() <= HELD_INTERVALS_MAX, "acknowledgement"),
             Self::WhichMachines { question, .. } => (question.is_valid(), "question for machines"),
             Self::Machines { page, .. } => (page.is_valid(), "machines"),
+            Self::Announce { bag, .. } => (bag.is_valid(), "announcement"),
+            Self::Granted { grant, .. } => (grant.is_valid(), "grant"),
+            Self::Absorbs { work_mops, .. } => (are_rates(work_mops), "absorption"),
+            Self::Shares { table, work_mops, .. } => {
+                let is_sane =
+                    |table: &Vec<EndlessBag>| table.len() == work_mops.len() && table.iter().all(EndlessBag::is_valid);
+                (are_rates(work_mops) && table.as_ref().is_none_or(is_sane), "shares")
+            }
+            Self::Want { executor, .. } => (executor.is_valid(), "want"),
             Self::Results { executor, results, signature, .. } => {
                 let is_bare = results.iter().all(|result| result.receipt.is_none());
                 let is_one = signature.as_ref().is_none_or(|signature| signature.len() == SIGNATURE_BYTES);
@@ -554,6 +631,11 @@ impl Message {
             Self::KeptAck { .. } => "kept_ack",
             Self::WhichMachines { .. } => "which_machines",
             Self::Machines { .. } => "machines",
+            Self::Announce { .. } => "announce",
+            Self::Granted { .. } => "granted",
+            Self::Absorbs { .. } => "absorbs",
+            Self::Shares { .. } => "shares",
+            Self::Want { .. } => "want",
         }
     }
 

@@ -5,7 +5,7 @@ use idlewood_overlay::Body;
 use crate::message::Message;
 
 /// Short names of the kinds of messages.
-pub const MESSAGE_KINDS: [&str; 35] = [
+pub const MESSAGE_KINDS: [&str; 40] = [
     "overlay ping",
     "overlay ack",
     "overlay find",
@@ -41,6 +41,11 @@ pub const MESSAGE_KINDS: [&str; 35] = [
     "kept_ack",
     "which_machines",
     "machines",
+    "announce",
+    "granted",
+    "absorbs",
+    "shares",
+    "want",
 ];
 
 impl Message {
@@ -84,6 +89,11 @@ impl Message {
             Message::KeptAck { .. } => 32,
             Message::WhichMachines { .. } => 33,
             Message::Machines { .. } => 34,
+            Message::Announce { .. } => 35,
+            Message::Granted { .. } => 36,
+            Message::Absorbs { .. } => 37,
+            Message::Shares { .. } => 38,
+            Message::Want { .. } => 39,
         }
     }
 }

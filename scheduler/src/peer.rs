@@ -4,6 +4,7 @@
 //! agent does so with sockets, processes and a store, the simulator with an event queue.
 
 mod conditions;
+mod endless;
 mod event;
 #[cfg(debug_assertions)]
 mod invariants;
@@ -27,9 +28,10 @@ use self::removal::Removals;
 pub use self::restore::{RestoreError, Seed};
 use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, Request, TaskId, TaskResult};
 use crate::config::Config;
+use crate::endless::fold::Fold;
 use crate::executor::{Executor, Lease};
 use crate::io::{Durable, Io, Then};
-use crate::ledger::{Holding, Known, Ledger, refuse};
+use crate::ledger::{Holding, Known, Ledger, Supply, refuse};
 use crate::link;
 use crate::listing::{About, Listings};
 use crate::message::Message;
@@ -74,6 +76,7 @@ pub struct Peer {
     /// Of bags submitted here, and of those for which this machine acts as their steward.
     ledgers: BTreeMap<BagId, Box<Ledger>>,
     stewards: Stewards,
+    fold: Fold,
     removals: Removals,
     io: Io,
     /// When the leaf's summary may be, and when it must be, published again.
@@ -157,6 +160,21 @@ impl Peer {
                     ledger.wish(wish, &mut self.io, &self.config);
                 }
                 self.measure(bag);
+            }
+            Event::TasksAdded { bag, tasks } => {
+                if let Some(ledger) = self.ledgers.get_mut(&bag) {
+                    ledger.add_tasks(tasks, &mut self.io);
+                }
+            }
+            Event::SupplyEnded(bag) => {
+                if let Some(ledger) = self.ledgers.get_mut(&bag) {
+                    ledger.end_supply(&mut self.io);
+                }
+            }
+            Event::Drained { bag, tasks } => {
+                if let Some(ledger) = self.ledgers.get_mut(&bag) {
+                    ledger.drain(&tasks, &mut self.io);
+                }
             }
             Event::Removed(bag) => self.remove(bag),
             Event::Authorised { bag, verdict } => {
@@ -259,7 +277,8 @@ impl Peer {
         let acks = self.io.acks_due();
         let stewards = self.stewards.deadline(&self.ledgers, &self.config);
         let listings = self.listings.deadline();
-        [self.overlay.deadline(), summary, ledgers, executor, router, alone, ask, acks, stewards, listings]
+        let endless = self.endless_due();
+        [self.overlay.deadline(), summary, ledgers, executor, router, alone, ask, acks, stewards, listings, endless]
             .into_iter()
             .flatten()
             .min()
@@ -310,6 +329,7 @@ impl Peer {
         if submission.stewards.is_some_and(|stewards| stewards > STEWARDS_MAX) {
             return Err(SubmitError::Stewards);
         }
+        self.check_endless(submission)?;
         let conditions = &submission.conditions;
         if !conditions.is_valid() {
             return Err(SubmitError::Conditions);
@@ -422,6 +442,11 @@ impl Peer {
             | Message::WhatIsKept { .. }
             | Message::Kept { .. }
             | Message::KeptAck { .. } => self.of_keepers(from, message),
+            Message::Announce { .. }
+            | Message::Granted { .. }
+            | Message::Absorbs { .. }
+            | Message::Shares { .. }
+            | Message::Want { .. } => self.of_endless(from, message),
             Message::Renewed { bags, term } => {
                 self.executor.renewed(from, &bags, term, &mut self.io, &self.config);
             }
@@ -476,6 +501,9 @@ impl Peer {
         let mut ledger = Ledger::new(bag, self.io.now, submission.retries_max, submission.replication, &self.io);
         ledger.set_stewards(submission.stewards);
         ledger.set_conditions(submission.conditions, &self.io);
+        if let Some(endless) = submission.endless {
+            ledger.set_supply(&Supply::of(endless));
+        }
         let record = ledger.record(&self.io);
         self.ledgers.insert(submission.id, Box::new(ledger));
         let then = vec![Then::Notify(Notice::BagAccepted(submission.id)), Then::Open(submission.id)];
@@ -484,7 +512,12 @@ impl Peer {
 
     /// w' = a·max(n, N), or the paper's w = a·n.
     fn application_size(&self, task_mops: f64, tasks: u64) -> f64 {
-        let width = if self.config.effective_size { tasks.max(self.io.leaves) } else { tasks };
+        let width = match self.config.effective_size {
+            // What is computed from sizes does not concern endless bags.
+            _ if tasks == BAG_TASKS_MAX => self.io.leaves,
+            true => tasks.max(self.io.leaves),
+            false => tasks,
+        };
         task_mops * width as f64
     }
 
@@ -543,6 +576,7 @@ impl Peer {
                 self.asking.is_dry = self.executor.is_dry();
             }
             self.ask_for_work();
+            self.share_endless();
             if self.io.local.is_empty() {
                 break;
             }
@@ -586,6 +620,11 @@ impl Peer {
         let mut requests = Vec::new();
         let mut idle_slots = self.executor.idle_slots();
         for ledger in self.ledgers.values_mut() {
+            if ledger.is_endless() {
+                let given = ledger.serve(&self.io, &self.config);
+                requests.extend(given.into_iter().map(|(to, request)| (Some(to), request)));
+                continue;
+            }
             if is_way_up_lost {
                 ledger.avoid_tree();
             }

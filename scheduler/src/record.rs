@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bag::{BagHeader, BagId, BagKey, Checkpoint, TaskResult, is_ordinary, is_zero};
 use crate::conditions::Conditions;
-use crate::ledger::Replication;
+use crate::ledger::{Replication, Supply};
 use crate::ranges::IntervalSet;
 use crate::reputation::Reputation;
 use crate::steward::{Acting, Appointment};
@@ -104,6 +104,9 @@ pub enum Record {
         /// What its user says of when its tasks may be issued.
         #[serde(default, skip_serializing_if = "Conditions::is_none")]
         conditions: Box<Conditions>,
+        /// Of an endless bag: its tasks so far.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        supply: Option<Box<Supply>>,
     },
     /// Submitter: the reputation of a machine, from bags with a quorum.
     Reputation {

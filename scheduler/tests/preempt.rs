@@ -219,6 +219,7 @@ impl Machine {
             copy: None,
             ticket: 0,
             checkpoints: Box::default(),
+            lines: Box::default(),
             acting: None,
         };
         let message = Message::Request { request, node: Node::Leaf, climbing: false };

@@ -53,6 +53,7 @@ impl Submitter {
                 replication,
                 stewards: None,
                 conditions: Box::default(),
+                supply: None,
             });
             records.extend((1..=EXECUTORS).map(|number| Record::Placed {
                 bag: id,

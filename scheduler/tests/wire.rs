@@ -9,8 +9,9 @@ use idlewood_overlay::{Contact, Node, PeerId, Side, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     Acting, Activity, Appointment, Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, Conditions, DeclineReason,
-    DecodeError, Delta, Ending, MachineReport, MachinesPage, Message, Path, Record, RecordError, RecordKey,
-    Replication, Reputation, Request, SilentMachine, Sizes, SmallOutput, Speaker, TaskResult, WhichMachines,
+    DecodeError, Delta, Ending, Endless, EndlessBag, Grant, Limit, MachineReport, MachinesPage, Message, Path, Record,
+    RecordError, RecordKey, Replication, Reputation, Request, SilentMachine, Sizes, SmallOutput, Speaker, Stamp,
+    Standing, Supply, TaskResult, WhichMachines,
 };
 
 fn contact(byte: u8) -> Contact {
@@ -69,6 +70,7 @@ fn request() -> Request {
         copy: None,
         ticket: 0,
         checkpoints: Box::default(),
+        lines: Box::default(),
         acting: None,
     }
 }
@@ -250,7 +252,49 @@ fn messages() -> Vec<Message> {
             results: vec![TaskResult { success: false, exit_code: Some(3), fingerprint: Some(7), ..result() }],
             signature: None,
         },
+        Message::Announce { bag: Box::new(endless()), climbed: 2 },
+        Message::Announce {
+            bag: Box::new(EndlessBag { uplink_bytes_s: 1e6, standing: Standing::Idle, ..endless() }),
+            climbed: 0,
+        },
+        Message::Granted { bag: bag().id, grant: grant() },
+        Message::Granted { bag: bag().id, grant: Grant { ahead: 2, limit: Limit::Waits, ..grant() } },
+        Message::Absorbs { node: Node::Leaf, stamp: stamp(), work_mops: vec![1000.0, 0.5] },
+        Message::Shares { node: Node::Router, stamp: stamp(), table: None, work_mops: vec![1000.0, 0.5] },
+        Message::Shares { node: Node::Leaf, stamp: stamp(), table: Some(vec![endless()]), work_mops: vec![0.0] },
+        Message::Want { bag: bag().id, executor: speaker(2), tasks: 7 },
+        Message::Request {
+            request: Request { lines: Box::new([(3, "a line".into())]), ..request() },
+            node: Node::Leaf,
+            climbing: false,
+        },
     ]
+}
+
+fn endless() -> EndlessBag {
+    EndlessBag {
+        bag: bag().id,
+        submitter: contact(1),
+        weight: 2.0,
+        task_mops: 1.5,
+        task_bytes: 100.0,
+        uplink_bytes_s: 0.0,
+        standing: Standing::Active,
+        waited_s: 9,
+    }
+}
+
+fn grant() -> Grant {
+    Grant { ahead: 0, work_mops: 10.0, alone_mops: 30.0, grid_mops: 40.0, limit: Limit::Processors }
+}
+
+fn stamp() -> Stamp {
+    Stamp(5, Some(PeerId([1; 32])))
+}
+
+fn supply() -> Supply {
+    let endless = Endless { weight: 2.0, task_bytes: 100.0, tasks: 50 };
+    Supply { endless, is_ended: true, drained: IntervalSet::from(0..9), drained_failed: 1 }
 }
 
 fn acting() -> Acting {
@@ -317,6 +361,7 @@ fn records() -> Vec<Record> {
             replication: Replication::default(),
             stewards: None,
             conditions: Box::default(),
+            supply: None,
         },
         Record::Placed { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2) },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: result() },
@@ -349,6 +394,7 @@ fn records() -> Vec<Record> {
             replication: Replication { replicas: 3, quorum: 2, recheck: 20 },
             stewards: None,
             conditions: Box::default(),
+            supply: None,
         },
         Record::Reputation {
             executor: PeerId([2; 32]),
@@ -392,6 +438,7 @@ fn records() -> Vec<Record> {
             closed: None,
             replication: Replication::default(),
             stewards: None,
+            supply: Some(Box::new(supply())),
             conditions: Box::new(Conditions {
                 withheld: true,
                 after: [BagId([9; 32])].into(),

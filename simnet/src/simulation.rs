@@ -348,6 +348,7 @@ impl Simulation {
             replication: self.around.scenario.replication(),
             stewards: None,
             conditions: idlewood_scheduler::Conditions::default(),
+            endless: None,
         };
         let seat = bag.bag.seat;
         // The bag is with a machine that may still accept it, unless that machine has crashed.

@@ -227,6 +227,40 @@ pub struct Bag {
     /// Bags of this machine with a higher priority come first; 0 unless its user says otherwise.
     #[serde(default)]
     pub priority: i32,
+    /// Of a bag without an end: its share of the grid. `tasks` is then the number of tasks so far.
+    #[serde(default)]
+    pub endless: Option<Endless>,
+}
+
+/// An endless bag.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Endless {
+    /// Its weight.
+    pub share: f64,
+    /// Whether no more tasks will come: it was closed, or its pipe has ended.
+    pub closed: bool,
+    /// Tasks/s in the last minute.
+    pub rate: f64,
+    /// Tasks/s since it was submitted.
+    pub mean_rate: f64,
+    /// Tasks/s that the grid gives it now; null before the grid has answered.
+    pub granted_rate: Option<f64>,
+    /// Tasks/s that it would have if it were the only endless bag; null likewise.
+    pub alone_rate: Option<f64>,
+    /// Its part of what all machines do for endless bags, in percent; null likewise.
+    pub share_percent: Option<f64>,
+    /// What keeps it from having more: `processors`, `uplink`, `downlinks`, `machines`, `waits`, `tasks`, or `undrained`; null likewise.
+    pub limit: Option<String>,
+    /// How many endless bags have their turn before it.
+    pub ahead: u64,
+    /// Tasks that have come and that no machine has.
+    pub waiting: u64,
+    /// Results that are not drained.
+    pub undrained: u64,
+    /// Bytes of their outputs.
+    pub undrained_bytes: u64,
+    /// Results that were drained.
+    pub drained: u64,
 }
 
 /// Something that keeps tasks of a bag, or of this machine, from running, or `runs`: that some run.

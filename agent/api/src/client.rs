@@ -24,9 +24,10 @@ use ureq::http::Response;
 use ureq::{Agent, Body};
 
 use crate::{
-    Bag, BagDetail, BagsWanted, BlobBody, CleanRequest, CleanedView, Endpoint, ErrorBody, InvitationView,
-    InviteRequest, Live, LiveRequest, Machines, MachinesWanted, PauseRequest, Peers, PriorityRequest, ReachView, Receipt, RenameRequest,
-    RerunRequest, RevokeRequest, RevokedView, Status, SubmitRequest, TaskResult, TaskState, Tasks, Ticket,
+    Bag, BagDetail, BagsWanted, BlobBody, CleanRequest, CleanedView, DrainRequest, Endpoint, ErrorBody, InvitationView,
+    InviteRequest, LinesRequest, Live, LiveRequest, Machines, MachinesWanted, PauseRequest, Peers, PriorityRequest,
+    ReachView, Receipt, RenameRequest, RerunRequest, RevokeRequest, RevokedView, Status, SubmitRequest, TaskResult,
+    TaskState, Tasks, Ticket,
 };
 
 /// Name of the file in the state directory with the agent's address.
@@ -387,6 +388,38 @@ impl Client {
     /// [`ClientError`].
     pub fn prioritise(&self, id: &str, priority: i32) -> Result<Bag, ClientError> {
         self.post(&format!("/v1/bags/{}/priority", segment(id)), &PriorityRequest { priority }, ANSWER_WAIT)
+    }
+
+    /// `POST /v1/bags/{id}/lines`: adds tasks to an endless bag; returns when they are durable.
+    ///
+    /// # Errors
+    /// [`ClientError`]; status 503 where the bag has so many tasks to give that more have to wait.
+    pub fn add_lines(&self, id: &str, request: &LinesRequest) -> Result<Bag, ClientError> {
+        self.post(&format!("/v1/bags/{}/lines", segment(id)), request, ANSWER_WAIT)
+    }
+
+    /// `POST /v1/bags/{id}/close`: no more tasks of an endless bag will come.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn close(&self, id: &str) -> Result<Bag, ClientError> {
+        self.post(&format!("/v1/bags/{}/close", segment(id)), &serde_json::json!({}), ANSWER_WAIT)
+    }
+
+    /// `POST /v1/bags/{id}/drain`: these results of an endless bag are saved, and need not be kept.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn drain(&self, id: &str, request: &DrainRequest) -> Result<Bag, ClientError> {
+        self.post(&format!("/v1/bags/{}/drain", segment(id)), request, ANSWER_WAIT)
+    }
+
+    /// `GET /v1/bags/{id}/results?from={index}&most={count}`: the first results from a task on.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn some_results(&self, id: &str, from: u64, most: u64) -> Result<Vec<TaskResult>, ClientError> {
+        self.get(&format!("/v1/bags/{}/results?from={from}&most={most}", segment(id)))
     }
 
     /// `POST /v1/bags/{id}/rerun`: runs these tasks again, or the failed ones.

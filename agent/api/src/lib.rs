@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::bag::{
-    AwaitedBag, Bag, BagDetail, BagState, BagsWanted, Bound, Declined, Keeper, Placement, PriorityRequest,
+    AwaitedBag, Bag, BagDetail, BagState, BagsWanted, Bound, Declined, Endless, Keeper, Placement, PriorityRequest,
     RenameRequest, RerunRequest, Swallowed, Ticket,
 };
 pub use self::grid::{
@@ -23,10 +23,10 @@ pub use self::grid::{
 };
 pub use self::live::{Live, LiveRequest, LiveSeen, LiveSilent, LiveTask, LiveWaiting};
 pub use self::machine::{
-    Bucket, CleanRequest, CleanedView, Disbelieved, Disk, Downloads, Held, LeftAlone, MessageCount, PauseRequest,
-    Reclaims, RunningTask, Status,
+    Bucket, CleanRequest, CleanedView, Disbelieved, Disk, Downloads, EndlessHere, Held, LeftAlone, MessageCount,
+    PauseRequest, Reclaims, RunningTask, Status,
 };
-pub use self::submit::{BlobBody, Notify, SubmitRequest};
+pub use self::submit::{BlobBody, DrainRequest, EndlessRequest, LinesRequest, Notify, SubmitRequest};
 pub use self::task::{Receipt, Task, TaskResult, TaskState, Tasks};
 
 /// Content of `control.json` in the state directory, mode 0600: the agent's address and the token that commands need.

@@ -64,6 +64,17 @@ pub struct Held {
     pub times_declared: f64,
 }
 
+/// An endless bag and this machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct EndlessHere {
+    /// Bag id.
+    pub bag: String,
+    /// Its rate here in Mop/s.
+    pub work_mops: f64,
+    /// The same in percent of this machine.
+    pub percent: f64,
+}
+
 /// `GET /v1/status`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
@@ -117,6 +128,9 @@ pub struct Status {
     pub running: Vec<RunningTask>,
     /// Bags whose tasks this machine holds.
     pub held: Vec<Held>,
+    /// Endless bags that share the grid, and what each has of this machine.
+    #[serde(default)]
+    pub endless: Vec<EndlessHere>,
     /// Bags of other machines that this one keeps.
     #[serde(default)]
     pub kept: u64,

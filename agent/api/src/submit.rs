@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use idlewood_scheduler::Replication;
-use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, Fields, Input, OwnInput};
+use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, Fields, Input, OwnInput, Source};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -94,9 +94,41 @@ pub struct SubmitRequest {
     /// From -1000 to 1000: bags of this machine with a higher priority come first.
     #[serde(default, skip_serializing_if = "is_ordinary")]
     pub priority: i32,
+    /// Of an endless bag, which has [`BAG_TASKS_MAX`](idlewood_scheduler::BAG_TASKS_MAX) tasks: its share, and what its tasks are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endless: Option<EndlessRequest>,
     /// What to run on the agent's machine when the bag is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<Notify>,
+}
+
+/// What an endless bag is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EndlessRequest {
+    /// Its weight: the grid is shared in proportion to the weights of endless bags.
+    pub share: f64,
+    /// `{"range": {"first": 0, "step": 1}}`, or `"lines"`: those of `POST /v1/bags/{id}/lines`.
+    #[schemars(with = "serde_json::Value")]
+    pub source: Source,
+}
+
+/// `POST /v1/bags/{id}/lines`: more tasks of an endless bag, durable with the answer.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LinesRequest {
+    /// The task that the first of them is. Those that the bag has already are not added again: a request may be repeated.
+    pub from: u64,
+    /// The lines.
+    pub lines: Vec<String>,
+}
+
+/// `POST /v1/bags/{id}/drain`: results of an endless bag that are saved elsewhere.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DrainRequest {
+    /// Ranges of tasks: the first, and how many.
+    pub tasks: Vec<(u64, u64)>,
 }
 
 /// A command that the agent runs once when a bag is over, by `/bin/sh -c`, with `IDLEWOOD_BAG_ID`, `_NAME`, `_STATE`, `_TASKS`, `_DONE`
@@ -149,6 +181,7 @@ impl SubmitRequest {
             outputs: Vec::new(),
             output_bytes: None,
             priority: 0,
+            endless: None,
             notify: None,
         }
     }

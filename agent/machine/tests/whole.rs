@@ -84,6 +84,7 @@ impl World {
             replication: Replication::default(),
             stewards: None,
             conditions: idlewood_scheduler::Conditions::default(),
+            endless: None,
         };
         self.give(PeerEvent::Submitted(submission));
     }

@@ -12,7 +12,7 @@ use idlewood_units::Numbers;
 use super::context::Context;
 use super::follow::{self, View};
 use super::which::{BagName, Found, TheseBags, WhichBag, WhichBags};
-use super::{explain, kept, list, logs, progress, receipts, results, tasks, ticket};
+use super::{endless, explain, kept, list, logs, progress, receipts, results, tasks, ticket};
 use crate::output::{self, Colour, Column, Format, Table};
 
 /// Failed tasks whose reasons are shown.
@@ -81,6 +81,11 @@ pub(super) enum BagCommand {
         #[arg(value_name = "NAME")]
         name: String,
     },
+    /// Let endless bags come to an end: no task begins that no machine has, and they are over when those are
+    Close {
+        #[command(flatten)]
+        bags: TheseBags,
+    },
     /// Give bags up: their tasks end, what is done stays
     Cancel {
         #[command(flatten)]
@@ -131,6 +136,7 @@ pub(super) fn run(context: &Context, command: BagCommand) -> anyhow::Result<Exit
         BagCommand::Release { bags } => each(context, &bags, is_open, Client::release, told_released),
         BagCommand::Priority { id, priority } => prioritise(context, &id.0, priority),
         BagCommand::Rename { id, name } => rename(context, &id.0, &name),
+        BagCommand::Close { bags } => each(context, &bags, is_endless, Client::close, told_closed),
         BagCommand::Cancel { bags } => each(context, &bags, is_open, Client::cancel, told_cancelled),
         BagCommand::Rerun { id, failed: _, index } => rerun(context, &id.0, index.as_ref()),
         BagCommand::Ticket(args) => ticket::ticket(context, &args),
@@ -138,8 +144,20 @@ pub(super) fn run(context: &Context, command: BagCommand) -> anyhow::Result<Exit
         BagCommand::Receipts(args) => receipts::receipts(context, &args),
         BagCommand::Rm { bags } => each(context, &bags, |bag| bag.state.is_closed(), Client::remove, told_removed),
         BagCommand::Logs(args) => logs::logs(context, &args),
+        BagCommand::Get(args) if args.follow => {
+            endless::drain(context, context.client()?, &args.bag.id.0, args.out.as_deref())
+        }
         BagCommand::Get(args) => results::get(context, &args),
     }
+}
+
+fn is_endless(bag: &Bag) -> bool {
+    bag.endless.as_ref().is_some_and(|endless| !endless.closed)
+}
+
+fn told_closed(bag: &Bag) -> String {
+    let to_go = output::count(bag.tasks.saturating_sub(bag.done + bag.failed), "task");
+    format!("bag {} is closed: {to_go} to go", output::short_id(&bag.id))
 }
 
 fn is_open(bag: &Bag) -> bool {
@@ -256,6 +274,7 @@ fn description(detail: &BagDetail, is_verbose: bool) -> Vec<(&'static str, Strin
         ),
         ("placed", format!("{} on {}, {} unplaced", bag.placed, output::count(bag.machines, "machine"), bag.unplaced)),
     ];
+    pairs.extend(progress::endless(bag));
     if let Some(first) = bag.bounds.first() {
         pairs.push(("now", progress::bound(first)));
     }

@@ -175,6 +175,14 @@ fn print_status(status: &Status, is_verbose: bool, mut out: &mut dyn Write) -> i
         }
         table.write(&mut out)?;
     }
+    if !status.endless.is_empty() {
+        writeln!(out)?;
+        let mut table = Table::new(&[Column::left("endless bag"), Column::right("of this machine")]);
+        for endless in &status.endless {
+            table.row([output::short_id(&endless.bag).to_owned(), format!("{:.0} %", endless.percent)]);
+        }
+        table.write(&mut out)?;
+    }
     Ok(())
 }
 
@@ -421,6 +429,7 @@ ON THE LINE  MACHINE                      ADDRESS
             grid_maximum_stretch: 0.5,
             running: Vec::new(),
             held: Vec::new(),
+            endless: Vec::new(),
             grid: None,
             admissions: Admissions::default(),
             bytes_sent: 1024,

@@ -41,7 +41,12 @@ fn bar(bag: &Bag) -> String {
 
 /// `12 of 100 done, 1 failed, running on 3 machines, ends about 14:32`, with ` ± 3 min` if it is to be exact.
 fn line(bag: &Bag, now: &Timestamp, zone: &TimeZone, is_exact: bool) -> String {
-    let mut parts = vec![format!("{} of {} done", bag.done, bag.tasks)];
+    let mut parts = match &bag.endless {
+        Some(endless) if !endless.closed => {
+            vec![format!("{} done, {} tasks/s", bag.done, output::number(endless.rate))]
+        }
+        _ => vec![format!("{} of {} done", bag.done, bag.tasks)],
+    };
     if bag.failed > 0 {
         parts.push(format!("{} failed", bag.failed));
     }
@@ -99,6 +104,51 @@ pub(super) fn bound(bound: &Bound) -> String {
         text = format!("{text}; ends when: {}", output::printable(ends));
     }
     text
+}
+
+/// What an endless bag has of the grid, and what keeps it from more.
+pub(super) fn endless(bag: &Bag) -> Vec<(&'static str, String)> {
+    let Some(endless) = &bag.endless else { return Vec::new() };
+    let number = output::number;
+    let mut pairs = vec![(
+        "rate",
+        format!("{} tasks/s in the last minute, {} in the mean", number(endless.rate), number(endless.mean_rate)),
+    )];
+    if !bag.state.is_closed() {
+        let share = endless.share_percent.map_or_else(
+            || format!("weight {}", number(endless.share)),
+            |percent| {
+                format!(
+                    "{percent:.0} % of what the grid does for endless bags, by its weight of {}",
+                    number(endless.share)
+                )
+            },
+        );
+        pairs.push(("share", share));
+        if let Some((granted, alone)) = endless.granted_rate.zip(endless.alone_rate) {
+            pairs.push(("granted", format!("{} tasks/s; {} if it were the only one", number(granted), number(alone))));
+        }
+        pairs.extend(endless.limit.as_deref().map(|limit| ("limited by", limit_in_words(limit, endless.ahead))));
+    }
+    let bytes = output::bytes(endless.undrained_bytes);
+    let undrained = output::count(endless.undrained, "result");
+    pairs.push(("drained", format!("{}; {undrained} of {bytes} to be saved (bag get --follow)", endless.drained)));
+    pairs
+}
+
+fn limit_in_words(limit: &str, ahead: u64) -> String {
+    match limit {
+        "processors" => "the processors of the grid".to_owned(),
+        "uplink" => "what can leave this machine".to_owned(),
+        "downlinks" => "what machines can fetch".to_owned(),
+        "machines" => "no machine has said that it computes for it, yet".to_owned(),
+        "waits" => {
+            format!("so many endless bags share the grid that it waits; {} before it", output::count(ahead, "bag"))
+        }
+        "tasks" => "it has no task to give: its pipe is silent, or it is closed or held".to_owned(),
+        "undrained" => "its results take all the room that they may have: save them with bag get --follow".to_owned(),
+        other => output::printable(other),
+    }
 }
 
 /// What came of a bag that is over.

@@ -57,10 +57,10 @@ const CLOSE: u64 = 1000;
 #[derive(Debug, clap::Args)]
 pub(super) struct GetArgs {
     #[command(flatten)]
-    bag: WhichBag,
+    pub(super) bag: WhichBag,
     /// Where to [default: results-ID]
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    pub(super) out: Option<PathBuf>,
     /// Only these tasks: 5, 0-9, 1,3,7-9
     #[arg(long, value_name = "RANGE")]
     index: Option<Numbers>,
@@ -70,6 +70,9 @@ pub(super) struct GetArgs {
     /// Also what the machines signed that ran them; `bag receipts` checks it
     #[arg(long)]
     receipts: bool,
+    /// Of an endless bag: save each result as it comes, until the bag is over, and let the grid forget it
+    #[arg(long, conflicts_with_all = ["index", "mix", "receipts"])]
+    pub(super) follow: bool,
 }
 
 /// The file that lists the saved tasks.
@@ -292,6 +295,40 @@ pub(super) fn end(bag: &Bag, problems: &[String], lost: &IntervalSet) -> anyhow:
         sentence += &format!("\n  what is lost is run again by `idlewood bag rerun {id} --index {tasks}`");
     }
     bail!(sentence)
+}
+
+/// What became of one result that was to be saved.
+pub(super) enum Saving {
+    /// It is saved; its record for a list.
+    Saved(serde_json::Value),
+    /// It could not be, for a reason of its own.
+    PutOff(String),
+}
+
+/// Saves one result.
+///
+/// # Errors
+/// When the agent does not answer, a file cannot be written, or a signal came.
+pub(super) fn save_one(
+    client: &Arc<Client>,
+    bag: &str,
+    out: &Path,
+    result: TaskResult,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Saving> {
+    let task = match fetch_output(client, bag, &result, interrupt)? {
+        Ok(task) => task,
+        Err(Problem { sentence, .. }) => return Ok(Saving::PutOff(sentence)),
+    };
+    let mut problems = Vec::new();
+    match save(out, result, &task, &mut problems, interrupt) {
+        Ok(record) => {
+            problems.iter().try_for_each(|problem| output::notice(problem))?;
+            Ok(Saving::Saved(serde_json::to_value(record)?))
+        }
+        Err(error) if is_of_its_path(&error) => Ok(Saving::PutOff(format!("{error:#}"))),
+        Err(error) => Err(error),
+    }
 }
 
 /// Why an output is unavailable.

@@ -52,7 +52,7 @@ fn commands(of: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
     }
     let status = ["status", "pause", "resume", "finish", "restart"].map(|name| (name, a::<Status>(of)));
     let bag = ["submit", "bag rename", "bag priority", "bag rerun"].map(|name| (name, a::<Bag>(of)));
-    let bags = ["bag watch", "bag wait", "bag cancel", "bag hold", "bag release", "bag rm"];
+    let bags = ["bag watch", "bag wait", "bag close", "bag cancel", "bag hold", "bag release", "bag rm"];
     let bags = bags.map(|name| (name, a::<OneOrAll<Bag>>(of)));
     let grid = ["grid create", "grid join", "grid show"].map(|name| (name, a::<grid::GridJson>(of)));
     let tables = ["config show", "config set", "config unset"].map(|name| (name, a::<config::Tables>(of)));
@@ -66,6 +66,7 @@ fn commands(of: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
         ("bag explain", a::<explain::BagExplained>(of)),
         ("bag logs", a::<Vec<logs::Log>>(of)),
         ("bag get", a::<results::Fetched>(of)),
+        ("bag get --follow", a::<Bag>(of)),
         ("bag receipts", a::<Vec<receipts::View>>(of)),
         ("bag ticket", a::<ticket::Written>(of)),
         ("bag adopt", a::<ticket::Adopted>(of)),

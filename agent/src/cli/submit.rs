@@ -9,12 +9,12 @@ use anyhow::Context as _;
 use blake3::Hash;
 use idlewood_api::client::Client;
 use idlewood_scheduler::Replication;
-use idlewood_trust::manifest::Input;
+use idlewood_trust::manifest::{Input, Source};
 
 use super::context::{BadUsage, Context};
 use super::follow::{self, View};
 use super::which::Found;
-use super::{kept, progress};
+use super::{endless, kept, progress};
 use crate::output::{self, Format};
 use crate::submit::options::Options;
 use crate::submit::{self, Lists, Plan};
@@ -36,6 +36,8 @@ Examples:
   idlewood submit --program fit.wasm --csv runs.csv -- --rate {rate} --seed {seed}
   idlewood submit --program fit.wasm --input data --output-files 'out/*.csv' -- --data inputs/data
   idlewood submit bag.toml --max-retries 0 --wait
+  idlewood submit --program walk.wasm --endless --array 0- --share 2 -- --seed {}
+  tail -f queue | idlewood submit --program fetch.wasm --endless --each-line - -- {}
   idlewood submit --program merge.wasm --after fit --notify 'date > over'
 
 Everything after `:::` is an entry, so options come before it. Several lists make a task of each
@@ -84,20 +86,28 @@ pub(super) fn run(context: &Context, args: SubmitArgs, entries: Option<Lists>) -
     let bag = client.submit(&plan.request)?;
     tell_left_out(&plan)?;
     let waits = args.wait || args.progress;
+    let reads_lines = plan.request.endless.is_some_and(|endless| endless.source == Source::Lines);
     if context.format == Format::Text {
         let mut out = io::stdout().lock();
         let id = output::short_id(&bag.id);
-        let tasks = output::count(bag.tasks, "task");
+        let tasks = match plan.request.endless {
+            Some(_) => "tasks without an end".to_owned(),
+            None => output::count(bag.tasks, "task"),
+        };
         writeln!(out, "bag {id} submitted: {tasks} of {}", output::printable(&plan.request.program.name))?;
         if !waits {
             writeln!(out, "follow it with: idlewood bag watch {id}")?;
             match bag.bounds.first().filter(|bound| bound.code == "held") {
                 Some(bound) => writeln!(out, "{}", progress::bound(bound))?,
+                None if plan.request.endless.is_some() => {
+                    writeln!(out, "save its results as they come with: idlewood bag get {id} --follow")?;
+                }
                 None => writeln!(out, "{}", kept::at_first(&bag))?,
             }
         }
         out.flush()?;
     }
+    let bag = if reads_lines { endless::feed(context, client, &bag.id, io::BufReader::new(io::stdin()))? } else { bag };
     if !waits {
         if context.format == Format::Json {
             output::json(&bag)?;
@@ -160,8 +170,9 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
     let mut pairs = vec![
         ("name", request.name.clone()),
         ("program", format!("{} ({})", request.program.name, output::bytes(request.program.bytes))),
-        ("tasks", request.tasks.to_string()),
+        ("tasks", if request.endless.is_some() { "without an end".to_owned() } else { request.tasks.to_string() }),
     ];
+    pairs.extend(request.endless.map(|endless| ("share", output::number(endless.share))));
     if !request.inputs.is_empty() {
         pairs.push(("inputs", listed(&names(&request.inputs))));
     }
@@ -225,13 +236,15 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
         "upload",
         format!("{} in {}", output::bytes(plan.bytes()), output::count(plan.files.len() as u64, "file")),
     ));
-    for index in 0..request.tasks.min(PREVIEW_TASKS) {
+    let previewed =
+        if request.endless.is_some_and(|endless| endless.source == Source::Lines) { 0 } else { PREVIEW_TASKS };
+    for index in 0..request.tasks.min(previewed) {
         let args: Vec<String> = request.args.iter().map(|arg| submit::fill(arg, index, request)).collect();
         let text = usize::try_from(index).ok().and_then(|index| request.entries.get(index)).map(|entry| &entry.text);
         let entry = text.map_or_else(String::new, |text| format!("entry {text:?}, "));
         pairs.push(("task", format!("{index}: {entry}arguments {args:?}")));
     }
-    if request.tasks > PREVIEW_TASKS {
+    if request.tasks > PREVIEW_TASKS && request.endless.is_none() {
         pairs.push(("", format!("and {} more", request.tasks - PREVIEW_TASKS)));
     }
     let pairs: Vec<_> = pairs.into_iter().map(|(name, value)| (name, output::printable(&value))).collect();

@@ -5,6 +5,7 @@ use idlewood_scheduler::{Awaited, BagId, BagView, Closing, KeeperView, Peer};
 use idlewood_trust::identity;
 use idlewood_units::clock::{Clock, iso, wall_now};
 
+use super::endless;
 use super::pins::Pins;
 use super::shared::Shared;
 use crate::handle::Refusal;
@@ -83,7 +84,7 @@ pub(super) fn bag(
         id: hex::encode(view.bag.id.0),
         name: pins.name(view),
         state,
-        tasks: view.bag.tasks,
+        tasks: endless::tasks(view),
         done: view.done,
         failed: view.failed,
         placed: view.placed,
@@ -123,7 +124,7 @@ pub(super) fn bag(
         finished: view.closed.map(|(_, at)| wall(clock, at)),
         elapsed_s,
         first_start_s: first_start.map(|at| at.since(view.released).as_secs_f64()),
-        stretch: measured.then(|| elapsed_s / view.bag.application_size_mops),
+        stretch: (measured && view.endless.is_none()).then(|| elapsed_s / view.bag.application_size_mops),
         times_alone: times_alone(view, elapsed_s, peer.platform().speed_mops, machines),
         predicted_end: prediction.map(|prediction| wall(clock, prediction.end)),
         predicted_end_within_s: prediction.map(|prediction| prediction.within.as_secs_f64()),
@@ -144,6 +145,7 @@ pub(super) fn bag(
         max_running: view.conditions.running_max,
         retry_on: view.conditions.retry_on.as_ref().map(|codes| codes.iter().copied().collect()),
         priority: view.conditions.priority,
+        endless: endless::shown(view),
     }
 }
 
@@ -164,7 +166,8 @@ fn awaited(bag: BagId, why: Awaited, peer: &Peer, pins: &Pins) -> idlewood_api::
 fn times_alone(view: &BagView, elapsed_s: f64, grid_mops: f64, machines: u64) -> Option<f64> {
     let alone_s = view.bag.task_mops * view.bag.tasks.max(machines) as f64 / grid_mops;
     // Alone it would not have been slower.
-    (view.closed.is_some() && alone_s.is_finite() && alone_s > 0.0).then(|| (elapsed_s / alone_s).max(1.0))
+    (view.endless.is_none() && view.closed.is_some() && alone_s.is_finite() && alone_s > 0.0)
+        .then(|| (elapsed_s / alone_s).max(1.0))
 }
 
 fn keepers(views: Vec<KeeperView>) -> Vec<idlewood_api::Keeper> {
@@ -243,6 +246,7 @@ mod tests {
             closed: None,
             conditions: Conditions::default(),
             awaited: BTreeMap::new(),
+            endless: None,
         };
         let stuck = BagView { undecided: 4, ..open.clone() };
         let over = BagView { closed: Some((Closing::Cancelled, Time::ZERO)), ..stuck.clone() };

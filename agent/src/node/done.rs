@@ -58,6 +58,12 @@ pub(super) enum Done {
         reply: Reply<idlewood_api::Bag>,
     },
     AcceptLost,
+    /// New lines of an endless bag are durable, which then has so many tasks, or not.
+    LinesKept {
+        bag: BagId,
+        result: Result<u64, Refusal>,
+        reply: Option<Reply<idlewood_api::Bag>>,
+    },
     RerunReady {
         bag: BagId,
         tasks: Option<IntervalSet>,

@@ -19,10 +19,11 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::authorise;
 use super::done::Done;
+use super::endless::EndlessOrders;
 use super::execution::Execution;
 use super::keeping::Keeping;
-use super::live::Live;
 use super::listing::Listing;
+use super::live::Live;
 use super::measuring::Measuring;
 use super::neighbours;
 use super::notify::NotifyFiles;
@@ -37,7 +38,7 @@ use super::submissions::{self, Submissions};
 use super::traffic::{self, Traffic};
 use super::views::View;
 use crate::control::Control;
-use crate::handle::{Command, OwnerOrder, Refusal, answer};
+use crate::handle::{Command, EndlessOrder, OwnerOrder, Refusal, answer};
 
 /// How often time alone is looked at: absences, and what of the owner's policy depends on it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -100,6 +101,7 @@ pub(super) struct Driver {
     pub(super) traffic: Traffic,
     pub(super) notify: NotifyFiles,
     pub(super) listing: Listing,
+    pub(super) endless: EndlessOrders,
 }
 
 impl Driver {
@@ -270,8 +272,10 @@ impl Driver {
             Notice::BagGivenUp { bag, disk_is_full: false } => {
                 tracing::info!(%bag, "limits.keep is lower now: another machine is asked to keep a bag in this one's place");
             }
+            Notice::BagDrained(bag) => self.endless.drained(bag, self.machine.peer(), &mut self.shared),
             Notice::BagRemoved(bag) => {
                 tracing::info!(%bag, "bag removed");
+                self.endless.removed(bag, &mut self.shared);
                 self.notify.forget(bag);
                 self.submissions.ended(bag, &mut self.shared);
             }
@@ -350,6 +354,18 @@ impl Driver {
                 readings::read(reading, self.storage.reader(), self.storage.pins(), peer, shared)
             }
             Command::Machines(query, reply) => self.listing.ask(query, reply, shared),
+            Command::Endless(order) => {
+                let pins = self.storage.pins();
+                match order {
+                    EndlessOrder::Lines(id, lines, reply) => {
+                        self.endless.add_lines(&id, lines, reply, pins, peer, shared);
+                    }
+                    EndlessOrder::Close(id, reply) => self.submissions.close_supply(&id, reply, pins, peer, shared),
+                    EndlessOrder::Drain(id, tasks, reply) => {
+                        self.endless.drain(&id, &tasks, reply, pins, peer, shared);
+                    }
+                }
+            }
             Command::Bag(order) => self.submissions.order(order, self.storage.pins(), &self.notify, peer, shared),
             Command::Live(question) => {
                 let workers = (&self.execution, &self.measuring);
@@ -386,6 +402,7 @@ impl Driver {
                 submissions.accepted(result, reply, storage.pins_mut(), notify, peer, shared);
             }
             Done::AcceptLost => submissions.accept_lost(),
+            Done::LinesKept { bag, result, reply } => self.endless.lines_kept(bag, result, reply, shared),
             Done::RerunReady { bag, tasks, needs, reply } => {
                 submissions::rerun_ready(bag, tasks.as_ref(), needs, reply, storage.pins_mut(), machine, shared);
             }

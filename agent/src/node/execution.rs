@@ -162,9 +162,10 @@ impl Execution {
         let origin = supplies::origin(machine.peer(), task.bag, &bag.submitter);
         let known = shared.manifests.get(task.bag);
         let supplies = shared.supplies.clone();
+        let line = shared.lines.get(task);
         let checkpoint = checkpoint.map(|checkpoint| (checkpoint, shared.settings.get().limits.checkpoint.0));
         let prepare = async move {
-            let preparation = task::prepare(&supplies, task, attempt, &bag, known, checkpoint, &origin).await;
+            let preparation = task::prepare(&supplies, task, attempt, &bag, known, line, checkpoint, &origin).await;
             Done::Prepared { job, task, preparation }
         };
         let under_way = shared.jobs.spawn(prepare, Done::Prepared { job, task, preparation: Preparation::lost() });

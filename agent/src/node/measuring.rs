@@ -75,8 +75,10 @@ impl Measuring {
         };
         let (known, supplies) = (shared.manifests.get(bag), shared.supplies.clone());
         let here = Origin { bag, key: None, sources: Vec::new() };
+        let line = shared.lines.get(TaskId { bag, index: 0 });
         let prepare = async move {
-            let preparation = task::prepare(&supplies, TaskId { bag, index: 0 }, 0, &header, known, None, &here).await;
+            let preparation =
+                task::prepare(&supplies, TaskId { bag, index: 0 }, 0, &header, known, line, None, &here).await;
             Done::MeasurePrepared { bag, preparation }
         };
         let lost = Done::MeasurePrepared { bag, preparation: Preparation::lost() };

@@ -519,6 +519,7 @@ mod tests {
             replication: Replication::default(),
             stewards: None,
             conditions: Box::default(),
+            supply: None,
         }
     }
 

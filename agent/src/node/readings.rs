@@ -1,6 +1,6 @@
 //! What users ask of a bag's results, read from the store and answered beside the loop: there may be millions.
 
-use idlewood_scheduler::{BagId, BagView, Peer, Record};
+use idlewood_scheduler::{BagId, BagView, Peer, Record, TaskId};
 use idlewood_store::Reader;
 use idlewood_trust::identity;
 use idlewood_units::clock::iso;
@@ -43,6 +43,7 @@ pub(super) fn read(question: Reading, reader: Reader, pins: &Pins, peer: &Peer, 
 /// Answers beside the loop: the entries are in the manifest, which may have to be read.
 fn results(bag: BagId, page: Page, reply: Reply<Vec<idlewood_api::TaskResult>>, reader: Reader, shared: &mut Shared) {
     let (known, blobs) = (shared.manifests.get(bag), shared.supplies.blobs.clone());
+    let lines = shared.lines.clone();
     let look = move || {
         let manifest = match pins::manifest(known, &blobs, bag) {
             Ok(manifest) => manifest,
@@ -53,7 +54,8 @@ fn results(bag: BagId, page: Page, reply: Reply<Vec<idlewood_api::TaskResult>>, 
         };
         let mut views = Vec::new();
         let read = results::read(&reader, bag, page, |Finished { executor, at, result }| {
-            let entry = manifest.as_ref().map(|manifest| manifest.entry(result.index).text);
+            let line = lines.get(TaskId { bag, index: result.index });
+            let entry = line.or_else(|| Some(manifest.as_ref()?.entry(result.index).text));
             views.push(idlewood_api::TaskResult {
                 index: result.index,
                 entry: entry.unwrap_or_default(),

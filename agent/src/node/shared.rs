@@ -16,6 +16,7 @@ use idlewood_units::clock::Clock;
 
 use super::done::Done;
 use super::jobs::Jobs;
+use super::lines::Lines;
 use super::manifests::Manifests;
 use super::pin::Pin;
 use super::sent::Sent;
@@ -36,6 +37,8 @@ pub(super) struct Shared {
     pub(super) sent: Sent,
     pub(super) supplies: Supplies,
     pub(super) manifests: Manifests,
+    /// Lines that are tasks.
+    pub(super) lines: Lines,
     pub(super) jobs: Jobs<Done>,
     /// Work beside the loop for whoever waits for an answer: it goes on also while what is to be written has no room.
     pub(super) answers: Jobs<Done>,
@@ -45,7 +48,14 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(clock: Clock, config: Config, settings: Current, net: NetHandle, supplies: Supplies) -> Self {
+    pub(super) fn new(
+        clock: Clock,
+        config: Config,
+        settings: Current,
+        net: NetHandle,
+        supplies: Supplies,
+        lines: Lines,
+    ) -> Self {
         Self {
             clock,
             config,
@@ -55,6 +65,7 @@ impl Shared {
             sent: Sent::default(),
             supplies,
             manifests: Manifests::default(),
+            lines,
             jobs: Jobs::new(),
             answers: Jobs::new(),
             events: Events::default(),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use blake3::Hash;
 use idlewood_blobs::{BlobError, Blobs};
 use idlewood_overlay::PeerId;
-use idlewood_scheduler::{Conditions, Submission};
+use idlewood_scheduler::{BAG_TASKS_MAX, Conditions, Endless, Submission};
 use idlewood_trust::envelope::{self, Envelope};
-use idlewood_trust::manifest::{MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest};
+use idlewood_trust::manifest::{MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest, Source};
 use idlewood_trust::{Gate, now_s};
 
 use super::notify::NotifyFiles;
@@ -61,6 +61,8 @@ pub(super) fn accept(
         outputs: request.outputs,
         output_bytes: request.output_bytes,
         blob: None,
+        source: request.endless.map(|endless| endless.source),
+        line: None,
     };
     manifest.version = manifest.needed_version();
     if let Some(Err(why)) = manifest.outputs.iter().map(|text| chosen::pattern(text)).find(Result::is_err) {
@@ -102,6 +104,11 @@ pub(super) fn accept(
         replication: request.replication,
         stewards: request.stewards,
         conditions,
+        endless: request.endless.map(|endless| Endless {
+            weight: endless.share,
+            task_bytes: 0.0,
+            tasks: if endless.source == Source::Lines { 0 } else { BAG_TASKS_MAX },
+        }),
     };
     Ok(Accepted { submission, manifest: Arc::new(manifest), pins })
 }

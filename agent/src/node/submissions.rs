@@ -183,6 +183,32 @@ impl Submissions {
         answer(reply, Err(refusal));
     }
 
+    /// No more tasks of an endless bag come.
+    pub(super) fn close_supply(
+        &mut self,
+        id: &str,
+        reply: Reply<idlewood_api::Bag>,
+        pins: &Pins,
+        peer: &Peer,
+        shared: &mut Shared,
+    ) {
+        let view = match find(peer, pins, id) {
+            Ok(view) => view,
+            Err(refusal) => return answer(reply, Err(refusal)),
+        };
+        let bag = view.bag.id;
+        let refusal = match &view.endless {
+            None => format!("bag {bag} has an end already: `idlewood bag cancel` gives a bag up"),
+            Some(_) if view.closed.is_some() => format!("bag {bag} is over already"),
+            Some(endless) if endless.is_ended => format!("bag {bag} is closed already, and over when its tasks are"),
+            Some(_) => {
+                self.changing.entry(bag).or_default().push(reply);
+                return shared.events.tell(Event::SupplyEnded(bag));
+            }
+        };
+        answer(reply, Err(Refusal::Conflict(refusal)));
+    }
+
     /// What the user wanted of a bag is durable.
     pub(super) fn changed(&mut self, bag: BagId, shared: &mut Shared) {
         for reply in self.changing.remove(&bag).unwrap_or_default() {

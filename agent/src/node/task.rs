@@ -46,7 +46,7 @@ pub(super) struct Prepared {
 impl Prepared {
     /// Whether other tasks of its bag need nothing that it does not.
     pub(super) fn is_example(&self, task: TaskId) -> bool {
-        !self.manifest.has_own_files(task.index)
+        !self.manifest.has_own_files(task.index) && !self.manifest.has_lines()
     }
 
     /// What it has in common with them, without a directory.
@@ -64,7 +64,7 @@ impl Prepared {
     /// Another task of its bag; `None` where that has a file of its own.
     pub(super) fn another(&self, task: TaskId, attempt: u32) -> Option<Self> {
         let manifest = &self.manifest;
-        if manifest.has_own_files(task.index) {
+        if manifest.has_own_files(task.index) || manifest.has_lines() {
             return None;
         }
         let scratch = Scratch(self.home.attempt(task));
@@ -128,7 +128,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Gets everything that a task needs, its manifest too unless that is `known`. A checkpoint comes with the most bytes
+/// Gets everything that a task needs, its manifest too unless that is `known`; `line`: what came with a task that is a line. A checkpoint comes with the most bytes
 /// that the owner lets it have.
 pub(super) async fn prepare(
     supplies: &Supplies,
@@ -136,6 +136,7 @@ pub(super) async fn prepare(
     attempt: u32,
     bag: &BagHeader,
     known: Option<Arc<Manifest>>,
+    line: Option<String>,
     checkpoint: Option<(Checkpoint, u64)>,
     origin: &Origin,
 ) -> Preparation {
@@ -149,7 +150,15 @@ pub(super) async fn prepare(
     if let Some(error) = supplies.objection(&manifest.label()) {
         return Preparation::failed(Some(manifest), error);
     }
-    let result = put_together(supplies, task, attempt, &manifest, origin).await.map(Box::new);
+    let of_task = match line {
+        Some(line) if manifest.has_lines() => Arc::new(manifest.with_line(task.index, line)),
+        None if manifest.has_lines() => {
+            let error = anyhow::anyhow!("the line that is this task did not come, or was lost in a restart");
+            return Preparation::failed(Some(manifest), error.into());
+        }
+        _ => manifest.clone(),
+    };
+    let result = put_together(supplies, task, attempt, &of_task, origin).await.map(Box::new);
     // Whoever handed it back could have made its checkpoint up: what several machines are to say alike begins at the
     // beginning.
     let goes_on = result.is_ok() && !manifest.deterministic;
@@ -288,7 +297,9 @@ fn environment(manifest: &Manifest, task: TaskId, attempt: u32) -> Vec<(String, 
         manifest.env.iter().map(|(name, value)| (name.clone(), manifest.fill(value, task.index))).collect();
     env.insert("IDLEWOOD_BAG_ID".to_owned(), hex::encode(task.bag.0));
     env.insert("IDLEWOOD_TASK_INDEX".to_owned(), task.index.to_string());
-    env.insert("IDLEWOOD_TASK_COUNT".to_owned(), manifest.tasks.to_string());
+    if manifest.source.is_none() {
+        env.insert("IDLEWOOD_TASK_COUNT".to_owned(), manifest.tasks.to_string());
+    }
     if !manifest.deterministic {
         env.insert("IDLEWOOD_ATTEMPT".to_owned(), attempt.to_string());
     }

@@ -12,13 +12,14 @@ use idlewood_api::{Task, TaskState};
 use idlewood_blobs::Blobs;
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagView, Peer, TaskResult};
+use idlewood_scheduler::{BagView, Peer, TaskId, TaskResult};
 use idlewood_store::Reader;
 use idlewood_trust::identity;
 use idlewood_trust::manifest::{TAIL_BYTES, TaskOutput};
 use idlewood_units::clock::iso;
 
 use super::done::Done;
+use super::endless;
 use super::pins;
 use super::results::{self, Finished};
 use super::shared::Shared;
@@ -48,7 +49,9 @@ impl Whereabouts {
         let placed: Vec<(PeerId, IntervalSet)> =
             peer.placements(bag).into_iter().map(|(executor, ranges)| (executor.peer, ranges)).collect();
         let pausing = peer.pausing(bag).difference(&ended);
-        let mut rest = IntervalSet::from(0..view.bag.tasks).difference(&ended).difference(&pausing);
+        // Drained tasks are not known one by one any more.
+        let first = view.endless.as_ref().map_or(0, |endless| endless.drained_below);
+        let mut rest = IntervalSet::from(first..endless::tasks(view)).difference(&ended).difference(&pausing);
         placed.iter().for_each(|(_, ranges)| rest.subtract(ranges));
         Self { done, failed, pausing, placed, rest, is_over: view.closed.is_some() }
     }
@@ -98,6 +101,7 @@ pub(super) fn answer_with(
     let bag = view.bag.id;
     let whereabouts = Whereabouts::of(peer, view);
     let (known, blobs) = (shared.manifests.get(bag), shared.supplies.blobs.clone());
+    let lines = shared.lines.clone();
     let look = move || {
         let manifest = match pins::manifest(known, &blobs, bag) {
             Ok(manifest) => manifest,
@@ -107,7 +111,9 @@ pub(super) fn answer_with(
             }
         };
         let (states, matching, next) = page(&whereabouts, &query);
-        let entry = |index| manifest.as_ref().map(|manifest| manifest.entry(index).text).unwrap_or_default();
+        let line = |index| lines.get(TaskId { bag, index });
+        let of_manifest = |index| manifest.as_ref().map(|manifest| manifest.entry(index).text).unwrap_or_default();
+        let entry = |index| line(index).unwrap_or_else(|| of_manifest(index));
         let told = endings(&reader, view_of(&states), bag).map(|endings| {
             let task = |(&index, &state): (&u64, &TaskState)| match endings.get(&index) {
                 Some(finished) => Some(ended(finished, entry(index), &blobs)),

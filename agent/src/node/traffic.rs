@@ -129,6 +129,12 @@ impl Traffic {
                 let results = self.proven(acting.appointment.bag, results, peer, shared)?;
                 return Some(Message::Kept { acting, tasks, results });
             }
+            Message::Request { mut request, node, climbing } => {
+                if from == request.bag.submitter.peer {
+                    shared.lines.detach(&mut request);
+                }
+                return Some(Message::Request { request, node, climbing });
+            }
             message => return Some(message),
         };
         if !results.iter().all(receipts::is_its_output) {
@@ -181,7 +187,8 @@ pub(super) fn send_results(
 }
 
 /// Sends a message. What there is no room for comes back to the peer.
-pub(super) fn send(to: Member, message: Message, shared: &mut Shared) {
+pub(super) fn send(to: Member, mut message: Message, shared: &mut Shared) {
+    shared.lines.attach(&mut message);
     let bytes = message.encode();
     shared.sent.count(&message, bytes.len());
     if matches!(message, Message::Overlay(_)) {

@@ -78,6 +78,16 @@ impl View<'_> {
         }
     }
 
+    fn endless_here(&self) -> Vec<idlewood_api::EndlessHere> {
+        let speed_mops = self.shared.config.speed_mops * f64::from(self.shared.config.slots);
+        let of = |(bag, work_mops): (idlewood_scheduler::BagId, f64)| idlewood_api::EndlessHere {
+            bag: hex::encode(bag.0),
+            work_mops,
+            percent: 100.0 * work_mops / speed_mops,
+        };
+        self.peer().endless_shares().into_iter().map(of).collect()
+    }
+
     fn status(&self) -> idlewood_api::Status {
         let owner = self.machine.owner();
         let overlay = self.peer().overlay_view();
@@ -139,6 +149,7 @@ impl View<'_> {
             grid_maximum_stretch: platform.maximum_stretch,
             running,
             held: held.collect(),
+            endless: self.endless_here(),
             kept: self.peer().kept().count() as u64,
             acts_for: self.peer().kept().filter(|(_, acts)| *acts).count() as u64,
             grid: self.shared.gate().name().map(|name| idlewood_api::GridView {

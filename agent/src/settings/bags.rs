@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use idlewood_trust::identity;
 
-use super::values;
+use super::values::{self, Within};
 
 /// Which bags may run here. Denial wins; an empty list of allowed ones allows all. The machine's own bags are always
 /// allowed.
@@ -31,6 +31,9 @@ pub struct Bags {
     /// Whether native programs may run, in a sandbox with one wall fewer than WebAssembly has.
     #[serde(deserialize_with = "values::yes_or_no")]
     pub native: bool,
+    /// How much of this machine endless bags have, in percent, while tasks of other bags wait here.
+    #[serde(deserialize_with = "values::percent")]
+    pub endless_share: Within<0, 90>,
     /// Most work of one submitter that waits and runs here, by the time that this machine takes for it.
     #[serde(deserialize_with = "work")]
     pub work_per_submitter: Span,
@@ -44,6 +47,7 @@ impl Default for Bags {
             allow_programs: Vec::new(),
             deny_programs: Vec::new(),
             native: false,
+            endless_share: Within(25),
             work_per_submitter: Span(Config::default().submitter_work_max),
         }
     }

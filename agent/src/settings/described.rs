@@ -153,6 +153,12 @@ pub const ALL: &[Description] = &[
     ),
     live("bags.native", "Whether native programs may run, where the system can confine them", YES, "yes"),
     starting(
+        "bags.endless_share",
+        "How much of this machine endless bags have while tasks of other bags wait; they have all that these leave; the same on all machines of a grid",
+        "a share from 0% to 90%",
+        "50%",
+    ),
+    starting(
         "bags.work_per_submitter",
         "Most work of one submitter that waits and runs here, as the time that this machine takes for it",
         "a duration from 1h to 3650d",

@@ -21,7 +21,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use idlewood_units::{ByteSize, Numbers, Span, Variable};
+use idlewood_units::{Array, ByteSize, Span, Variable};
 use serde::{Deserialize, Deserializer};
 
 use super::error::SubmitError;
@@ -37,9 +37,9 @@ pub struct Options {
     /// The program is native (an executable or a script), for machines whose owners let such programs run (bags.native)
     #[arg(long)]
     pub native: bool,
-    /// One task per number: 5, 0-99, 0-99:10, 1,3,7-9
+    /// One task per number: 5, 0-99, 0-99:10, 1,3,7-9; with --endless also 0-
     #[arg(long, value_name = "RANGE", group = "source", help_heading = "Tasks")]
-    pub array: Option<Numbers>,
+    pub array: Option<Array>,
     /// One task per line of FILE that is not empty (- reads standard input)
     #[arg(long, value_name = "FILE", group = "source", help_heading = "Tasks")]
     pub each_line: Option<PathBuf>,
@@ -56,6 +56,12 @@ pub struct Options {
     #[arg(long, visible_alias = "each-file", value_name = "PATTERN", group = "source", help_heading = "Tasks")]
     #[serde(alias = "each-file")]
     pub glob: Option<String>,
+    /// A bag without a last task: of --array 0-, or of lines as they come with --each-line -; it shares the grid with other such bags
+    #[arg(long, help_heading = "Tasks")]
+    pub endless: bool,
+    /// Weight of an endless bag: the grid is shared in proportion to weights [default: 1]
+    #[arg(long, value_name = "WEIGHT", requires = "endless", help_heading = "Tasks")]
+    pub share: Option<f64>,
     /// Lists after `:::` and `::::`.
     #[arg(skip)]
     pub entries: Option<Lists>,
@@ -210,6 +216,8 @@ impl Options {
             csv: self.csv.or(source.csv),
             from_json: self.from_json.or(source.from_json),
             glob: self.glob.or(source.glob),
+            endless: self.endless || spec.endless,
+            share: self.share.or(spec.share),
             entries: self.entries.or(source.entries),
             input: pick(self.input, spec.input),
             stdin: self.stdin.or(spec.stdin),
@@ -286,7 +294,7 @@ mod tests {
             name = "mine"
             "#,
         );
-        assert_eq!(options.array.unwrap().count(), 4);
+        assert_eq!(options.array.unwrap().numbers().unwrap().count(), 4);
         assert_eq!(options.memory, Some(ByteSize(256 << 20)));
         assert_eq!(options.disk, Some(ByteSize(2 << 30)));
         assert_eq!(options.time_limit.unwrap().seconds(), 3_600);
@@ -337,7 +345,7 @@ mod tests {
         let flags = Options { args: vec!["f".to_owned()], input: vec!["f.dat".into()], ..Options::default() };
         let both = flags.over(spec);
         assert_eq!((both.args, both.input), (vec!["f".to_owned()], vec![PathBuf::from("f.dat")]));
-        assert_eq!(both.array.unwrap().count(), 10);
+        assert_eq!(both.array.unwrap().numbers().unwrap().count(), 10);
     }
 
     #[test]

@@ -28,7 +28,10 @@ pub(super) struct Swept {
 /// The entries that options other than a pattern ask for; `None` if they ask for none.
 pub(super) fn sweep(options: &Options, stdin: &mut impl io::Read) -> Result<Option<Swept>, SubmitError> {
     let plain = |texts| Swept { texts, fields: None };
-    Ok(Some(if let Some(numbers) = &options.array {
+    Ok(Some(if let Some(array) = &options.array {
+        let Some(numbers) = array.numbers() else {
+            return refused("an array without an end is for endless bags: add --endless, or say where it ends");
+        };
         plain(numbers.iter().map(|number| number.to_string()).collect())
     } else if let Some(path) = &options.each_line {
         let texts = lines(path, stdin)?;

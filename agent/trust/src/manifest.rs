@@ -12,7 +12,7 @@ mod template;
 use std::collections::BTreeMap;
 
 use idlewood_overlay::PeerId;
-use idlewood_scheduler::BlobId;
+use idlewood_scheduler::{BAG_TASKS_MAX, BlobId};
 use idlewood_units::FILES_MAX;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,8 @@ pub const MANIFEST_VERSION_FIELDS: u32 = 2;
 /// Version of manifests with inputs in folders, inputs of single tasks, or outputs that are chosen: agents that do not know them must not run
 /// their tasks.
 pub const MANIFEST_VERSION_FILES: u32 = 3;
+/// Version of manifests of endless bags: agents that cannot tell what a task of one is must not run any.
+pub const MANIFEST_VERSION_ENDLESS: u32 = 4;
 /// Largest manifest, in bytes: about a million entries.
 pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 /// Largest output of one task, in bytes: the encoded [`TaskOutput`], stdout, stderr and files together.
@@ -98,6 +100,9 @@ pub struct Manifest {
     /// How the entries are cut into fields; none: each is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fields: Option<Fields>,
+    /// Of an endless bag: what its tasks are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
     /// Files shared by all tasks.
     #[serde(deserialize_with = "at_most::<_, _, INPUTS_MAX>")]
     pub inputs: Vec<Input>,
@@ -139,6 +144,25 @@ pub struct Manifest {
     /// The blob that it was read from. None if it is part of the signed blob, and before it is written.
     #[serde(skip)]
     pub blob: Option<BlobId>,
+    /// Of an endless bag whose tasks are lines: a task and its line, which came with the task.
+    #[serde(skip)]
+    pub line: Option<(u64, String)>,
+}
+
+/// What the tasks of an endless bag are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Source {
+    /// Numbers.
+    #[serde(rename = "range")]
+    Range {
+        /// Of the first task.
+        first: u64,
+        /// From one task to the next.
+        step: u64,
+    },
+    /// Lines that come with the tasks, as they are written into a pipe.
+    #[serde(rename = "lines")]
+    Lines,
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -182,9 +206,7 @@ pub enum ManifestError {
     #[error("not a manifest: {0}")]
     Malformed(String),
     /// The manifest has another version.
-    #[error(
-        "manifest of version {0}; this idlewood reads versions {MANIFEST_VERSION} to {MANIFEST_VERSION_FILES}: update it"
-    )]
+    #[error("manifest of version {0}; this idlewood reads versions up to {MANIFEST_VERSION_ENDLESS}: update it")]
     Version(u32),
     /// Its parts do not fit together.
     #[error("{0}")]
@@ -203,7 +225,9 @@ impl Manifest {
         let mut names = self.blobs().map(|input| input.name.as_str());
         let chooses_outputs = !self.outputs.is_empty() || self.output_bytes.is_some();
         let has_files = !self.executable.is_empty() || !self.own.is_empty() || chooses_outputs;
-        if has_files || self.inputs.len() > INPUTS_WITHOUT_FOLDERS_MAX || names.any(|name| name.contains('/')) {
+        if self.source.is_some() {
+            MANIFEST_VERSION_ENDLESS
+        } else if has_files || self.inputs.len() > INPUTS_WITHOUT_FOLDERS_MAX || names.any(|name| name.contains('/')) {
             MANIFEST_VERSION_FILES
         } else if self.fields.is_some() {
             MANIFEST_VERSION_FIELDS
@@ -242,6 +266,12 @@ impl Manifest {
         }
         if self.tasks == 0 {
             return invalid("a bag needs at least one task".to_owned());
+        }
+        if self.source.is_some() != (self.tasks == BAG_TASKS_MAX) {
+            return invalid(format!("a bag has {BAG_TASKS_MAX} tasks if it is endless, and says then what they are"));
+        }
+        if self.source.is_some() && !self.entries.is_empty() {
+            return invalid("an endless bag has no list of entries".to_owned());
         }
         if self.entries.len() > ENTRIES_MAX {
             return invalid(format!(
@@ -325,8 +355,28 @@ impl Manifest {
         (size_of::<Self>() + entries + inputs + own + texts) as u64
     }
 
+    /// This manifest, of an endless bag whose tasks are lines, with the line of one task.
+    pub fn with_line(&self, index: u64, line: String) -> Self {
+        Self { line: Some((index, line)), ..self.clone() }
+    }
+
+    /// Whether each task comes with a line.
+    pub fn has_lines(&self) -> bool {
+        self.source == Some(Source::Lines)
+    }
+
     /// The entry of a task; an empty one if the bag has none.
     pub fn entry(&self, index: u64) -> Entry {
+        let text = match (&self.source, &self.line) {
+            (Some(Source::Range { first, step }), _) => {
+                Some(first.saturating_add(index.saturating_mul(*step)).to_string())
+            }
+            (Some(Source::Lines), Some((of, line))) if *of == index => Some(line.clone()),
+            _ => None,
+        };
+        if let Some(text) = text {
+            return Entry { text, input: None };
+        }
         let position = usize::try_from(index).unwrap_or(usize::MAX);
         self.entries.get(position).cloned().unwrap_or_default()
     }
@@ -422,6 +472,8 @@ pub(crate) mod tests {
             outputs: Vec::new(),
             output_bytes: None,
             blob: None,
+            source: None,
+            line: None,
         }
     }
 

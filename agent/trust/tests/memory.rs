@@ -36,6 +36,8 @@ fn manifest() -> Manifest {
         outputs: Vec::new(),
         output_bytes: None,
         blob: None,
+        source: None,
+        line: None,
     }
 }
 

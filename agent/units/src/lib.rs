@@ -6,7 +6,7 @@ mod text;
 mod values;
 
 pub use text::steers;
-pub use values::{ByteSize, Numbers, Span, TASKS_MAX, ValueError, Variable};
+pub use values::{Array, ByteSize, Numbers, Span, TASKS_MAX, ValueError, Variable};
 
 /// Most files taken from one task's output.
 pub const FILES_MAX: usize = 4096;

@@ -213,6 +213,48 @@ impl Numbers {
     }
 }
 
+/// The numbers of a bag's tasks: some, or all from one on.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Scalar")]
+pub enum Array {
+    /// These.
+    Some(Numbers),
+    /// `5-` or `0-:10`: this one and so on, without an end.
+    From {
+        /// The first.
+        first: u64,
+        /// From one to the next.
+        step: u64,
+    },
+}
+
+impl FromStr for Array {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let (range, step) = text.trim().split_once(':').unwrap_or((text.trim(), "1"));
+        let Some(first) = range.strip_suffix('-').filter(|first| !first.contains([',', '-'])) else {
+            return text.parse().map(Self::Some);
+        };
+        let number =
+            |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten();
+        match (number(first), number(step)) {
+            (Some(first), Some(step @ 1..=1_000_000)) if first <= u64::MAX / 2 => Ok(Self::From { first, step }),
+            _ => Err(ValueError(format!("{text:?} is no range without an end: write for example 0- or 5-:10"))),
+        }
+    }
+}
+
+impl Array {
+    /// The numbers, if they have an end.
+    pub fn numbers(&self) -> Option<&Numbers> {
+        match self {
+            Self::Some(numbers) => Some(numbers),
+            Self::From { .. } => None,
+        }
+    }
+}
+
 /// One environment variable, `KEY=VALUE`; or `KEY`, whose value comes from the environment of `submit`, so that a
 /// secret does not appear in the list of processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -266,7 +308,7 @@ macro_rules! from_scalar {
         }
     )* };
 }
-from_scalar!(ByteSize, Span, Numbers);
+from_scalar!(ByteSize, Span, Numbers, Array);
 
 /// Splits `12.5M` into the number and what follows it.
 fn number_and_unit(text: &str) -> Option<(f64, &str)> {
@@ -307,6 +349,16 @@ mod tests {
         assert_eq!(numbers("3,3,2-4"), [2, 3, 4]);
         assert_eq!(numbers("18446744073709551615"), [u64::MAX]);
         assert_eq!(numbers("0-999999").len() as u64, TASKS_MAX);
+    }
+
+    #[test]
+    fn a_range_may_have_no_end() {
+        assert_eq!("0-".parse(), Ok(Array::From { first: 0, step: 1 }));
+        assert_eq!("7-:3".parse(), Ok(Array::From { first: 7, step: 3 }));
+        assert_eq!("0-3".parse::<Array>().unwrap().numbers().map(Numbers::count), Some(4));
+        for text in ["-", "a-", "1,2-", "0-:0", "0-:x", "18446744073709551615-", "1--"] {
+            assert!(text.parse::<Array>().is_err(), "{text:?} was taken");
+        }
     }
 
     #[test]

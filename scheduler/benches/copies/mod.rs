@@ -45,6 +45,7 @@ pub(crate) fn submitter(machines: u64) -> (Peer, Event) {
         replication,
         stewards: None,
         conditions: Box::default(),
+        supply: None,
     }];
     let records = records.into_iter().chain(placed);
     let mut peer = Peer::restore(Config::default(), GridId([1; 32]), me, 5, Time::ZERO, wall, records)

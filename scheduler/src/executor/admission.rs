@@ -139,6 +139,7 @@ impl Executor {
                 }
             }
             Err(reason) => {
+                self.note_declined(bag, io.now);
                 meant.into_iter().for_each(|request| self.decline(&request, request.ranges.clone(), reason, io));
                 // The first request may have been invented: ask about the next one.
                 others.into_iter().for_each(|request| self.accept(request, io, config));

@@ -45,14 +45,15 @@ impl Executor {
 
     /// Idle slots, if no task waits here and the machine is not suspended.
     pub(crate) fn idle_slots(&self) -> u64 {
-        let idle = self.places.idle_slots();
-        let may_begin = !self.is_suspended() && idle > 0 && self.bags.values().all(|held| held.waiting.is_empty());
+        // Those with tasks of endless bags are idle for others.
+        let idle = self.places.slots_without(|running| !self.is_endless(running));
+        let may_begin = !self.is_suspended() && idle > 0 && self.finite().all(|held| held.waiting.is_empty());
         if may_begin { idle as u64 } else { 0 }
     }
 
     /// How long the unstarted tasks would take on all slots if nothing else ran, in seconds.
     pub(crate) fn wait_s(&self) -> f64 {
-        let waiting = self.bags.values().map(|held| held.waiting.len() as f64 * held.task_mops());
+        let waiting = self.finite().map(|held| held.waiting.len() as f64 * held.task_mops());
         waiting.sum::<f64>() / self.speed_mops()
     }
 

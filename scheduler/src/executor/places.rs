@@ -99,9 +99,9 @@ impl Places {
         self.places.get(place)?.as_ref()
     }
 
-    /// Slots without a task.
-    pub(super) fn idle_slots(&self) -> usize {
-        self.slots.saturating_sub(self.begun().count())
+    /// Slots without such a task.
+    pub(super) fn slots_without(&self, is_such: impl Fn(&Running) -> bool) -> usize {
+        self.slots.saturating_sub(self.begun().filter(|running| is_such(running)).count())
     }
 
     /// Whether one more task may run.

@@ -22,14 +22,14 @@ const OVERRUN_REST: f64 = 0.1;
 
 /// One step of dispatching.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Step {
+pub(super) struct Step {
     /// The place whose task is preempted first.
-    freeze: Option<usize>,
-    go: Go,
+    pub(super) freeze: Option<usize>,
+    pub(super) go: Go,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Go {
+pub(super) enum Go {
     /// The preempted task at this place goes on.
     Thaw(usize),
     /// A task begins at this place.
@@ -46,16 +46,29 @@ impl Executor {
         if std::mem::take(&mut self.order_stale) {
             self.reorder(io.now);
         }
-        while let Some(step) = self.next_step(io.now) {
+        if !self.has_endless() {
+            let slots = self.places.slots();
+            while let Some(step) = self.next_step(slots, io.now) {
+                self.take_step(step, io);
+            }
+            return;
+        }
+        let endless = self.divide_slots(io.now);
+        let finite = self.places.slots() - endless;
+        while let Some(step) = self.next_step(finite, io.now).or_else(|| self.next_endless_step(endless, io.now)) {
+            self.note_step(step);
             self.take_step(step, io);
         }
+        self.note_sides(io.now);
     }
 
-    /// The next task in the order to begin or thaw, and the task that is preempted for it.
-    fn next_step(&self, now: Time) -> Option<Step> {
-        let (has_slot, free_place) = (self.places.has_slot(), self.places.free());
+    /// The next task of a finite bag in the order to begin or thaw on one of so many slots, and the task that is preempted for it.
+    fn next_step(&self, slots: usize, now: Time) -> Option<Step> {
+        let free_place = self.places.free();
+        let of_finite = || self.places.begun().filter(|running| !self.is_endless(running));
+        let has_slot = of_finite().filter(|running| !running.preempted).count() < slots;
         // Tasks that run and belong to bags not yet looked at.
-        let mut behind = self.places.running();
+        let mut behind = of_finite().filter(|running| running.runs()).count();
         for (rank, &bag) in self.order.iter().enumerate() {
             behind -= self.places.of(bag).filter(|running| running.runs()).count();
             if !has_slot && (behind == 0 || self.places.frozen_max() == 0) {
@@ -65,7 +78,12 @@ impl Executor {
                 return self.free_a_place(&self.order[rank + 1..], now);
             }
             let Some(go) = self.next_of(bag, free_place, now) else { continue };
-            let freeze = if has_slot { None } else { Some(self.last_that_runs(&self.order[rank + 1..])?) };
+            let freeze = match has_slot {
+                true if self.places.has_slot() => None,
+                // The slot is one that endless bags had.
+                true => Some(self.last_endless()?),
+                false => Some(self.last_that_runs(&self.order[rank + 1..])?),
+            };
             return Some(Step { freeze, go });
         }
         None
@@ -142,7 +160,7 @@ impl Executor {
     /// Once so many tasks have begun that a newcomer could no longer preempt all that run, running tasks come first, as without
     /// preemption: the leaf promises nothing that the limit on preempted tasks would break.
     pub(super) fn load(&self, now: Time, include: impl Fn(&HeldBag) -> bool) -> (Load, Vec<BagId>) {
-        let begun = || self.places.begun().filter(|running| !running.stopping);
+        let begun = || self.places.begun().filter(|running| !running.stopping && !self.is_endless(running));
         let frozen_max = self.places.frozen_max();
         let preemptive = frozen_max > 0 && begun().count() <= frozen_max;
         let mut begun_mops: BTreeMap<BagId, f64> = BTreeMap::new();
@@ -156,7 +174,7 @@ impl Executor {
                 None => {}
             }
         }
-        let bags = self.bags.values().filter(|held| include(held)).map(|held| {
+        let bags = self.finite().filter(|held| include(held)).map(|held| {
             let begun_mops = begun_mops.get(&held.bag.id).copied().unwrap_or(0.0);
             let left = held.waiting.len() as f64 + begun_mops / held.task_mops();
             (held.entry(held.task_mops(), left), held.bag.id)
@@ -171,7 +189,7 @@ impl Executor {
         let first = begun().filter(|running| !preemptive && !running.preempted);
         let load = Load {
             now_s: now.as_secs_f64(),
-            speed_mops: self.speed_mops,
+            speed_mops: self.speed_mops * self.finite_part(),
             slots: self.places.slots() as u32,
             preemptive,
             running_mops: first.map(|running| self.rest_mops(running, now)).collect(),

@@ -156,6 +156,7 @@ impl Executor {
             self.rest.until(),
             self.rating_due(io.now),
             self.sharing.due(),
+            self.endless_due(),
         ];
         parts.into_iter().flatten().min()
     }

@@ -69,7 +69,7 @@ impl Executor {
     pub(super) fn share(&mut self, io: &mut Io, config: &Config) {
         let mut due: Option<Time> = None;
         let mut shared: BTreeMap<BagId, BTreeMap<u64, u32>> = BTreeMap::new();
-        for running in self.places.begun().filter(|running| !running.stopping) {
+        for running in self.places.begun().filter(|running| !running.stopping && !self.is_endless(running)) {
             let Some(held) = self.bags.get(&running.task.bag) else { continue };
             let said = self.sharing.said.get(&running.task.bag);
             let was_slow = said.and_then(|said| said.tasks.get(&running.task.index)).is_some_and(|&rest_s| rest_s > 0);

@@ -55,7 +55,7 @@ impl Executor {
 
     /// A bag is new here: it takes its place in its submitter's line.
     pub(super) fn insert_in_line(&mut self, new: BagId) {
-        if self.per_submitter == PerSubmitter::Off {
+        if self.per_submitter == PerSubmitter::Off || self.bags.get(&new).is_some_and(|held| held.bag.is_endless()) {
             return;
         }
         let Some(held) = self.bags.get_mut(&new) else { return };
@@ -63,7 +63,9 @@ impl Executor {
         let (key, turn) = (held.line_key(), held.turn_key());
         let (mut before, mut by_priority) =
             (std::mem::take(&mut held.before), std::mem::take(&mut held.before_by_priority));
-        for held in self.bags.values_mut().filter(|held| held.bag.id != new && held.bag.submitter.peer == submitter) {
+        let is_of_line =
+            |held: &&mut HeldBag| held.bag.id != new && held.bag.submitter.peer == submitter && !held.bag.is_endless();
+        for held in self.bags.values_mut().filter(is_of_line) {
             if held.line_key() < key {
                 before.count(held.bag.id, held.open_mops());
             } else {

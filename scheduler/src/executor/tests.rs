@@ -53,6 +53,7 @@ fn executor(config: &Config) -> (Executor, Io) {
                 copy: None,
                 ticket: 0,
                 checkpoints: Box::default(),
+                lines: Box::default(),
                 acting: None,
             },
             None,
@@ -127,6 +128,7 @@ fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_m
         copy: None,
         ticket: 0,
         checkpoints: Box::default(),
+        lines: Box::default(),
         acting: None,
     };
     executor.queue(request, None, io, &Config::default());
@@ -250,6 +252,7 @@ impl Machine {
             copy: None,
             ticket: 0,
             checkpoints: Box::default(),
+            lines: Box::default(),
             acting: None,
         };
         self.executor.queue(request, None, &mut self.io, &self.config);
@@ -362,6 +365,7 @@ fn laden(config: &Config) -> (Executor, Io) {
                 copy: None,
                 ticket: 0,
                 checkpoints: Box::default(),
+                lines: Box::default(),
                 acting: None,
             },
             None,
@@ -489,6 +493,7 @@ fn each_task_keeps_the_attempt_it_came_with() {
                 copy: None,
                 ticket: 0,
                 checkpoints: Box::default(),
+                lines: Box::default(),
                 acting: None,
             },
             None,
@@ -539,6 +544,7 @@ fn declines_of_scattered_tasks_fit_in_valid_messages() {
     let ranges = IntervalSet::from(0..2000);
     let request = Request {
         copy: None,
+        lines: Box::default(),
         acting: None,
         bag,
         number,

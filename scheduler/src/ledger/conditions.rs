@@ -49,7 +49,8 @@ impl Ledger {
 
     /// Whether the first task is to be measured now; then it is from now on. Of a bag that is withheld it is not.
     pub(crate) fn begin_to_measure(&mut self) -> bool {
-        let is_due = self.open && !self.is_measured() && !self.is_closed() && !self.conditions.withhold();
+        let has_task = self.tasks() > 0;
+        let is_due = self.open && has_task && !self.is_measured() && !self.is_closed() && !self.conditions.withhold();
         is_due && !std::mem::replace(&mut self.is_measuring, true)
     }
 

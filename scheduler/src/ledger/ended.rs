@@ -7,11 +7,14 @@ use crate::ranges::{IntervalSet, IntervalTree};
 pub(super) struct Ended {
     done: IntervalTree,
     failed: IntervalTree,
+    /// Of an endless bag: ended tasks whose results are not kept any more, and how many of these failed.
+    drained: IntervalTree,
+    drained_failed: u64,
 }
 
 impl Ended {
     pub(super) fn contains(&self, index: u64) -> bool {
-        self.done.contains(index) || self.failed.contains(index)
+        self.done.contains(index) || self.failed.contains(index) || self.drained.contains(index)
     }
 
     pub(super) fn insert(&mut self, index: u64, success: bool) {
@@ -27,19 +30,49 @@ impl Ended {
 
     /// Number of tasks that succeeded.
     pub(super) fn done(&self) -> u64 {
-        self.done.len()
+        self.done.len() + self.drained.len() - self.drained_failed
     }
 
     /// Number of tasks that failed for good.
     pub(super) fn failed(&self) -> u64 {
-        self.failed.len()
+        self.failed.len() + self.drained_failed
     }
 
     pub(super) fn len(&self) -> u64 {
-        self.done.len() + self.failed.len()
+        self.done.len() + self.failed.len() + self.drained.len()
     }
 
-    /// The tasks that succeeded, and those that failed.
+    /// The results of these ended tasks are not kept any more.
+    pub(super) fn drain(&mut self, tasks: &IntervalSet) {
+        let (done, failed) = (self.done.intersection(tasks), self.failed.intersection(tasks));
+        self.drained_failed += failed.len();
+        self.done.subtract(&done);
+        self.failed.subtract(&failed);
+        self.drained.extend_with(&done);
+        self.drained.extend_with(&failed);
+    }
+
+    /// Restores which tasks are drained, and how many of these failed.
+    pub(super) fn restore_drained(&mut self, drained: &IntervalSet, failed: u64) {
+        self.drained.extend_with(drained);
+        self.drained_failed = failed;
+    }
+
+    /// The drained tasks, and how many of these failed.
+    pub(super) fn drained(&self) -> (IntervalSet, u64) {
+        (self.drained.ranges().collect(), self.drained_failed)
+    }
+
+    /// All tasks below this one are drained.
+    pub(super) fn drained_below(&self) -> u64 {
+        self.drained.ranges().next().filter(|range| range.start == 0).map_or(0, |range| range.end)
+    }
+
+    pub(super) fn drained_len(&self) -> u64 {
+        self.drained.len()
+    }
+
+    /// The tasks that succeeded, and those that failed, whose results are kept.
     pub(super) fn sets(&self) -> (IntervalSet, IntervalSet) {
         (self.done.ranges().collect(), self.failed.ranges().collect())
     }
@@ -56,5 +89,6 @@ impl Ended {
     pub(super) fn subtract_from(&self, ranges: &mut IntervalSet) {
         ranges.subtract(&self.done.intersection(ranges));
         ranges.subtract(&self.failed.intersection(ranges));
+        ranges.subtract(&self.drained.intersection(ranges));
     }
 }

@@ -241,7 +241,7 @@ pub(super) fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
 
 impl Ledger {
     pub(crate) fn restore_failures(&mut self, index: u64, failures: Failures) {
-        if index < self.bag.tasks && !self.ended.contains(index) {
+        if index < self.tasks() && !self.ended.contains(index) {
             self.tries.restore(index, failures);
         }
     }

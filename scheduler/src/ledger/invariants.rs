@@ -36,6 +36,7 @@ impl Ledger {
         let (done, failed) = self.ended.sets();
         add("done", &done);
         add("failed", &failed);
+        add("drained", &self.ended.drained().0);
         if self.is_closed() {
             // The other tasks are not wanted any more.
             return;
@@ -45,7 +46,7 @@ impl Ledger {
         let mut copies = self.placed.all_held_by_more_than(0);
         self.issues.iter().for_each(|issue| copies.extend_with(&issue.ranges));
         add("issued or placed", &copies);
-        debug_assert_eq!(all, IntervalSet::from(0..self.bag.tasks), "{bag:?}: all tasks");
+        debug_assert_eq!(all, IntervalSet::from(0..self.tasks()), "{bag:?}: all tasks");
     }
 
     /// No task has more copies than replicas, unless there are votes on it or it stood still somewhere; and no two requests are for the

@@ -43,7 +43,7 @@ impl Ledger {
     pub(crate) fn results(&mut self, executor: &Contact, results: Vec<TaskResult>, io: &mut Io, config: &Config) {
         let (mut unwanted, mut retried) = (Vec::new(), Vec::new());
         let (mut begins_anew, mut asks_for_holding) = (Vec::new(), false);
-        let tasks = self.bag.tasks;
+        let tasks = self.tasks();
         for result in results.into_iter().filter(|result| result.is_valid(tasks)) {
             let index = result.index;
             match self.standing(executor, &result, io) {
@@ -254,6 +254,7 @@ impl Ledger {
         let checkpoint = self.checkpoints.forget(result.index, bag);
         let stops = self.stop_copies(result.index, executor.peer, io);
         self.settle(&result, Some(executor.peer));
+        self.note_undrained(&result, Some(io.now));
         self.predicting.note(io.now, self.of_bag(io));
         let mut changes: Vec<Change> = has_failed.then(|| self.tries.change(result.index, bag)).into_iter().collect();
         let (judged, mut then) = self.judge(&result, ran_on, io);

@@ -3,6 +3,7 @@
 mod checkpoints;
 mod copies;
 mod declined;
+mod endless;
 mod honest;
 mod network;
 mod work;

@@ -34,6 +34,12 @@ impl Waiting {
         self.unissued.len() + self.pauses()
     }
 
+    /// How many of the tasks below this one wait.
+    pub(super) fn len_below(&self, index: u64) -> u64 {
+        let below = |range: std::ops::Range<u64>| range.end.min(index).saturating_sub(range.start);
+        self.unissued.ranges().map(below).sum::<u64>() + self.pauses()
+    }
+
     /// How many tasks pause.
     pub(super) fn pauses(&self) -> u64 {
         self.pausing.values().map(IntervalSet::len).sum()

@@ -11,6 +11,7 @@ use crate::bag::{
     TaskResult,
 };
 use crate::conditions::{AFTER_MAX, Conditions, NAME_BYTES_MAX, Wish};
+use crate::endless::{Endless, WEIGHT_MAX, WEIGHT_MIN};
 use crate::io::Ticket;
 use crate::ledger::{REPLICAS_MAX, Replication};
 use crate::listing::{About, MachinesPage};
@@ -40,6 +41,9 @@ pub struct Submission {
     /// What its user says of when its tasks may be issued.
     #[serde(default)]
     pub conditions: Conditions,
+    /// Of an endless bag, which has [`BAG_TASKS_MAX`] tasks.
+    #[serde(default)]
+    pub endless: Option<Endless>,
 }
 
 /// The driver's permission that tasks of a bag queue on its machine, and what the driver knows of the bag.
@@ -116,6 +120,22 @@ pub enum Event {
         bag: BagId,
         /// What.
         wish: Wish,
+    },
+    /// There are so many tasks of an endless bag now. Ignored if these are no more than before, or no more should come.
+    TasksAdded {
+        /// The bag.
+        bag: BagId,
+        /// How many, those before included.
+        tasks: u64,
+    },
+    /// No more tasks of an endless bag will come: it is over when those that there are have ended. [`Notice::BagChanged`] follows.
+    SupplyEnded(BagId),
+    /// The user has saved the results of these tasks of an endless bag, which need not be kept. [`Notice::BagDrained`] follows.
+    Drained {
+        /// The bag.
+        bag: BagId,
+        /// The tasks.
+        tasks: IntervalSet,
     },
     /// The user removes a bag; ignored unless it is closed, or its submission is not durable yet.
     Removed(BagId),
@@ -352,6 +372,8 @@ pub enum Notice {
     BagClosed(BagId),
     /// What the user wanted of a bag is durable.
     BagChanged(BagId),
+    /// The records of drained results are gone, durably.
+    BagDrained(BagId),
     /// The removal of a bag is durable.
     BagRemoved(BagId),
     /// Another machine goes on as this one with a bag that was submitted here, since it was adopted from a ticket: this one does
@@ -399,6 +421,11 @@ pub enum SubmitError {
         "a bag with replicas has no limit of running tasks, and no exit codes to try again on: leave out one of the two"
     )]
     ConditionsOfVotes,
+    /// Not the numbers of an endless bag.
+    #[error(
+        "an endless bag has a weight between {WEIGHT_MIN} and {WEIGHT_MAX}, no replicas and no stewards, and as many tasks as no other bag"
+    )]
+    Endless,
     /// A bag to wait for is not here.
     #[error("no bag {0} was submitted from this machine: a bag can only wait for bags that are there")]
     After(BagId),

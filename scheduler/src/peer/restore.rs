@@ -10,6 +10,7 @@ use super::{Asking, Effect, Peer, Removals, reports};
 use crate::bag::{BagId, BagKey};
 use crate::conditions::Conditions;
 use crate::config::Config;
+use crate::endless::fold::Fold;
 use crate::executor::Executor;
 use crate::io::Io;
 use crate::ledger::{Failures, Ledger};
@@ -127,6 +128,7 @@ impl Peer {
             cut_off: Vec::new(),
             ledgers: BTreeMap::new(),
             stewards,
+            fold: Fold::new(),
             removals: Removals::new(),
             io,
             summary_earliest: now,
@@ -163,8 +165,17 @@ impl Peer {
     fn restore_bags(&mut self, records: &[Record]) -> BTreeSet<BagId> {
         let mut given_up = BTreeSet::new();
         for record in records {
-            if let Record::Bag { bag, released, retries_max, attempt, closed, replication, stewards, conditions } =
-                record
+            if let Record::Bag {
+                bag,
+                released,
+                retries_max,
+                attempt,
+                closed,
+                replication,
+                stewards,
+                conditions,
+                supply,
+            } = record
                 && !matches!(closed, Some((Closing::Removed, _)))
             {
                 let released = self.io.moment(*released);
@@ -179,6 +190,7 @@ impl Peer {
                 ledger.restore_attempt(*attempt);
                 ledger.set_stewards(*stewards);
                 ledger.set_conditions(Conditions::clone(conditions), &self.io);
+                supply.iter().for_each(|supply| ledger.set_supply(supply));
                 if let Some((closing, at)) = closed {
                     ledger.restore_closed(*closing, self.io.moment(*at));
                 }

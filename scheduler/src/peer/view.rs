@@ -43,7 +43,9 @@ impl Peer {
 
     /// One bag submitted from this machine, or for which it acts as steward. Only durable results and ends are shown.
     pub fn bag(&self, id: BagId) -> Option<BagView> {
-        let mut view = self.ledgers.get(&id)?.view().durable(self.io.journalling(id));
+        let ledger = self.ledgers.get(&id)?;
+        let mut view = ledger.view().durable(self.io.journalling(id));
+        view.endless = ledger.endless_view(&self.io, &self.config);
         let after = view.conditions.after.iter();
         view.awaited = after.filter_map(|&bag| Some((bag, self.awaited(bag)?))).collect();
         for (&router, swallowed) in &mut view.swallowed {
@@ -139,6 +141,11 @@ impl Peer {
         let stewards = self.stewards.appointment(bag).cloned();
         let stewards = stewards.map(|appointment| Record::Stewards { appointment, adopts: false });
         own.into_iter().chain(placed).chain(ledger.former()).chain(ledger.failures()).chain(stewards).collect()
+    }
+
+    /// The endless bags that share the grid, and the rate of each on this machine in Mop/s.
+    pub fn endless_shares(&self) -> Vec<(BagId, f64)> {
+        self.fold.shares().map(|(bag, work_mops)| (bag.bag, work_mops)).collect()
     }
 
     /// The unfinished tasks held here, by bag.

@@ -122,6 +122,7 @@ fn request(tasks: u64) -> Request {
         copy: None,
         ticket: 0,
         checkpoints: Box::default(),
+        lines: Box::default(),
         acting: None,
     }
 }

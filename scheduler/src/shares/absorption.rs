@@ -24,6 +24,16 @@ impl Absorption {
         Self(vec![0.0; ratios.applications()])
     }
 
+    /// A part that would do so much work for each application alone, in Mop/s.
+    pub fn of_work(work_mops: Vec<f64>) -> Self {
+        Self(work_mops)
+    }
+
+    /// Work in Mop/s for each application if it were alone.
+    pub fn work_mops(&self) -> &[f64] {
+        &self.0
+    }
+
     /// A machine that does so many Mop/s and takes so many bytes/s; infinitely many where its link does not count.
     pub fn of_machine(ratios: &Ratios, speed_mops: f64, link_bytes_s: f64) -> Self {
         Self(vec![speed_mops; ratios.applications()]).through(ratios, link_bytes_s)

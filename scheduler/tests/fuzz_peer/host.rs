@@ -343,6 +343,7 @@ impl Host {
                 running_max: source.maybe(|source| u64::from(source.byte())),
                 ..Conditions::default()
             },
+            endless: None,
         };
         if self.peer.check(&submission).is_ok() {
             self.give(Event::Submitted(submission));

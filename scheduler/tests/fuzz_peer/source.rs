@@ -275,6 +275,7 @@ impl Source<'_> {
                     link_kb_s: self.number() as u32,
                     leads: self.flag(),
                     copy: None,
+                    lines: Box::default(),
                     acting: None,
                     ticket: 0,
                     checkpoints: self

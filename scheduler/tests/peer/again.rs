@@ -17,6 +17,7 @@ fn submitter_of(tasks: u64, replication: Replication, executors: &[u8]) -> Host 
         replication,
         stewards: None,
         conditions: Box::default(),
+        supply: None,
     };
     let all = IntervalSet::from(0..tasks);
     let placed = |&number: &u8| Record::Placed { bag: BAG, executor: contact(number), ranges: all.clone() };

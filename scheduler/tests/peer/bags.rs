@@ -243,6 +243,7 @@ fn a_completed_bag_without_its_last_result_reopens() {
         replication: Replication::default(),
         stewards: None,
         conditions: Box::default(),
+        supply: None,
     };
     let output = BlobId([1; 32]);
     let (content, exit_code) = (None, Some(0));
@@ -293,6 +294,7 @@ fn a_bag_is_removed_piece_by_piece() {
         replication: Replication::default(),
         stewards: None,
         conditions: Box::default(),
+        supply: None,
     };
     let records: Vec<Record> = (0..TASKS).map(done).chain([closed]).collect();
     let mut host = Host::restore(1, Config::default(), records);

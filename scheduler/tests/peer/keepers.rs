@@ -54,6 +54,7 @@ impl Grid {
                 replication: Replication::default(),
                 stewards: None,
                 conditions: Conditions::default(),
+                endless: None,
             }),
         );
         grid

@@ -8,6 +8,7 @@ mod checkpoints;
 mod conditions;
 mod crowd;
 mod doubt;
+mod endless;
 mod going;
 mod keepers;
 mod late;
@@ -98,6 +99,7 @@ fn submitted(bag: BagHeader, retries_max: u32, attempt: u32) -> Record {
         replication: Replication::default(),
         stewards: None,
         conditions: Box::default(),
+        supply: None,
     }
 }
 
@@ -303,6 +305,7 @@ fn submission(tasks: u64, task_mops: f64) -> Submission {
         replication: Replication::default(),
         stewards: None,
         conditions: Conditions::default(),
+        endless: None,
     }
 }
 
@@ -332,6 +335,7 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
         copy: None,
         ticket: 0,
         checkpoints: Box::default(),
+        lines: Box::default(),
         acting: None,
     };
     Message::Request { request, node: Node::Leaf, climbing: false }

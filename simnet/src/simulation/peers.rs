@@ -96,6 +96,7 @@ impl Shard {
             }
             Order::Notify(
                 Notice::BagChanged(_)
+                | Notice::BagDrained(_)
                 | Notice::BagRemoved(_)
                 | Notice::BagElsewhere(_)
                 | Notice::BagGivenUp { .. }

@@ -267,6 +267,20 @@ impl Trace<'_> {
                 });
                 self.bag(*bag);
             }
+            Event::TasksAdded { bag, tasks } => {
+                self.letter(b't');
+                self.bag(*bag);
+                self.word(*tasks);
+            }
+            Event::SupplyEnded(bag) => {
+                self.letter(b'i');
+                self.bag(*bag);
+            }
+            Event::Drained { bag, tasks } => {
+                self.letter(b'j');
+                self.bag(*bag);
+                self.word(tasks.len());
+            }
             Event::Removed(bag) => {
                 self.letter(b'z');
                 self.bag(*bag);
@@ -333,6 +347,7 @@ impl Trace<'_> {
             Notice::BagAccepted(bag) => (b'A', Some(*bag)),
             Notice::BagClosed(bag) => (b'C', Some(*bag)),
             Notice::BagChanged(bag) => (b'W', Some(*bag)),
+            Notice::BagDrained(bag) => (b'D', Some(*bag)),
             Notice::BagRemoved(bag) => (b'R', Some(*bag)),
             Notice::BagElsewhere(bag) => (b'E', Some(*bag)),
             Notice::BagGivenUp { bag, .. } => (b'G', Some(*bag)),

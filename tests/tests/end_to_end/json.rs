@@ -8,7 +8,7 @@ use idlewood_tests::guide::Help;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
-use crate::harness::{AGENT, Agent, Grid, command, probe_program};
+use crate::harness::{AGENT, Agent, Grid, command, probe_program, wait_for};
 
 /// Verbs that print no JSON: they run an agent, or print text for other programs.
 const WITHOUT: [&str; 3] = ["run", "completions", "schema"];
@@ -148,6 +148,14 @@ fn every_command_prints_what_the_schema_says() {
     schema.ask(second, "bag priority", &["slow one", "-7"]);
     schema.ask(second, "status", &[]);
     schema.ask(second, "bag cancel", &["slow one"]);
+    // One without an end.
+    let endless = ["--endless", "--array", "0-", "--", "noop"];
+    let endless = schema.ask(second, "submit", &[&tasks[..], &endless].concat());
+    let endless = endless["id"].as_str().expect("an id");
+    wait_for("a share", || schema.ask(second, "bag show", &[endless])["endless"]["granted_rate"].is_number());
+    schema.ask(second, "status", &[]);
+    schema.ask(second, "bag close", &[endless]);
+    schema.ask(second, "bag get --follow", &[endless, "--follow", "--out", &file("endless")]);
     schema.ask(second, "bag rm", &["all"]);
 
     // The owner, and the end.

@@ -7,6 +7,7 @@ mod display;
 mod downgrade;
 mod dropper;
 mod durability;
+mod endless;
 mod files;
 mod grids;
 mod guide;

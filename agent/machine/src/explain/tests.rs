@@ -39,6 +39,7 @@ fn bag() -> BagView {
         closed: None,
         conditions: Conditions::default(),
         awaited: BTreeMap::new(),
+        endless: None,
     }
 }
 

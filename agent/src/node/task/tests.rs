@@ -40,6 +40,8 @@ pub(in crate::node) fn manifest() -> Manifest {
         outputs: Vec::new(),
         output_bytes: None,
         blob: None,
+        source: None,
+        line: None,
     }
 }
 
@@ -135,7 +137,7 @@ async fn a_task_goes_on_from_what_its_submitter_signed_for_it_and_from_nothing_e
         async move {
             let here = Origin { bag: bag.id, key: None, sources: Vec::new() };
             let goes_on = Some((checkpoint, bytes_max));
-            let prepared = prepare(supplies, task(index), 0, bag, Some(known), goes_on, &here).await;
+            let prepared = prepare(supplies, task(index), 0, bag, Some(known), None, goes_on, &here).await;
             let progress = fs::read(checkpoints::path(supplies.homes.checkpoints(), task(index)).join("progress")).ok();
             assert!(prepared.result.is_ok(), "it begins in any case: {:?}", prepared.result);
             (prepared.planted, progress)

@@ -122,7 +122,8 @@ impl Manifest {
 
     /// Hash of a task's input: arguments and environment filled in, its entry, its standard input's name, and names and
     /// hashes of its files (`docs/formats.md`); which of these are executable and which outputs are chosen, where that is
-    /// said. Equal across bags; leaves out variables that the agent adds, such as the attempt.
+    /// said. Equal across bags; leaves out variables that the agent adds, such as the attempt, and the line that came with a task
+    /// of an endless bag.
     pub fn input_hash(&self, index: u64) -> [u8; 32] {
         let args: Vec<String> = self.args.iter().map(|argument| self.fill(argument, index)).collect();
         let env: Vec<(&String, String)> =

@@ -13,6 +13,7 @@ fn request(ranges: IntervalSet, task_mops: f64, copy: Option<u32>) -> Request {
     let (tasks, application_size_mops) = (10, 1e9);
     let bag = BagHeader { id: BAG, submitter: contact(1), tasks, task_mops, application_size_mops, declared: true };
     Request {
+        lines: Box::default(),
         acting: None,
         bag,
         number: ranges.first().unwrap_or(0) + 100 * ranges.len(),

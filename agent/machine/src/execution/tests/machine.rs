@@ -86,6 +86,7 @@ impl World {
             replication,
             stewards: None,
             conditions: idlewood_scheduler::Conditions::default(),
+            endless: None,
         }));
     }
 

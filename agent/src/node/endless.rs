@@ -1,0 +1,242 @@
+//! What users order of endless bags: more tasks, their end, and that results are saved. And how these bags are shown.
+
+use std::collections::BTreeMap;
+
+use idlewood_scheduler::ranges::IntervalSet;
+use idlewood_scheduler::{BAG_TASKS_MAX, BagId, BagView, Event, LINE_BYTES_MAX, Limit, Peer};
+
+use super::bag_views::find;
+use super::done::Done;
+use super::pins::Pins;
+use super::shared::{Due, Shared};
+use crate::handle::{Refusal, Reply, answer};
+
+/// Most lines of one request.
+const LINES_TOGETHER: usize = 10_000;
+/// While so many tasks of a bag wait to be given to machines, no more are taken: whoever writes them waits. Our choice: as many as one
+/// machine can have in hand, sixteen times.
+const WAITING_MAX: u64 = 1 << 16;
+
+/// Who waits for what.
+#[derive(Debug, Default)]
+pub(super) struct EndlessOrders {
+    /// Bags whose new lines are being written.
+    keeping: BTreeMap<BagId, ()>,
+    /// Who drains a bag, until that is durable.
+    draining: BTreeMap<BagId, Vec<Reply<idlewood_api::Bag>>>,
+}
+
+/// An endless bag by its name.
+fn endless(id: &str, pins: &Pins, peer: &Peer) -> Result<BagView, Refusal> {
+    let view = find(peer, pins, id)?;
+    if view.endless.is_none() {
+        let why = format!("bag {} has an end: this is for bags that were submitted with --endless", view.bag.id);
+        return Err(Refusal::Conflict(why));
+    }
+    Ok(view)
+}
+
+/// How many tasks a bag has; of an endless one so far.
+pub(super) fn tasks(view: &BagView) -> u64 {
+    let Some(endless) = &view.endless else { return view.bag.tasks };
+    endless.tasks.unwrap_or(view.done + view.failed + view.placed + view.unplaced)
+}
+
+/// An endless bag in the API's words.
+pub(super) fn shown(view: &BagView) -> Option<idlewood_api::Endless> {
+    let endless = view.endless.as_ref()?;
+    let per_task = |mops: f64| if view.bag.task_mops > 0.0 { mops / view.bag.task_mops } else { 0.0 };
+    // One that waits has no rate yet that anybody could tell.
+    let grant = endless.grant.filter(|_| view.closed.is_none());
+    Some(idlewood_api::Endless {
+        share: endless.weight,
+        closed: endless.is_ended || view.closed.is_some(),
+        rate: endless.rate,
+        mean_rate: endless.mean_rate,
+        granted_rate: grant.map(|grant| per_task(grant.work_mops)),
+        alone_rate: grant.map(|grant| per_task(grant.alone_mops)),
+        share_percent: grant
+            .filter(|grant| grant.grid_mops > 0.0)
+            .map(|grant| 100.0 * grant.work_mops / grant.grid_mops),
+        limit: endless.limit.map(|limit| name(limit).to_owned()),
+        ahead: grant.map_or(0, |grant| grant.ahead.into()),
+        waiting: endless.waiting,
+        undrained: endless.undrained,
+        undrained_bytes: endless.undrained_bytes,
+        drained: endless.drained,
+    })
+}
+
+fn name(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Processors => "processors",
+        Limit::Uplink => "uplink",
+        Limit::Downlinks => "downlinks",
+        Limit::Machines => "machines",
+        Limit::Waits => "waits",
+        Limit::Tasks => "tasks",
+        Limit::Undrained => "undrained",
+    }
+}
+
+/// Why these cannot be lines of tasks.
+fn flaw(lines: &[String]) -> Option<String> {
+    if lines.len() > LINES_TOGETHER {
+        return Some(format!("{} lines at once are too many: send {LINES_TOGETHER} at most", lines.len()));
+    }
+    let bad = lines.iter().find(|line| line.is_empty() || line.len() > LINE_BYTES_MAX || line.contains('\0'))?;
+    let shown: String = bad.chars().take(40).collect();
+    Some(format!(
+        "a line that is a task has 1 to {LINE_BYTES_MAX} bytes, none of them zero; {shown:?} has {}",
+        bad.len()
+    ))
+}
+
+impl EndlessOrders {
+    /// Adds lines as tasks, from this one on. They are written beside the loop, and whoever sends them is answered then.
+    pub(super) fn add_lines(
+        &mut self,
+        id: &str,
+        idlewood_api::LinesRequest { from, mut lines }: idlewood_api::LinesRequest,
+        reply: Reply<idlewood_api::Bag>,
+        pins: &Pins,
+        peer: &Peer,
+        shared: &mut Shared,
+    ) {
+        let view = match endless(id, pins, peer) {
+            Ok(view) => view,
+            Err(refusal) => return answer(reply, Err(refusal)),
+        };
+        let (bag, of_bag) = (view.bag.id, view.endless.as_ref());
+        let known = of_bag.and_then(|endless| endless.tasks).unwrap_or(BAG_TASKS_MAX);
+        let refusal = if known == BAG_TASKS_MAX {
+            Some(Refusal::Conflict(format!("the tasks of bag {bag} are numbers, and no lines")))
+        } else if view.closed.is_some() || of_bag.is_some_and(|endless| endless.is_ended) {
+            Some(Refusal::Conflict(format!("bag {bag} is closed: it takes no more tasks")))
+        } else if let Some(flaw) = flaw(&lines) {
+            Some(Refusal::Invalid(flaw))
+        } else if from > known {
+            Some(Refusal::Conflict(format!("bag {bag} has {known} tasks, and these begin with task {from}")))
+        } else if self.keeping.contains_key(&bag) || of_bag.is_some_and(|endless| endless.waiting >= WAITING_MAX) {
+            let why = format!("{WAITING_MAX} tasks of bag {bag} wait for machines: send more later");
+            Some(Refusal::Unavailable(why))
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            return answer(reply, Err(refusal));
+        }
+        // Those that are here already are repeated, since their answer was lost.
+        lines.drain(..usize::try_from(known - from).unwrap_or(usize::MAX).min(lines.len()));
+        let gone = Refusal::NotFound("the bag was removed meanwhile".to_owned());
+        if lines.is_empty() {
+            return shared.due.push(Due::Bag { bag, was: None, gone, reply });
+        }
+        self.keeping.insert(bag, ());
+        let (kept, tasks) = (shared.lines.clone(), known + lines.len() as u64);
+        let keep = move || {
+            let result = kept.keep(bag, known, lines).map(|()| tasks);
+            let result = result.map_err(|error| Refusal::Unavailable(format!("the lines could not be kept: {error}")));
+            Done::LinesKept { bag, result, reply: Some(reply) }
+        };
+        let lost = Refusal::Unavailable("the lines could not be kept: send them again".to_owned());
+        shared.answers.spawn_blocking(keep, Done::LinesKept { bag, result: Err(lost), reply: None });
+    }
+
+    /// New lines are durable, or not.
+    pub(super) fn lines_kept(
+        &mut self,
+        bag: BagId,
+        result: Result<u64, Refusal>,
+        reply: Option<Reply<idlewood_api::Bag>>,
+        shared: &mut Shared,
+    ) {
+        self.keeping.remove(&bag);
+        let gone = Refusal::NotFound("the bag was removed meanwhile".to_owned());
+        match result {
+            Ok(tasks) => {
+                shared.events.tell(Event::TasksAdded { bag, tasks });
+                shared.due.extend(reply.map(|reply| Due::Bag { bag, was: None, gone, reply }));
+            }
+            Err(refusal) => reply.into_iter().for_each(|reply| answer(reply, Err(refusal.clone()))),
+        }
+    }
+
+    /// These results are saved. Whoever says so is answered once that is durable.
+    pub(super) fn drain(
+        &mut self,
+        id: &str,
+        tasks: &[(u64, u64)],
+        reply: Reply<idlewood_api::Bag>,
+        pins: &Pins,
+        peer: &Peer,
+        shared: &mut Shared,
+    ) {
+        match endless(id, pins, peer) {
+            Ok(view) => {
+                let bag = view.bag.id;
+                let tasks: IntervalSet =
+                    tasks.iter().map(|&(first, count)| first..first.saturating_add(count)).collect();
+                self.draining.entry(bag).or_default().push(reply);
+                shared.events.tell(Event::Drained { bag, tasks });
+            }
+            Err(refusal) => answer(reply, Err(refusal)),
+        }
+    }
+
+    /// Drained results are gone from the disk, and lines of their tasks need not be kept either.
+    pub(super) fn drained(&mut self, bag: BagId, peer: &Peer, shared: &mut Shared) {
+        for reply in self.draining.remove(&bag).unwrap_or_default() {
+            let gone = Refusal::NotFound("the bag was removed meanwhile".to_owned());
+            shared.due.push(Due::Bag { bag, was: None, gone, reply });
+        }
+        let below = peer.bag(bag).and_then(|view| view.endless).map_or(0, |endless| endless.drained_below);
+        remove(shared.lines.drained(bag, below), shared);
+    }
+
+    /// A bag is removed, with its lines.
+    pub(super) fn removed(&mut self, bag: BagId, shared: &mut Shared) {
+        remove(shared.lines.removed(bag).into_iter().collect(), shared);
+    }
+}
+
+/// Removes files or directories beside the loop. One that stays costs its room until the bag is removed.
+fn remove(paths: Vec<std::path::PathBuf>, shared: &mut Shared) {
+    if paths.is_empty() {
+        return;
+    }
+    let remove = move || {
+        for path in paths {
+            let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+            if let Err(error) = removed {
+                tracing::warn!(%error, path = %path.display(), "lines that nobody needs cannot be removed");
+            }
+        }
+        Done::Discarded
+    };
+    shared.jobs.spawn_blocking(remove, Done::Discarded);
+}
+
+/// After the start: lines that came before a crash are tasks, and those of bags that are gone are removed.
+pub(super) fn restore(peer: &Peer, shared: &mut Shared) {
+    for (bag, tasks) in shared.lines.tasks() {
+        match peer.bag(bag) {
+            Some(_) => shared.events.tell(Event::TasksAdded { bag, tasks }),
+            None => remove(shared.lines.removed(bag).into_iter().collect(), shared),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_no_task_can_have_are_refused() {
+        assert_eq!(flaw(&["a".to_owned(), "b c".to_owned()]), None);
+        for bad in ["", "a\0b", &"x".repeat(LINE_BYTES_MAX + 1)] {
+            assert!(flaw(&["a".to_owned(), bad.to_owned()]).is_some(), "{bad:?}");
+        }
+        assert!(flaw(&vec!["a".to_owned(); LINES_TOGETHER + 1]).is_some());
+    }
+}

@@ -1,0 +1,105 @@
+//! Endless bags: which options make one, and what does not go with it.
+
+use std::path::Path;
+
+use idlewood_api::{EndlessRequest, SubmitRequest};
+use idlewood_scheduler::{WEIGHT_MAX, WEIGHT_MIN};
+use idlewood_trust::manifest::{Entry, Fields, Source};
+use idlewood_units::Array;
+
+use super::error::SubmitError;
+use super::options::Options;
+
+/// What these options say of an endless bag; `None`: they make one with an end.
+///
+/// # Errors
+/// Where something is missing, or does not go with it.
+pub(super) fn request(options: &Options) -> Result<Option<EndlessRequest>, SubmitError> {
+    let wrong = |sentence: &str| Err(SubmitError::Value(sentence.to_owned()));
+    if !options.endless {
+        return match options.share {
+            Some(_) => wrong("share is the weight of an endless bag: add endless, or leave it out"),
+            None => Ok(None),
+        };
+    }
+    let share = options.share.unwrap_or(1.0);
+    if !(WEIGHT_MIN..=WEIGHT_MAX).contains(&share) {
+        return Err(SubmitError::Value(format!(
+            "a share of {share} makes no sense: give {WEIGHT_MIN} to {WEIGHT_MAX}"
+        )));
+    }
+    let source = match (&options.array, &options.each_line) {
+        (Some(Array::From { first, step }), None) => Source::Range { first: *first, step: *step },
+        (Some(Array::Some(_)), None) => {
+            return wrong("an endless bag has an array without an end: write --array 0-, or leave out --endless");
+        }
+        (None, Some(path)) if path == Path::new("-") => Source::Lines,
+        (None, Some(_)) => {
+            return wrong("an endless bag reads lines as they are written into a pipe: write --each-line -");
+        }
+        _ => {
+            return wrong("say what the tasks of an endless bag are: --array 0-, or --each-line - for lines of a pipe");
+        }
+    };
+    if options.sources() > 1 {
+        return wrong("an endless bag has one source of tasks: --array 0-, or --each-line -");
+    }
+    if options.replicas.is_some_and(|replicas| replicas > 1) {
+        return wrong("--endless does not go with --replicas: each task of an endless bag runs once");
+    }
+    if options.stewards.is_some_and(|stewards| stewards > 0) {
+        return wrong(
+            "--endless does not go with --stewards: the tasks and results of an endless bag go through this machine",
+        );
+    }
+    Ok(Some(EndlessRequest { share, source }))
+}
+
+/// How the lines of an endless bag are cut into fields.
+pub(super) fn fields(options: &Options) -> Option<Fields> {
+    let separator = options.colsep.as_ref()?.replace("\\t", "\t");
+    (!separator.is_empty()).then(|| Fields { separator, names: Vec::new() })
+}
+
+/// The entry of a task of an endless bag, as far as it is known before it is submitted.
+pub(super) fn entry(index: u64, request: &SubmitRequest) -> Option<Entry> {
+    match request.endless?.source {
+        Source::Range { first, step } => {
+            let text = first.saturating_add(index.saturating_mul(step)).to_string();
+            Some(Entry { text, input: None })
+        }
+        Source::Lines => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(array: Option<&str>, line: Option<&str>) -> Options {
+        let array = array.map(|array| array.parse().unwrap());
+        Options { endless: true, array, each_line: line.map(Into::into), ..Options::default() }
+    }
+
+    #[test]
+    fn an_endless_bag_has_a_source_without_an_end() {
+        let of = |options: &Options| request(options).map(|request| request.map(|request| request.source));
+        assert_eq!(of(&options(Some("5-:2"), None)).unwrap(), Some(Source::Range { first: 5, step: 2 }));
+        assert_eq!(of(&options(None, Some("-"))).unwrap(), Some(Source::Lines));
+        assert_eq!(of(&Options::default()).unwrap(), None);
+        let plain = || options(Some("0-"), None);
+        for wrong in [
+            options(Some("0-9"), None),
+            options(None, Some("file")),
+            options(None, None),
+            Options { share: Some(0.0), ..plain() },
+            Options { share: Some(f64::NAN), ..plain() },
+            Options { replicas: Some(2), ..plain() },
+            Options { stewards: Some(1), ..plain() },
+            Options { glob: Some("*".to_owned()), ..plain() },
+            Options { endless: false, share: Some(2.0), ..plain() },
+        ] {
+            assert!(request(&wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

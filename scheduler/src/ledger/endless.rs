@@ -1,0 +1,399 @@
+//! The ledger of an endless bag: how many tasks there are so far, which machines want some, and which results are drained.
+//!
+//! Nothing of an endless bag goes through the tree. A machine with a share says how many tasks it takes (`Want`), and the
+//! ledger answers with a request straight to it, under the leases of any bag. Tasks that came back are given first.
+//!
+//! A result counts as *undrained* until its user has saved it: it takes room on this machine. At [`UNDRAINED_MAX`] results, or
+//! [`Config::undrained_bytes_max`] of outputs, nothing more is given until some are drained. A drained result's record is
+//! deleted, and its task is one number in an interval from then on: so a ledger stays as small after many tasks as after few.
+//!
+//! Tasks of an open range all exist from the beginning; those of a pipe or a directory begin to as they come. Once the bag has ended, which
+//! its user says or the pipe, it is over when the tasks that exist have ended; of an open range those exist that were given.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use idlewood_overlay::{Contact, PeerId, Time};
+use serde::{Deserialize, Serialize};
+
+use super::Ledger;
+use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, LINES_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult};
+use crate::config::Config;
+use crate::endless::{ANNOUNCE_EVERY, Endless, EndlessBag, EndlessView, Grant, Limit, Standing};
+use crate::io::{Io, Then};
+use crate::peer::Notice;
+use crate::queue::WORK_MOPS_MIN;
+use crate::ranges::IntervalSet;
+use crate::record::{Change, RecordKey};
+
+/// Most undrained results. Our choice: their records take some 20 MB on disk.
+pub(crate) const UNDRAINED_MAX: u64 = 1 << 16;
+/// A machine that does not repeat what it wants is given nothing from then on. Machines repeat it every 10 s.
+const WANTS_FOR: Duration = Duration::from_secs(35);
+/// Most machines whose wants are known.
+const WANTS_MAX: usize = 1 << 16;
+/// A bag that has nothing to give for so long is idle: others get its share. Our choice: longer than lines need to come on.
+const IDLE_AFTER: Duration = Duration::from_secs(3);
+/// While a bag has no share yet it is announced so often.
+const ANNOUNCE_SOON: Duration = Duration::from_secs(2);
+/// The present rate is that of the last `RATE_SLOTS` of these.
+const RATE_STEP: Duration = Duration::from_secs(5);
+const RATE_SLOTS: usize = 12;
+
+/// What of an endless bag is on disk, in its record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Supply {
+    /// As it was submitted; `tasks`: how many there are so far.
+    #[serde(rename = "e")]
+    pub endless: Endless,
+    /// Whether no more will come.
+    #[serde(rename = "c", default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_ended: bool,
+    /// Ended tasks whose results are drained.
+    #[serde(rename = "d", default, skip_serializing_if = "IntervalSet::is_empty")]
+    pub drained: IntervalSet,
+    /// How many of these failed.
+    #[serde(rename = "f", default, skip_serializing_if = "is_zero")]
+    pub drained_failed: u64,
+}
+
+impl Supply {
+    /// Of a bag that is submitted now.
+    pub(crate) fn of(endless: Endless) -> Self {
+        Self { endless, is_ended: false, drained: IntervalSet::new(), drained_failed: 0 }
+    }
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// What a machine wants.
+#[derive(Debug)]
+struct Want {
+    executor: Contact,
+    tasks: u64,
+    heard: Time,
+}
+
+/// Tasks that ended lately.
+#[derive(Debug, Default)]
+struct Recent {
+    /// When each step began, and how many ended in it; oldest first.
+    steps: VecDeque<(Time, u64)>,
+}
+
+impl Recent {
+    fn note(&mut self, now: Time) {
+        match self.steps.back_mut() {
+            Some((began, ended)) if now.since(*began) < RATE_STEP => *ended += 1,
+            _ => {
+                self.steps.push_back((now, 1));
+                if self.steps.len() > RATE_SLOTS {
+                    self.steps.pop_front();
+                }
+            }
+        }
+    }
+
+    /// Tasks/s over the last minute, or since `from` where that is less.
+    fn rate(&self, now: Time, from: Time) -> f64 {
+        let window = RATE_STEP * RATE_SLOTS as u32;
+        let begin = from.max(now - window);
+        let ended: u64 = self.steps.iter().filter(|(began, _)| *began >= begin).map(|(_, ended)| ended).sum();
+        ended as f64 / now.since(begin).as_secs_f64().max(1.0)
+    }
+}
+
+/// The part of a ledger that endless bags alone have.
+#[derive(Debug)]
+pub(super) struct EndlessPart {
+    endless: Endless,
+    is_ended: bool,
+    /// By task, the bytes of its output.
+    undrained: BTreeMap<u64, u64>,
+    undrained_bytes: u64,
+    wants: BTreeMap<PeerId, Want>,
+    recent: Recent,
+    /// Summed bytes of outputs that came since this machine's start, and how many.
+    outputs: (f64, u64),
+    first_announced: Option<Time>,
+    announces_at: Time,
+    told: Option<Standing>,
+    /// Since when there is nothing to give.
+    dry_since: Option<Time>,
+    grant: Option<Grant>,
+}
+
+impl EndlessPart {
+    fn is_full(&self, config: &Config) -> bool {
+        self.undrained.len() as u64 >= UNDRAINED_MAX || self.undrained_bytes >= config.undrained_bytes_max
+    }
+
+    /// b: bytes of a task on the busier direction.
+    fn task_bytes(&self) -> f64 {
+        let (bytes, count) = self.outputs;
+        let output = if count > 0 { bytes / count as f64 } else { 0.0 };
+        self.endless.task_bytes.max(output).min(BAG_WORK_MOPS_MAX)
+    }
+}
+
+impl Ledger {
+    /// How many tasks the bag has; of an endless one so far.
+    pub(super) fn tasks(&self) -> u64 {
+        self.endless.as_ref().map_or(self.bag.tasks, |part| part.endless.tasks)
+    }
+
+    pub(crate) fn is_endless(&self) -> bool {
+        self.endless.is_some()
+    }
+
+    /// Whether no more tasks will come.
+    pub(super) fn is_supply_ended(&self) -> bool {
+        self.endless.as_ref().is_none_or(|part| part.is_ended)
+    }
+
+    /// Tasks below this one exist, and were given at least once; of an open range alone some exist that were not.
+    pub(super) fn given(&self) -> u64 {
+        let last = || self.waiting.unissued().ranges().last().filter(|range| range.end == BAG_TASKS_MAX);
+        let is_open_range = self.is_endless() && self.tasks() == BAG_TASKS_MAX;
+        if is_open_range { last().map_or(BAG_TASKS_MAX, |range| range.start) } else { BAG_TASKS_MAX }
+    }
+
+    /// The bag is an endless one, with what its record says.
+    pub(crate) fn set_supply(&mut self, supply: &Supply) {
+        let Supply { endless, is_ended, drained, drained_failed } = supply;
+        self.endless = Some(Box::new(EndlessPart {
+            endless: *endless,
+            is_ended: *is_ended,
+            undrained: BTreeMap::new(),
+            undrained_bytes: 0,
+            wants: BTreeMap::new(),
+            recent: Recent::default(),
+            outputs: (0.0, 0),
+            first_announced: None,
+            announces_at: Time::ZERO,
+            told: None,
+            dry_since: None,
+            grant: None,
+        }));
+        self.keeping.stewards = Some(0);
+        self.waiting = super::Waiting::new(endless.tasks);
+        self.waiting.take(drained);
+        self.ended.restore_drained(drained, *drained_failed);
+    }
+
+    /// What the bag's record says of it.
+    pub(super) fn supply(&self) -> Option<Box<Supply>> {
+        let part = self.endless.as_ref()?;
+        let (drained, drained_failed) = self.ended.drained();
+        Some(Box::new(Supply { endless: part.endless, is_ended: part.is_ended, drained, drained_failed }))
+    }
+
+    /// There are so many tasks now.
+    pub(crate) fn add_tasks(&mut self, tasks: u64, io: &mut Io) {
+        let Some(part) = self.endless.as_mut().filter(|part| !part.is_ended) else { return };
+        let before = part.endless.tasks;
+        if tasks <= before || tasks > BAG_TASKS_MAX || self.closed.is_some() {
+            return;
+        }
+        part.endless.tasks = tasks;
+        self.waiting.add(&IntervalSet::from(before..tasks));
+        io.persist(vec![Change::Put(self.record(io))], vec![Then::Open(self.bag.id)]);
+    }
+
+    /// No more tasks will come; of an open range those exist that were given. The user is told once that is durable.
+    pub(crate) fn end_supply(&mut self, io: &mut Io) {
+        let is_open = !self.is_closed();
+        let Some(part) = self.endless.as_mut().filter(|part| is_open && !part.is_ended) else { return };
+        part.is_ended = true;
+        if part.endless.tasks == BAG_TASKS_MAX {
+            let given = self.given();
+            self.waiting.take(&IntervalSet::from(given..BAG_TASKS_MAX));
+            self.endless.iter_mut().for_each(|part| part.endless.tasks = given);
+        }
+        let changed = Then::Notify(Notice::BagChanged(self.bag.id));
+        io.persist(vec![Change::Put(self.record(io))], vec![changed]);
+        self.close_if_over(io);
+    }
+
+    /// The user has saved the results of these tasks: they need not be kept. Those that have not ended, or are drained already, do
+    /// not matter. The user is told once that is durable.
+    pub(crate) fn drain(&mut self, tasks: &IntervalSet, io: &mut Io) {
+        let bag = self.bag.id;
+        let Some(part) = self.endless.as_mut() else { return };
+        // A record that is still being written would come back after it was deleted.
+        let is_kept = |index: &u64| !io.is_recording_task(crate::bag::TaskId { bag, index: *index });
+        let here = tasks.ranges().flat_map(|range| part.undrained.range(range)).map(|(&index, _)| index);
+        let drained: Vec<u64> = here.filter(is_kept).collect();
+        if drained.is_empty() {
+            return io.notify(Notice::BagDrained(bag));
+        }
+        for index in &drained {
+            part.undrained_bytes -= part.undrained.remove(index).unwrap_or(0);
+        }
+        let all: IntervalSet = drained.iter().map(|&index| index..index + 1).collect();
+        self.ended.drain(&all);
+        let mut changes: Vec<Change> =
+            drained.into_iter().map(|index| Change::Delete(RecordKey::Done(bag, index))).collect();
+        changes.push(Change::Put(self.record(io)));
+        io.persist(changes, vec![Then::Notify(Notice::BagDrained(bag))]);
+    }
+
+    /// A task has ended, now or before a restart.
+    pub(super) fn note_undrained(&mut self, result: &TaskResult, now: Option<Time>) {
+        let Some(part) = self.endless.as_mut() else { return };
+        if part.undrained.insert(result.index, result.output_bytes).is_none() {
+            part.undrained_bytes += result.output_bytes;
+        }
+        if let Some(now) = now {
+            part.recent.note(now);
+            part.outputs = (part.outputs.0 + result.output_bytes as f64, part.outputs.1 + 1);
+        }
+    }
+
+    /// A machine takes so many more tasks.
+    pub(crate) fn wanted(&mut self, executor: Contact, tasks: u32, io: &Io) {
+        let is_open = !self.is_closed();
+        let Some(part) = self.endless.as_mut().filter(|_| is_open) else { return };
+        let peer = executor.peer;
+        if part.wants.len() >= WANTS_MAX && !part.wants.contains_key(&peer) {
+            return;
+        }
+        // Tasks on the way there, of which it had not heard, are among those that it wants.
+        let on_the_way: u64 =
+            self.issues.iter().filter(|issue| issue.to == Some(peer)).map(|issue| issue.ranges.len()).sum();
+        let tasks = u64::from(tasks).saturating_sub(on_the_way);
+        part.wants.insert(peer, Want { executor, tasks, heard: io.now });
+    }
+
+    /// Requests for the tasks that machines want, as far as there are any.
+    pub(crate) fn serve(&mut self, io: &Io, config: &Config) -> Vec<(Contact, Request)> {
+        let (may_issue, is_open_range) = (self.may_issue(), self.tasks() == BAG_TASKS_MAX);
+        let Some(part) = self.endless.as_mut() else { return Vec::new() };
+        part.wants.retain(|_, want| want.heard + WANTS_FOR > io.now);
+        let may_give = may_issue && !part.is_full(config);
+        if !may_give || self.waiting.unissued().is_empty() {
+            part.dry_since.get_or_insert(io.now);
+            return Vec::new();
+        }
+        part.dry_since = None;
+        if let Some(task_mops) = self.work.of_task()
+            && !self.bag.declared
+        {
+            self.bag.task_mops = task_mops.clamp(WORK_MOPS_MIN, BAG_WORK_MOPS_MAX);
+        }
+        let mut wanting: Vec<(Time, PeerId)> =
+            part.wants.iter().filter(|(_, want)| want.tasks > 0).map(|(&peer, want)| (want.heard, peer)).collect();
+        wanting.sort_unstable();
+        let mut requests = Vec::new();
+        let wanting: Vec<PeerId> = wanting.into_iter().map(|(_, peer)| peer).collect();
+        let mut wanting = VecDeque::from(wanting);
+        while let Some(peer) = wanting.pop_front() {
+            let Some(want) = self.endless.as_ref().and_then(|part| part.wants.get(&peer)) else { continue };
+            let (executor, wanted) = (want.executor.clone(), want.tasks);
+            if wanted == 0 || !self.is_asked(peer, io) {
+                continue;
+            }
+            let first = self.waiting.unissued().ranges().take(REQUEST_INTERVALS_MAX).collect::<IntervalSet>();
+            let most = if is_open_range { wanted } else { wanted.min(LINES_MAX as u64) };
+            let ranges = self.within_room({ first }.take_first(most));
+            let ranges = self.checkpoints.within_request(ranges);
+            if ranges.is_empty() {
+                break;
+            }
+            self.waiting.take(&ranges);
+            if let Some(want) = self.endless.as_mut().and_then(|part| part.wants.get_mut(&peer)) {
+                want.tasks -= ranges.len();
+            }
+            requests.push((executor, self.request(ranges, Some(peer), io, config)));
+            // Where one request does not take all that it wants, others have theirs first.
+            wanting.push_back(peer);
+        }
+        requests
+    }
+
+    /// What the bag wants of the grid now.
+    fn wants_now(&self, io: &Io) -> Standing {
+        let dry_for = self.endless.as_ref().and_then(|part| part.dry_since).map(|since| io.now.since(since));
+        // Tasks that machines have need a share, so that they run.
+        let has_given = self.placed.tasks() > 0 || self.issues.iter().next().is_some();
+        match dry_for {
+            _ if self.is_closed() => Standing::Gone,
+            _ if has_given => Standing::Active,
+            Some(dry_for) if dry_for >= IDLE_AFTER => Standing::Idle,
+            _ => Standing::Active,
+        }
+    }
+
+    /// The announcement that is due.
+    pub(crate) fn announcement(&mut self, io: &Io, config: &Config) -> Option<EndlessBag> {
+        let standing = self.wants_now(io);
+        if !self.sized || standing == Standing::Gone && self.endless.as_ref()?.told.is_none_or(|told| told == standing)
+        {
+            return None;
+        }
+        let (task_mops, bag) = (self.work.of_task().unwrap_or(self.bag.task_mops), self.bag.id);
+        let submitter = Contact::clone(&io.me);
+        let part = self.endless.as_mut()?;
+        let is_news = part.told != Some(standing);
+        if part.announces_at > io.now && !is_news {
+            return None;
+        }
+        let has_share = part.grant.is_some_and(|grant| grant.ahead > 0 || grant.work_mops > 0.0);
+        let again = if is_news || !has_share && standing == Standing::Active { ANNOUNCE_SOON } else { ANNOUNCE_EVERY };
+        (part.told, part.announces_at) = (Some(standing), io.now + again);
+        let first = *part.first_announced.get_or_insert(io.now);
+        Some(EndlessBag {
+            bag,
+            submitter,
+            weight: part.endless.weight,
+            task_mops: task_mops.clamp(WORK_MOPS_MIN, BAG_WORK_MOPS_MAX),
+            task_bytes: part.task_bytes(),
+            uplink_bytes_s: f64::from(config.uplink_kb_s) * 1000.0,
+            standing,
+            waited_s: io.now.since(first).as_secs(),
+        })
+    }
+
+    /// When [`Self::announcement`] is due next, or the bag becomes idle.
+    pub(crate) fn announces_at(&self) -> Option<Time> {
+        let part = self.endless.as_ref().filter(|_| self.sized && !self.is_closed())?;
+        let is_busy = self.placed.tasks() > 0 || self.issues.iter().next().is_some();
+        let is_told = is_busy || part.told == Some(Standing::Idle);
+        let idle_at = part.dry_since.map(|since| since + IDLE_AFTER).filter(|_| !is_told);
+        idle_at.into_iter().chain([part.announces_at]).min()
+    }
+
+    /// The root has answered.
+    pub(crate) fn granted(&mut self, grant: Grant) {
+        if let Some(part) = &mut self.endless {
+            part.grant = Some(grant);
+        }
+    }
+
+    /// As its user sees it.
+    pub(crate) fn endless_view(&self, io: &Io, config: &Config) -> Option<EndlessView> {
+        let part = self.endless.as_ref()?;
+        let age_s = io.now.since(self.released).as_secs_f64().max(1.0);
+        let limit = match part.dry_since {
+            _ if part.is_full(config) => Some(Limit::Undrained),
+            Some(_) => Some(Limit::Tasks),
+            None => part.grant.map(|grant| grant.limit),
+        };
+        Some(EndlessView {
+            weight: part.endless.weight,
+            tasks: (part.endless.tasks < BAG_TASKS_MAX).then_some(part.endless.tasks),
+            is_ended: part.is_ended,
+            undrained: part.undrained.len() as u64,
+            undrained_bytes: part.undrained_bytes,
+            drained: self.ended.drained_len(),
+            drained_below: self.ended.drained_below(),
+            waiting: self.waiting.len_below(self.given()),
+            rate: part.recent.rate(io.now, self.released),
+            mean_rate: self.ended.len() as f64 / age_s,
+            grant: part.grant,
+            limit: limit.filter(|_| !self.is_closed()),
+        })
+    }
+}
