@@ -24,7 +24,7 @@ impl Peer {
     }
 
     /// Where this machine stands in the tree.
-    fn place(&self) -> Place {
+    fn place_in_tree(&self) -> Place {
         let parents = [Node::Leaf, Node::Router].map(|node| self.overlay.parent(node).cloned());
         let children = self.overlay.children().map(|child| child.map(|child| (child.contact.clone(), child.node)));
         let hosts_router = self.overlay.hosts_router();
@@ -34,7 +34,7 @@ impl Peer {
 
     /// A message about endless bags arrived.
     pub(super) fn of_endless(&mut self, from: PeerId, message: Message) {
-        self.fold.take_place(self.place(), self.io.now);
+        self.fold.take_place(self.place_in_tree(), self.io.now);
         match message {
             Message::Announce { bag, climbed } if climbed > 0 || bag.submitter.peer == from => {
                 self.announced(*bag, climbed);
@@ -95,7 +95,7 @@ impl Peer {
                 .filter_map(|ledger| ledger.announcement(&self.io, &self.config))
                 .collect();
             if !due.is_empty() {
-                self.fold.take_place(self.place(), self.io.now);
+                self.fold.take_place(self.place_in_tree(), self.io.now);
             }
             due.into_iter().for_each(|bag| self.announced(bag, 0));
         }
@@ -103,7 +103,7 @@ impl Peer {
             return;
         }
         let capacity = self.executor.endless_capacity(self.config.downlink_kb_s);
-        let place = self.place();
+        let place = self.place_in_tree();
         if self.fold.settle(place, capacity, &mut self.io) {
             self.executor.set_shares(self.fold.shares());
             self.executor_touched = true;
