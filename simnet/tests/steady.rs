@@ -118,3 +118,14 @@ fn an_interrupted_run_says_how_far_it_was() {
     assert!(said.contains("0 of 9 platforms were done; the same command begins anew"), "{said}");
     assert!(!out.0.join("steady.json").exists());
 }
+
+/// The first of these trees loses a tenth of its rates where idle processors may take tasks ahead of their rate.
+#[test]
+fn whole_tasks_keep_to_the_rates_of_the_waves() {
+    let out = Directory::new("whole");
+    let arguments = "steady --sizes 10/2,20/5 --scales between --instances 1 --only cg_wave --tasks 2000 --output json";
+    let summary = last_line(&reproduce(arguments, &out));
+    for row in rows(&summary, "cg_wave") {
+        assert!(number(row, "tasks_below_rates_max") <= 0.04, "{row}");
+    }
+}
