@@ -4,7 +4,7 @@ mod command;
 
 use serde_json::{Value, json};
 
-use command::{Directory, json as last_line, reproduce};
+use command::{Directory, begin, interrupt, json as last_line, reproduce};
 
 fn rows<'a>(summary: &'a Value, algorithm: &str) -> Vec<&'a Value> {
     let rows = summary["rows"].as_array().expect("rows");
@@ -107,4 +107,25 @@ fn wrong_arguments_are_answered_by_what_to_write() {
     assert!(wrong(&arguments).contains("write 1 to 32 applications"));
     std::fs::write(&file, "{}").expect("it is written");
     assert!(wrong(&arguments).contains("is no platform"));
+}
+
+#[test]
+fn an_interrupted_run_says_how_far_it_was() {
+    let out = Directory::new("interrupted");
+    let is_begun = || out.0.read_dir().is_ok_and(|mut files| files.next().is_some());
+    let child = begin("steady --sizes 100/2 --instances 9 --scales between --tasks 1000000", &out, is_begun);
+    let said = interrupt(child);
+    assert!(said.contains("0 of 9 platforms were done; the same command begins anew"), "{said}");
+    assert!(!out.0.join("steady.json").exists());
+}
+
+/// The first of these trees loses a tenth of its rates where idle processors may take tasks ahead of their rate.
+#[test]
+fn whole_tasks_keep_to_the_rates_of_the_waves() {
+    let out = Directory::new("whole");
+    let arguments = "steady --sizes 10/2,20/5 --scales between --instances 1 --only cg_wave --tasks 2000 --output json";
+    let summary = last_line(&reproduce(arguments, &out));
+    for row in rows(&summary, "cg_wave") {
+        assert!(number(row, "tasks_below_rates_max") <= 0.04, "{row}");
+    }
 }
