@@ -38,6 +38,7 @@ mod scratch;
 mod sent;
 mod shared;
 mod signed;
+mod starts;
 mod storage;
 mod submission;
 mod submissions;
@@ -80,6 +81,7 @@ use self::packing::Packing;
 use self::pause::PauseFile;
 use self::presence::Presence;
 use self::shared::Shared;
+use self::starts::Starts;
 use self::storage::Storage;
 use self::submissions::Submissions;
 use self::supplies::Supplies;
@@ -282,6 +284,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
         submissions: Submissions::default(),
         storage: Storage::new(opened.store, pins),
         packing: Packing::default(),
+        starts: Starts::default(),
         keeping: Keeping::new(directory.clone()),
         presence: Presence::new(address, neighbours, bootstrap, heartbeat, clock.now()),
         traffic: Traffic::default(),

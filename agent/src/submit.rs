@@ -12,6 +12,7 @@
 mod error;
 mod lists;
 pub mod options;
+mod rounds;
 mod sweep;
 
 use std::collections::BTreeMap;
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use blake3::Hash;
 use idlewood_scheduler::{AFTER_MAX, BlobId, REPLICAS_MAX, Replication, STEWARDS_MAX};
-use idlewood_trust::manifest::{self, DISK_BYTES_DEFAULT, Entry, Fields, INPUT_BYTES_MAX, Input, is_file_name};
+use idlewood_trust::manifest::{self, DISK_BYTES_DEFAULT, Entry, Fields, INPUT_BYTES_MAX, Input, Rounds, is_file_name};
 use idlewood_units::{Span, TASKS_MAX};
 use idlewood_worker::check_program;
 
@@ -51,6 +52,8 @@ pub struct Plan {
     pub files: BTreeMap<[u8; 32], LocalFile>,
     /// Directories that the pattern matches: tasks are made of files only.
     pub left_out: Vec<PathBuf>,
+    /// What the user may have forgotten.
+    pub doubt: Option<String>,
 }
 
 /// A file to be uploaded.
@@ -75,7 +78,9 @@ impl Plan {
         let program = files.add_program(path, options.native)?;
         let mut left_out = Vec::new();
         let (entries, fields) = entries(&options, stdin, &mut files, &mut left_out)?;
-        check_places(&options, &entries, fields.as_ref())?;
+        let rounds = rounds::rounds(&options, &entries, &mut files)?;
+        check_places(&options, &entries, fields.as_ref(), rounds.as_ref())?;
+        let doubt = rounds::doubt(&options, rounds.as_ref());
         let mut shared = Shared::default();
         for path in &options.input {
             shared.add(files.add("input", path)?, path)?;
@@ -94,7 +99,7 @@ impl Plan {
         let replication = replication(&options);
         let request = SubmitRequest {
             name: options.name.or(stem).unwrap_or_default(),
-            tasks: entries.len().max(1) as u64,
+            tasks: rounds.as_ref().map_or(entries.len().max(1) as u64, |rounds| rounds.plan.tasks()),
             program,
             args: options.args,
             entries,
@@ -116,9 +121,10 @@ impl Plan {
             after: options.after,
             max_running: options.max_running,
             retry_on: options.retry_on.map(|codes| codes.into_iter().collect()),
+            rounds,
             notify: options.notify.map(notify),
         };
-        Ok(Self { request, files: files.0, left_out })
+        Ok(Self { request, files: files.0, left_out, doubt })
     }
 
     /// Bytes of all files together.
@@ -130,7 +136,8 @@ impl Plan {
 /// `template` filled in for the task at `index`. For previews: executors fill in from the manifest.
 pub fn fill(template: &str, index: u64, request: &SubmitRequest) -> String {
     let entry = usize::try_from(index).ok().and_then(|position| request.entries.get(position)).cloned();
-    manifest::filled(template, index, &entry.unwrap_or_default(), request.fields.as_ref())
+    let (fields, rounds) = (request.fields.as_ref(), request.rounds.as_ref());
+    manifest::filled(template, index, &entry.unwrap_or_default(), fields, rounds)
 }
 
 /// A command that is run where this one was.
@@ -238,7 +245,12 @@ fn entries(
 }
 
 /// Refuses arguments and variables with places that nothing would fill.
-fn check_places(options: &Options, entries: &[Entry], fields: Option<&Fields>) -> Result<(), SubmitError> {
+fn check_places(
+    options: &Options,
+    entries: &[Entry],
+    fields: Option<&Fields>,
+    rounds: Option<&Rounds>,
+) -> Result<(), SubmitError> {
     let variables = options.env.iter().map(|variable| (&variable.value, format!("the variable {}", variable.key)));
     let arguments = options.args.iter().map(|argument| (argument, format!("the argument {argument:?}")));
     let first = entries.first();
@@ -247,6 +259,8 @@ fn check_places(options: &Options, entries: &[Entry], fields: Option<&Fields>) -
         .flat_map(|(template, whose)| manifest::pieces(template).into_iter().map(move |piece| (piece, whose.clone())))
         .filter_map(|(piece, whose)| match piece {
             manifest::Piece::Entry => Some((String::new(), whose)),
+            // A number of the round that the first process has, others have, too.
+            manifest::Piece::Field(name) if rounds.is_some_and(|rounds| rounds.value(0, name).is_some()) => None,
             manifest::Piece::Field(name) => Some((name.to_owned(), whose)),
             manifest::Piece::Text(_) | manifest::Piece::Index => None,
         })

@@ -15,6 +15,7 @@ use idlewood_overlay::WallTime;
 use serde::{Deserialize, Serialize};
 
 use crate::bag::BagId;
+use crate::rounds::Plan;
 
 /// Most bags that one waits for. Our choice.
 pub const AFTER_MAX: usize = 64;
@@ -42,6 +43,12 @@ pub struct Conditions {
     /// When the bag was submitted, where its time counts from later: from when its first tasks could be issued.
     #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
     pub submitted: Option<WallTime>,
+    /// The bag is an application in rounds: a task may be issued once those have succeeded whose outputs it begins with.
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<Plan>,
+    /// A merge of that application has said that it has converged: no further task of it begins.
+    #[serde(rename = "c", default, skip_serializing_if = "std::ops::Not::not")]
+    pub converged: bool,
 }
 
 /// What the user of a bag wants of it now.
@@ -78,6 +85,7 @@ impl Conditions {
     pub fn is_valid(&self) -> bool {
         self.after.len() <= AFTER_MAX
             && self.running_max != Some(0)
+            && self.rounds.is_none_or(|plan| plan.flaw().is_none())
             && self.name.as_ref().is_none_or(|name| name.len() <= NAME_BYTES_MAX)
     }
 

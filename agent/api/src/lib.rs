@@ -6,6 +6,7 @@ mod bag;
 pub mod client;
 mod grid;
 mod machine;
+mod rounds;
 mod submit;
 mod task;
 
@@ -23,6 +24,7 @@ pub use self::machine::{
     Bucket, CleanRequest, CleanedView, Disbelieved, Disk, Downloads, Held, LeftAlone, MessageCount, PauseRequest,
     Reclaims, RunningTask, Status,
 };
+pub use self::rounds::RoundsView;
 pub use self::submit::{BlobBody, Notify, SubmitRequest};
 pub use self::task::{Receipt, Task, TaskResult, TaskState, Tasks};
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use idlewood_scheduler::Replication;
-use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, Fields, Input};
+use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, Fields, Input, Rounds};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +78,10 @@ pub struct SubmitRequest {
     /// The exit codes of failures that are tried again; absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_on: Option<BTreeSet<u8>>,
+    /// The bag is an application in rounds: its tasks are rounds of processes, of which there are as many as entries, and merges.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<serde_json::Value>")]
+    pub rounds: Option<Rounds>,
     /// What to run on the agent's machine when the bag is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<Notify>,
@@ -124,6 +128,7 @@ impl SubmitRequest {
             after: Vec::new(),
             max_running: None,
             retry_on: None,
+            rounds: None,
             notify: None,
         }
     }

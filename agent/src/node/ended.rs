@@ -21,6 +21,8 @@ use super::supplies::PrepareError;
 pub(super) const STREAM_BYTES_MAX: u64 = 16 << 20;
 /// A bag whose program cannot be had is left alone for this long.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// Where a merge leaves what processes are given.
+const MERGED: &str = "merged/";
 /// Most paths that are told of what a task left and is not kept.
 const LEFT_OUT_MAX: usize = 16;
 
@@ -37,13 +39,15 @@ pub(super) struct Ended {
     pub(super) streams: Streams,
     /// The limit that it met, of time or of disk, is smaller here than its bag's.
     pub(super) cut: bool,
+    /// The task merges results of others: without anything in `merged/` it has failed.
+    pub(super) is_merge: bool,
 }
 
 impl Ended {
     /// What a worker's event says, and of which slot.
     pub(super) fn of(event: WorkerEvent) -> (usize, Self) {
         let WorkerEvent::Ended { slot, outcome, wall, cpu, output_truncated, untouched, streams, .. } = event;
-        (slot, Self { outcome, wall, cpu, output_truncated, untouched, streams, cut: false })
+        (slot, Self { outcome, wall, cpu, output_truncated, untouched, streams, cut: false, is_merge: false })
     }
 
     /// The end of a task that could not begin on any machine.
@@ -56,6 +60,7 @@ impl Ended {
             untouched: false,
             streams: Streams::default(),
             cut: false,
+            is_merge: false,
         }
     }
 
@@ -121,7 +126,7 @@ pub(super) fn collect_untouched(
     speed_mops: f64,
 ) -> Option<TaskOutcome> {
     let Outcome::Exited { code } = ended.outcome else { return None };
-    if !ended.untouched {
+    if !ended.untouched || ended.is_merge {
         return None;
     }
     let (exit_code, code) = (Some(code), i32::from(code));
@@ -202,6 +207,13 @@ pub(super) fn collect(
         output.error.get_or_insert(format!("its output could not be kept: {error}"));
         output.files.clear();
         are_lost = true;
+    }
+    let has_merged = output.files.keys().any(|path| path.starts_with(MERGED));
+    if ended.is_merge && output.error.is_none() && !has_merged {
+        output.error = Some(format!(
+            "the merge left nothing in {MERGED} of its directory, so that the next round would begin with nothing: let it write \
+             there what the processes are to have"
+        ));
     }
     if ended.output_truncated {
         output.error.get_or_insert(format!(

@@ -36,7 +36,7 @@ pub(super) fn accept(
     notify: &NotifyFiles,
 ) -> Result<Accepted, Refusal> {
     let mut manifest = Manifest {
-        version: Manifest::version_of(request.fields.as_ref()),
+        version: Manifest::version_of(request.fields.as_ref(), request.rounds.as_ref()),
         name: request.name,
         submitter,
         nonce: rand::random(),
@@ -55,6 +55,7 @@ pub(super) fn accept(
         success_codes: request.success_codes,
         deterministic: request.deterministic || request.replication.quorum > 1,
         native: request.native,
+        rounds: request.rounds,
         blob: None,
     };
     manifest.validate().map_err(|error| Refusal::Invalid(error.to_string()))?;

@@ -277,6 +277,7 @@ fn conditions(request: &idlewood_api::SubmitRequest, pins: &Pins, peer: &Peer) -
         after: after.collect::<Result<_, _>>()?,
         running_max: request.max_running,
         retry_on: request.retry_on.clone(),
+        rounds: request.rounds.as_ref().map(|rounds| rounds.plan),
         ..Conditions::default()
     })
 }

@@ -5,6 +5,8 @@
 //! blob, too: [`TaskOutput`].
 
 mod bounded;
+mod rounds;
+mod start;
 mod tail;
 mod template;
 
@@ -16,6 +18,8 @@ use idlewood_units::FILES_MAX;
 use serde::{Deserialize, Serialize};
 
 use self::bounded::{at_most, at_most_pairs};
+pub use self::rounds::{GIVEN, Rounds};
+pub use self::start::{Given, Place, START_BYTES_MAX, Start};
 pub use self::tail::TAIL_BYTES;
 pub use self::template::{FIELD_NAME_BYTES_MAX, FIELDS_MAX, Fields, Piece, is_number, pieces};
 use crate::label::Label;
@@ -24,6 +28,8 @@ use crate::label::Label;
 pub const MANIFEST_VERSION: u32 = 1;
 /// Version of manifests whose entries have fields: agents that do not fill these in must not run their tasks.
 pub const MANIFEST_VERSION_FIELDS: u32 = 2;
+/// Version of manifests of applications in rounds: agents that give their tasks nothing must not run them.
+pub const MANIFEST_VERSION_ROUNDS: u32 = 3;
 /// Largest manifest, in bytes: about a million entries.
 pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 /// Largest output of one task, in bytes: the encoded [`TaskOutput`], stdout, stderr and files together.
@@ -79,7 +85,8 @@ pub struct Entry {
 /// Everything an executor needs to run the tasks of a bag.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// [`MANIFEST_VERSION`], or [`MANIFEST_VERSION_FIELDS`] with [`Manifest::fields`].
+    /// [`MANIFEST_VERSION`], or [`MANIFEST_VERSION_FIELDS`] with [`Manifest::fields`], or [`MANIFEST_VERSION_ROUNDS`] with
+    /// [`Manifest::rounds`].
     pub version: u32,
     /// The user's name for the bag.
     pub name: String,
@@ -98,7 +105,7 @@ pub struct Manifest {
     /// entry.
     #[serde(deserialize_with = "at_most::<_, _, ARGUMENTS_MAX>")]
     pub args: Vec<String>,
-    /// One per task, or none at all.
+    /// One per task, or per process of an application in rounds, or none at all.
     #[serde(deserialize_with = "at_most::<_, _, ENTRIES_MAX>")]
     pub entries: Vec<Entry>,
     /// How the entries are cut into fields; none: each is one.
@@ -129,6 +136,9 @@ pub struct Manifest {
     /// The program runs only on machines whose owner allows native programs and whose system can execute it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub native: bool,
+    /// The tasks are rounds of an application's processes, and merges.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<Rounds>,
     /// The blob that it was read from. None if it is part of the signed blob, and before it is written.
     #[serde(skip)]
     pub blob: Option<BlobId>,
@@ -176,7 +186,7 @@ pub enum ManifestError {
     Malformed(String),
     /// The manifest has another version.
     #[error(
-        "manifest of version {0}; this idlewood reads version {MANIFEST_VERSION} and {MANIFEST_VERSION_FIELDS}: update it"
+        "manifest of version {0}; this idlewood reads versions {MANIFEST_VERSION} to {MANIFEST_VERSION_ROUNDS}: update it"
     )]
     Version(u32),
     /// Its parts do not fit together.
@@ -191,9 +201,18 @@ impl Manifest {
         Label { submitter, tasks, made_s, program: self.program.blob, memory_bytes, native }
     }
 
-    /// The version of a manifest with such fields.
-    pub fn version_of(fields: Option<&Fields>) -> u32 {
-        if fields.is_some() { MANIFEST_VERSION_FIELDS } else { MANIFEST_VERSION }
+    /// The same, with the program that this task runs.
+    pub fn label_of(&self, index: u64) -> Label {
+        Label { program: self.program_of(index).blob, ..self.label() }
+    }
+
+    /// The version of a manifest with such fields and rounds.
+    pub fn version_of(fields: Option<&Fields>, rounds: Option<&Rounds>) -> u32 {
+        match (fields, rounds) {
+            (_, Some(_)) => MANIFEST_VERSION_ROUNDS,
+            (Some(_), None) => MANIFEST_VERSION_FIELDS,
+            (None, None) => MANIFEST_VERSION,
+        }
     }
 
     /// Its encoding.
@@ -218,7 +237,7 @@ impl Manifest {
     /// [`ManifestError`] with a sentence that names the flaw and the remedy.
     pub fn validate(&self) -> Result<(), ManifestError> {
         let invalid = |sentence: String| Err(ManifestError::Invalid(sentence));
-        if self.version != Self::version_of(self.fields.as_ref()) {
+        if self.version != Self::version_of(self.fields.as_ref(), self.rounds.as_ref()) {
             return Err(ManifestError::Version(self.version));
         }
         if let Some(flaw) = self.fields.as_ref().and_then(Fields::flaw) {
@@ -239,8 +258,12 @@ impl Manifest {
                 self.success_codes.len()
             ));
         }
-        if !self.entries.is_empty() && self.entries.len() as u64 != self.tasks {
-            return invalid(format!("{} tasks but {} entries", self.tasks, self.entries.len()));
+        let entries = self.rounds.as_ref().map_or(self.tasks, |rounds| rounds.plan.processes);
+        if !self.entries.is_empty() && self.entries.len() as u64 != entries {
+            return invalid(format!("{entries} tasks but {} entries", self.entries.len()));
+        }
+        if let Some(flaw) = self.rounds.as_ref().and_then(|rounds| rounds.flaw(self)) {
+            return invalid(flaw);
         }
         if self.name.contains('\0') || self.name.len() > NAME_BYTES_MAX {
             return invalid(format!("a bag's name has at most {NAME_BYTES_MAX} bytes, none of them zero: shorten it"));
@@ -304,7 +327,9 @@ impl Manifest {
         }
         let value =
             |entry: &Entry| entry.input.as_ref().map_or(entry.text.len(), |input| "inputs/".len() + input.name.len());
-        let value_bytes = self.entries.iter().map(value).max().unwrap_or(0) as u64;
+        let longest = self.entries.iter().map(value).max().unwrap_or(0);
+        // A number of a round may stand there, too.
+        let value_bytes = longest.max(if self.rounds.is_some() { 20 } else { 0 }) as u64;
         let index_bytes = self.tasks.to_string().len() as u64;
         let bytes = |template: &String| {
             let filled = pieces(template).into_iter().map(|piece| match piece {
@@ -331,7 +356,8 @@ impl Manifest {
     /// The program and all inputs.
     pub fn blobs(&self) -> impl Iterator<Item = &Input> {
         let own = self.entries.iter().filter_map(|entry| entry.input.as_ref());
-        self.inputs.iter().chain(own).chain([&self.program])
+        let merge = self.rounds.iter().filter_map(|rounds| rounds.merge.as_ref());
+        self.inputs.iter().chain(own).chain([&self.program]).chain(merge)
     }
 
     /// Approximate memory use, in bytes.
@@ -349,13 +375,17 @@ impl Manifest {
 
     /// The entry of a task; an empty one if the bag has none.
     pub fn entry(&self, index: u64) -> Entry {
-        let position = usize::try_from(index).unwrap_or(usize::MAX);
+        let position = match &self.rounds {
+            Some(rounds) => rounds.entry(index).unwrap_or(u64::MAX),
+            None => index,
+        };
+        let position = usize::try_from(position).unwrap_or(usize::MAX);
         self.entries.get(position).cloned().unwrap_or_default()
     }
 
     /// `template` filled in for a task: [`filled`].
     pub fn fill(&self, template: &str, index: u64) -> String {
-        filled(template, index, &self.entry(index), self.fields.as_ref())
+        filled(template, index, &self.entry(index), self.fields.as_ref(), self.rounds.as_ref())
     }
 
     /// Hash of a task's input: arguments and environment filled in, its entry, its standard input's name, and names and
@@ -370,7 +400,13 @@ impl Manifest {
             files.iter().map(|input| (&input.name, serde_bytes::Bytes::new(&input.blob.0))).collect();
         let stdin = self.task_stdin(index).unwrap_or_default();
         let given = to_cbor(&(args, env, self.entry(index).text, stdin, files));
-        *blake3::Hasher::new().update(INPUT_DOMAIN).update(&given).finalize().as_bytes()
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(INPUT_DOMAIN).update(&given);
+        if self.rounds.is_some() {
+            // What it begins with differs from round to round.
+            hasher.update(&index.to_be_bytes());
+        }
+        *hasher.finalize().as_bytes()
     }
 
     /// The files a task can read: the shared ones and its own.
@@ -410,9 +446,9 @@ impl TaskOutput {
     }
 }
 
-/// `template` with `{index}`, `{}` and fields filled in for a task. If the entry has a file, `{}` is its path. What stands for no field of this
+/// `template` with `{index}`, `{}`, fields and what rounds say filled in for a task. If the entry has a file, `{}` is its path. What stands for no field of this
 /// entry stays as it is.
-pub fn filled(template: &str, index: u64, entry: &Entry, fields: Option<&Fields>) -> String {
+pub fn filled(template: &str, index: u64, entry: &Entry, fields: Option<&Fields>, rounds: Option<&Rounds>) -> String {
     let path = entry.input.as_ref().map(|input| format!("inputs/{}", input.name));
     let value = path.as_ref().unwrap_or(&entry.text);
     let mut filled = String::with_capacity(template.len());
@@ -422,12 +458,14 @@ pub fn filled(template: &str, index: u64, entry: &Entry, fields: Option<&Fields>
             Piece::Entry => filled += value,
             Piece::Index => filled += &index.to_string(),
             Piece::Field(name) => match fields {
-                Some(fields) => match fields.of(&entry.text, name) {
-                    Some(field) => filled += field,
+                Some(fields) if fields.of(&entry.text, name).is_some() => {
+                    filled += fields.of(&entry.text, name).unwrap_or_default();
+                }
+                None if name == "1" => filled += value,
+                _ => match rounds.and_then(|rounds| rounds.value(index, name)) {
+                    Some(value) => filled += &value.to_string(),
                     None => filled += &format!("{{{name}}}"),
                 },
-                None if name == "1" => filled += value,
-                None => filled += &format!("{{{name}}}"),
             },
         }
     }
@@ -498,6 +536,7 @@ pub(crate) mod tests {
             success_codes: vec![0],
             deterministic: false,
             native: false,
+            rounds: None,
             blob: None,
         }
     }

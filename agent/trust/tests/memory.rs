@@ -31,6 +31,7 @@ fn manifest() -> Manifest {
         success_codes: Vec::new(),
         deterministic: false,
         native: false,
+        rounds: None,
         blob: None,
     }
 }

@@ -29,6 +29,7 @@ impl Ledger {
     pub(crate) fn set_conditions(&mut self, conditions: Conditions, io: &Io) {
         self.submitted = conditions.submitted.map_or(self.released, |submitted| io.moment(submitted));
         self.conditions = conditions;
+        self.begin_rounds();
     }
 
     /// What of them the bag's record says.

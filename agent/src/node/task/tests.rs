@@ -35,6 +35,7 @@ pub(in crate::node) fn manifest() -> Manifest {
         success_codes: vec![0],
         deterministic: false,
         native: false,
+        rounds: None,
         blob: None,
     }
 }
