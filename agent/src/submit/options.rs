@@ -183,7 +183,7 @@ impl Options {
             List::Values(_) => None,
         });
         let sources = self.each_line.iter_mut().chain(&mut self.csv).chain(&mut self.from_json).chain(files);
-        let paths = self.program.iter_mut().chain(sources).chain(&mut self.input);
+        let paths = self.program.iter_mut().chain(&mut self.merge).chain(sources).chain(&mut self.input);
         for path in paths.filter(|path| path.as_os_str() != "-") {
             *path = directory.join(&*path);
         }
