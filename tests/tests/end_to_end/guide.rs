@@ -14,8 +14,8 @@ use idlewood_tests::guide::{self, Block, Help, PRELUDE, Setting};
 use crate::harness::{AGENT, Grid, alone};
 
 /// The pages with sessions on a grid; each has a test below.
-const SESSIONS: [&str; 4] =
-    ["docs/guide/grid.md", "docs/guide/own.md", "docs/guide/results.md", "docs/guide/submit.md"];
+const SESSIONS: [&str; 5] =
+    ["docs/guide/grid.md", "docs/guide/own.md", "docs/guide/results.md", "docs/guide/rounds.md", "docs/guide/submit.md"];
 /// How long a page may take, in seconds.
 const PATIENCE_S: &str = "400";
 
@@ -162,6 +162,12 @@ fn the_guide_to_results_works() {
         &printed,
         &["6 of 6 tasks done, succeeded", "exit code 3", "signed by", "keep it safe", "cancelled", "goes on as"],
     );
+}
+
+#[test]
+fn the_guide_to_rounds_works() {
+    let printed = session("docs/guide/rounds.md");
+    assert_printed(&printed, &["6 of 6 complete, 8 processes, sync", "succeeded", "front.svg"]);
 }
 
 #[test]
