@@ -11,6 +11,7 @@
 
 mod error;
 mod lists;
+mod mode;
 pub mod options;
 mod rounds;
 mod sweep;
@@ -78,7 +79,8 @@ impl Plan {
         let program = files.add_program(path, options.native)?;
         let mut left_out = Vec::new();
         let (entries, fields) = entries(&options, stdin, &mut files, &mut left_out)?;
-        let rounds = rounds::rounds(&options, &entries, &mut files)?;
+        let merge = options.merge.as_ref().map(|path| files.add_program(path, options.native)).transpose()?;
+        let rounds = rounds::rounds(&options, &entries, merge)?;
         check_places(&options, &entries, fields.as_ref(), rounds.as_ref())?;
         let doubt = rounds::doubt(&options, rounds.as_ref());
         let mut shared = Shared::default();

@@ -15,7 +15,7 @@ use super::ended::Collected;
 use super::kept_files::Files;
 use super::pin::Pin;
 use super::rerun::Needs;
-use super::starts::Made;
+use super::start::Made;
 use super::submission::Accepted;
 use super::task::Preparation;
 use crate::handle::{Refusal, Reply};

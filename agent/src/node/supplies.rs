@@ -20,7 +20,7 @@ use idlewood_worker::{JobError, LayOutError, StartError};
 use super::checkpoints;
 use super::homes::Homes;
 use super::pin::Pin;
-use super::starts;
+use super::start;
 use crate::settings::{Bags, Objection};
 
 /// Why a task cannot be prepared here and now.
@@ -201,7 +201,7 @@ impl Supplies {
         &self,
         task: TaskId,
         packed: Checkpoint,
-        start: Option<Checkpoint>,
+        before: Option<Checkpoint>,
         from: Contact,
     ) -> Result<(Checkpoint, Pin), PrepareError> {
         if packed.bytes > OUTPUT_BYTES_MAX {
@@ -213,8 +213,8 @@ impl Supplies {
         let turn = self.reading.clone().lock_owned().await;
         let sign = move || {
             let _turn = turn;
-            match start {
-                Some(start) => starts::with_checkpoint(start, &path, task, &gate, &blobs),
+            match before {
+                Some(before) => start::with_checkpoint(before, &path, task, &gate, &blobs),
                 None => checkpoints::sign(&path, task, &gate, &blobs),
             }
         };

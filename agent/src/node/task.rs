@@ -16,12 +16,12 @@ use idlewood_units::ByteSize;
 use idlewood_worker::removal;
 use idlewood_worker::{Input, Job, Pool, Stdin, lay_out};
 
+use super::begun::{self, Begun, Unsigned};
 use super::checkpoints;
 use super::ended::{RETRY_AFTER, STREAM_BYTES_MAX};
 use super::homes::Home;
 use super::pin::Pin;
 use super::signed;
-use super::starts::{self, Begun, Unsigned};
 use super::supplies::{PrepareError, Supplies};
 
 /// How often a checkpoint is asked for, with such a pause in between, before its task begins without it.
@@ -174,7 +174,7 @@ async fn prepare_round(
     origin: &Origin,
 ) -> Preparation {
     let bytes_max = start.map_or(0, |(_, bytes_max)| bytes_max);
-    let begun = starts::begin(supplies, task, &manifest, start.map(|(start, _)| start), origin).await;
+    let begun = begun::begin(supplies, task, &manifest, start.map(|(start, _)| start), origin).await;
     let planted = matches!(&begun, Err(PrepareError::Later(error)) if error.is::<Unsigned>());
     let result = match begun {
         Ok(begun) => {

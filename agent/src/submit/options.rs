@@ -24,7 +24,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::error::SubmitError;
 use super::lists::{self, List, Lists};
-use super::rounds::Mode;
+use super::mode::Mode;
 
 /// The fields of a submission, as given.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]

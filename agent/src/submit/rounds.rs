@@ -1,36 +1,25 @@
 //! Applications in rounds: from the options of a submission to the rounds of its manifest.
 
-use std::path::PathBuf;
-
-use clap::ValueEnum;
 use idlewood_scheduler::rounds::Plan;
-use idlewood_trust::manifest::{Entry, Rounds};
+use idlewood_trust::manifest::{Entry, Input, Rounds};
 use idlewood_units::TASKS_MAX;
-use serde::Deserialize;
 
-use super::Files;
 use super::error::SubmitError;
+use super::mode::Mode;
 use super::options::Options;
 
 /// Iterations of a process in a round where the user says nothing: it does what it does once.
 const ITERATIONS_DEFAULT: u64 = 1;
 
-/// How the results of processes get mixed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// All processes wait for each other at the end of a round.
-    #[default]
-    Sync,
-    /// No process waits for another: it is given the newest of the others.
-    Async,
-}
-
-/// The rounds that the options ask for; `None`: it is a plain bag.
+/// The rounds that the options ask for, with this program that merges; `None`: it is a plain bag.
 ///
 /// # Errors
 /// There are no such rounds, or the options say other things of rounds than how many.
-pub(super) fn rounds(options: &Options, entries: &[Entry], files: &mut Files) -> Result<Option<Rounds>, SubmitError> {
+pub(super) fn rounds(
+    options: &Options,
+    entries: &[Entry],
+    merge: Option<Input>,
+) -> Result<Option<Rounds>, SubmitError> {
     let Some(rounds) = options.rounds else {
         let of_rounds = [
             ("--iterations", options.iterations.is_some()),
@@ -66,7 +55,6 @@ pub(super) fn rounds(options: &Options, entries: &[Entry], files: &mut Files) ->
     if options.at_least_rounds.is_some() && options.until.is_none() {
         return wrong("--at-least-rounds goes with --until, which may end the application early".to_owned());
     }
-    let merge = options.merge.as_ref().map(|path: &PathBuf| files.add_program(path, options.native)).transpose()?;
     let plan = Plan {
         processes: entries.len().max(1) as u64,
         rounds,

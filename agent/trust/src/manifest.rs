@@ -5,6 +5,8 @@
 //! blob, too: [`TaskOutput`].
 
 mod bounded;
+mod in_rounds;
+mod input;
 mod rounds;
 mod start;
 mod tail;
@@ -18,6 +20,7 @@ use idlewood_units::FILES_MAX;
 use serde::{Deserialize, Serialize};
 
 use self::bounded::{at_most, at_most_pairs};
+pub use self::input::{Entry, Input};
 pub use self::rounds::{GIVEN, Rounds};
 pub use self::start::{Given, Place, START_BYTES_MAX, Start};
 pub use self::tail::TAIL_BYTES;
@@ -61,26 +64,6 @@ pub const INPUTS_MAX: usize = 1000;
 const INPUT_DOMAIN: &[u8] = b"idlewood input v1";
 /// Longest name of a bag, in bytes.
 pub const NAME_BYTES_MAX: usize = 1024;
-
-/// A file that tasks can read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Input {
-    /// File name below `inputs/`; no separators.
-    pub name: String,
-    /// Its content.
-    pub blob: BlobId,
-    /// Its size.
-    pub bytes: u64,
-}
-
-/// The part of a task's input that differs between tasks.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
-    /// Its text (a line of text, number or file), as `IDLEWOOD_ENTRY` and `{}` show it.
-    pub text: String,
-    /// Its own file, if it has one.
-    pub input: Option<Input>,
-}
 
 /// Everything an executor needs to run the tasks of a bag.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -262,7 +245,10 @@ impl Manifest {
         if !self.entries.is_empty() && self.entries.len() as u64 != entries {
             return invalid(format!("{entries} tasks but {} entries", self.entries.len()));
         }
-        if let Some(flaw) = self.rounds.as_ref().and_then(|rounds| rounds.flaw(self)) {
+        let own = self.entries.iter().filter_map(|entry| entry.input.as_ref());
+        if let Some(flaw) =
+            self.rounds.as_ref().and_then(|rounds| rounds.flaw(self.tasks, self.inputs.iter().chain(own)))
+        {
             return invalid(flaw);
         }
         if self.name.contains('\0') || self.name.len() > NAME_BYTES_MAX {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use idlewood_overlay::Time;
 
 use super::Ledger;
-use crate::bag::{Checkpoint, TaskId};
+use crate::bag::{Checkpoint, HELD_CHECKPOINTS_MAX, TaskId};
 use crate::io::{Io, Then};
 use crate::peer::{Effect, StartMade};
 use crate::ranges::IntervalSet;
@@ -110,6 +110,12 @@ impl Ledger {
             let from = rounds.progress.sources(index);
             io.effects.push(Effect::MakeStart { task: TaskId { bag: self.bag.id, index }, from });
         }
+    }
+
+    /// How many of its tasks may be with machines at once: as many as one machine can hold with what they begin with, since one may get
+    /// all of them.
+    pub(super) fn at_once_max(&self) -> Option<u64> {
+        self.rounds.as_ref().map(|_| HELD_CHECKPOINTS_MAX as u64)
     }
 
     /// When it is tried again to make what tasks begin with.

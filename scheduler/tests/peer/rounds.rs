@@ -162,6 +162,26 @@ fn an_application_that_has_converged_ends_early() {
 }
 
 #[test]
+fn no_machine_is_sent_more_tasks_than_it_can_hold_with_what_they_begin_with() {
+    let plan = plan(5000, 2, true, false);
+    let config = Config { slots: 64, ..Config::default() };
+    let mut host = Host::restore(1, config, Vec::new());
+    host.give(Event::Submitted(application(plan, 0)));
+    let mut most = 0;
+    for _ in 0..4000 {
+        if host.state() == (plan.tasks(), 0, true) {
+            break;
+        }
+        host.pass(Duration::from_secs(1));
+        let view = host.peer.bag(BAG).expect("submitted");
+        most = most.max(view.placed + view.unheard);
+        host.finish_running();
+    }
+    assert_eq!(host.state(), (plan.tasks(), 0, true));
+    assert_eq!((most, host.peer.bag(BAG).expect("submitted").reissued), (4096, 0));
+}
+
+#[test]
 fn plans_that_are_none_are_refused() {
     let host = Host::new(1);
     let with = |plan: Plan| host.peer.check(&application(plan, 0));

@@ -14,8 +14,13 @@ use idlewood_tests::guide::{self, Block, Help, PRELUDE, Setting};
 use crate::harness::{AGENT, Grid, alone};
 
 /// The pages with sessions on a grid; each has a test below.
-const SESSIONS: [&str; 5] =
-    ["docs/guide/grid.md", "docs/guide/own.md", "docs/guide/results.md", "docs/guide/rounds.md", "docs/guide/submit.md"];
+const SESSIONS: [&str; 5] = [
+    "docs/guide/grid.md",
+    "docs/guide/own.md",
+    "docs/guide/results.md",
+    "docs/guide/rounds.md",
+    "docs/guide/submit.md",
+];
 /// How long a page may take, in seconds.
 const PATIENCE_S: &str = "400";
 

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::harness::{Agent, Grid, probe_program, wait_for};
 
-const PROCESSES: &str = "regular 1\nscale-free 2\nsmall-world 3\nrandom 4\nregular 5\nscale-free 6\nsmall-world 7\nrandom 8\n";
+const PROCESSES: &str =
+    "regular 1\nscale-free 2\nsmall-world 3\nrandom 4\nregular 5\nscale-free 6\nsmall-world 7\nrandom 8\n";
 const ROUNDS: u64 = 6;
 
 fn program(name: &str) -> String {
@@ -19,8 +20,10 @@ fn program(name: &str) -> String {
 fn optimise(agent: &Agent, directory: &Path, options: &[&str]) -> String {
     let list = directory.join("processes.txt");
     fs::write(&list, PROCESSES).expect("our directory");
-    let (evolve, pareto, list) = (program("evolve"), program("pareto"), list.to_str().expect("a path of ours").to_owned());
-    let fixed = ["submit", "--program", &evolve, "--each-line", &list, "--colsep", " ", "--merge", &pareto, "--work", "500"];
+    let (evolve, pareto, list) =
+        (program("evolve"), program("pareto"), list.to_str().expect("a path of ours").to_owned());
+    let fixed =
+        ["submit", "--program", &evolve, "--each-line", &list, "--colsep", " ", "--merge", &pareto, "--work", "500"];
     let args = ["--", "--function", "2", "--topology", "{1}", "--seed", "{2}", "--iterations", "{iterations}"];
     let bag = agent.ask(&[&fixed[..], options, &args].concat());
     bag["id"].as_str().expect("an id").to_owned()
@@ -105,7 +108,11 @@ fn an_application_that_converges_ends_early() {
     assert_eq!(agent.cli(&["bag", "wait", &bag]).code, 0, "{}", agent.log());
     let shown = agent.ask(&["bag", "show", &bag]);
     let (state, done) = (shown["state"].as_str(), shown["done"].as_u64());
-    assert_eq!((state, done, &shown["rounds"]["converged"]), (Some("succeeded"), Some(18), &Value::Bool(true)), "{shown}");
+    assert_eq!(
+        (state, done, &shown["rounds"]["converged"]),
+        (Some("succeeded"), Some(18), &Value::Bool(true)),
+        "{shown}"
+    );
     assert!(agent.text(&["bag", "show", &bag]).contains("2 of 5 complete, 8 processes, sync: it has converged"));
 }
 

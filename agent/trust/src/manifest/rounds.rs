@@ -5,7 +5,7 @@ use std::path::{Component, Path};
 use idlewood_scheduler::rounds::{Part, Plan};
 use serde::{Deserialize, Serialize};
 
-use super::{Input, Manifest};
+use super::input::Input;
 
 /// The directories below `inputs/` in which tasks of later rounds find what they begin with.
 pub const GIVEN: [&str; 3] = ["state", "merged", "results"];
@@ -46,13 +46,13 @@ impl Rounds {
         }
     }
 
-    /// Why a bag of so many tasks, with such shared inputs, cannot have these rounds.
-    pub(super) fn flaw(&self, manifest: &Manifest) -> Option<String> {
+    /// Why a bag of so many tasks, with such inputs, cannot have these rounds.
+    pub(super) fn flaw<'a>(&self, tasks: u64, inputs: impl Iterator<Item = &'a Input>) -> Option<String> {
         if let Some(flaw) = self.plan.flaw() {
             return Some(flaw);
         }
-        if self.plan.tasks() != manifest.tasks {
-            return Some(format!("{} tasks, but rounds of {}", manifest.tasks, self.plan.tasks()));
+        if self.plan.tasks() != tasks {
+            return Some(format!("{tasks} tasks, but rounds of {}", self.plan.tasks()));
         }
         if self.plan.merges != self.merge.is_some() {
             return Some("rounds with merges need a program that merges, and others have none".to_owned());
@@ -71,88 +71,8 @@ impl Rounds {
                 "--until names a file that the merge leaves (--merge), by its path in the merge's directory".to_owned(),
             );
         }
-        let own = manifest.entries.iter().filter_map(|entry| entry.input.as_ref());
         let first = |input: &Input| input.name.split('/').next().map(str::to_owned);
-        let taken = manifest.inputs.iter().chain(own).filter_map(first).find(|name| GIVEN.contains(&name.as_str()));
+        let taken = inputs.filter_map(first).find(|name| GIVEN.contains(&name.as_str()));
         taken.map(|name| format!("inputs/{name} is for what rounds give their tasks: name the input otherwise"))
-    }
-}
-
-impl Manifest {
-    /// The program that a task runs.
-    pub fn program_of(&self, index: u64) -> &Input {
-        let merge = self.rounds.as_ref().and_then(|rounds| rounds.merge.as_ref());
-        merge.filter(|_| self.is_merge(index)).unwrap_or(&self.program)
-    }
-
-    /// Whether a task merges the results of others.
-    pub fn is_merge(&self, index: u64) -> bool {
-        self.rounds.as_ref().is_some_and(|rounds| matches!(rounds.plan.part(index), Part::Merge { .. }))
-    }
-
-    /// Whether a task begins with outputs of others.
-    pub fn needs_start(&self, index: u64) -> bool {
-        self.rounds.as_ref().is_some_and(|rounds| !rounds.plan.first().contains(&index))
-    }
-
-    /// The environment of a task that says its place among the rounds.
-    pub fn round_variables(&self, index: u64) -> Vec<(&'static str, u64)> {
-        let Some(rounds) = &self.rounds else { return Vec::new() };
-        let of_task =
-            [("IDLEWOOD_ROUND", "round"), ("IDLEWOOD_PROCESS", "process"), ("IDLEWOOD_ITERATIONS", "iterations")];
-        let of_task = of_task.into_iter().filter_map(|(variable, name)| Some((variable, rounds.value(index, name)?)));
-        let Plan { processes, rounds: count, .. } = rounds.plan;
-        of_task.chain([("IDLEWOOD_ROUNDS", count), ("IDLEWOOD_PROCESSES", processes)]).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use idlewood_scheduler::BlobId;
-
-    use super::super::tests::manifest;
-    use super::super::{Entry, MANIFEST_VERSION_ROUNDS};
-    use super::*;
-
-    fn in_rounds() -> Manifest {
-        let plan = Plan { processes: 2, rounds: 3, rounds_min: 0, merges: true, is_asynchronous: false };
-        let merge = Input { name: "merge.wasm".to_owned(), blob: BlobId([8; 32]), bytes: 1 };
-        let rounds = Rounds { plan, merge: Some(merge), iterations: 50, until: None };
-        Manifest { version: MANIFEST_VERSION_ROUNDS, tasks: plan.tasks(), rounds: Some(rounds), ..manifest() }
-    }
-
-    #[test]
-    fn tasks_in_rounds_have_the_entries_of_their_processes_and_merges_their_program() {
-        let manifest = in_rounds();
-        assert_eq!(Manifest::decode(&manifest.encode()).expect("it is sound"), manifest);
-        let names = [0, 1, 2, 4, 8].map(|index| (manifest.entry(index).text, manifest.program_of(index).name.clone()));
-        let (program, merge) = ("program.wasm".to_owned(), "merge.wasm".to_owned());
-        let expected = [("a", &program), ("b", &program), ("", &merge), ("b", &program), ("", &merge)];
-        assert_eq!(names, expected.map(|(entry, program)| (entry.to_owned(), program.clone())));
-        assert_eq!(manifest.fill("{process} {round} {iterations} {index} {other}", 4), "1 1 50 4 {other}");
-        assert_eq!(manifest.fill("{process} {iterations}", 2), "{process} 50", "a merge is of no process");
-        assert_eq!(manifest.round_variables(4)[..2], [("IDLEWOOD_ROUND", 1), ("IDLEWOOD_PROCESS", 1)]);
-        assert_eq!([0, 1, 2, 3].map(|index| manifest.needs_start(index)), [false, false, true, true]);
-        assert_ne!(manifest.input_hash(0), manifest.input_hash(3), "each round has random numbers of its own");
-        assert!(manifest.blobs().any(|input| input.name == "merge.wasm"));
-    }
-
-    #[test]
-    fn rounds_that_no_machine_can_run_are_refused() {
-        type Change = fn(&mut Manifest);
-        let changes: [(&str, Change); 7] = [
-            ("an older version", |it| it.version = 1),
-            ("an entry for each task", |it| it.entries = vec![Entry::default(); 9]),
-            ("too many tasks", |it| it.tasks += 1),
-            ("no iteration", |it| it.rounds.as_mut().expect("it has some").iterations = 0),
-            ("no merge", |it| it.rounds.as_mut().expect("it has some").merge = None),
-            ("a file outside", |it| it.rounds.as_mut().expect("it has some").until = Some("../x".to_owned())),
-            ("a taken name", |it| it.inputs[0].name = "state".to_owned()),
-        ];
-        for (what, change) in changes {
-            let mut manifest = in_rounds();
-            change(&mut manifest);
-            assert!(manifest.validate().is_err(), "{what}");
-        }
     }
 }
