@@ -4,7 +4,7 @@
 //! path, whatever a pattern says.
 
 use globset::{Glob, GlobBuilder, GlobMatcher};
-use idlewood_trust::manifest::{Entry, Fields, Manifest, filled_with};
+use idlewood_trust::manifest::{Entry, Fields, Manifest, Rounds, filled_with};
 
 /// The patterns of one task, and what they matched.
 #[derive(Debug)]
@@ -24,12 +24,12 @@ pub(crate) fn pattern(text: &str) -> Result<Glob, String> {
 
 /// The patterns of a task, filled in: what stands for a place stands for itself.
 pub(crate) fn patterns(manifest: &Manifest, index: u64) -> Vec<String> {
-    let (entry, fields) = (manifest.entry(index), manifest.fields.as_ref());
-    manifest.outputs.iter().map(|text| filled(text, index, &entry, fields)).collect()
+    let (entry, fields, rounds) = (manifest.entry(index), manifest.fields.as_ref(), manifest.rounds.as_ref());
+    manifest.outputs.iter().map(|text| filled(text, index, &entry, fields, rounds)).collect()
 }
 
-fn filled(text: &str, index: u64, entry: &Entry, fields: Option<&Fields>) -> String {
-    filled_with(text, index, entry, fields, globset::escape)
+fn filled(text: &str, index: u64, entry: &Entry, fields: Option<&Fields>, rounds: Option<&Rounds>) -> String {
+    filled_with(text, index, entry, fields, rounds, globset::escape)
 }
 
 impl Chosen {
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn what_is_filled_in_stands_for_itself() {
         let entry = Entry { text: "a*[1]".to_owned(), input: None };
-        let mut some = chosen(&[&filled("result-{index}-{}.dat", 0, &entry, None), "*.log"]);
+        let mut some = chosen(&[&filled("result-{index}-{}.dat", 0, &entry, None, None), "*.log"]);
         assert!(some.takes("result-0-a*[1].dat") && some.takes("x.log"));
         assert!(!some.takes("result-0-abc1.dat"));
     }

@@ -37,6 +37,7 @@ mod progress;
 mod reach;
 mod receipts;
 mod results;
+mod rounds;
 mod run;
 mod schema;
 mod service;

@@ -8,6 +8,7 @@ mod addresses;
 mod appointments;
 mod authorise;
 mod bag_views;
+mod begun;
 mod checkpoints;
 mod done;
 mod driver;
@@ -44,6 +45,8 @@ mod scratch;
 mod sent;
 mod shared;
 mod signed;
+mod start;
+mod starts;
 mod storage;
 mod submission;
 mod submissions;
@@ -91,6 +94,7 @@ use self::packing::Packing;
 use self::pause::PauseFile;
 use self::presence::Presence;
 use self::shared::Shared;
+use self::starts::Starts;
 use self::storage::Storage;
 use self::submissions::Submissions;
 use self::supplies::Supplies;
@@ -317,6 +321,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
         submissions: Submissions::default(),
         storage: Storage::new(opened.store, pins),
         packing: Packing::default(),
+        starts: Starts::default(),
         keeping: Keeping::new(directory.clone()),
         presence: Presence::new(address, neighbours, bootstrap, heartbeat, clock.now()),
         traffic: Traffic::default(),

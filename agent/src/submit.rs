@@ -13,7 +13,9 @@ mod endless;
 mod error;
 mod files;
 mod lists;
+mod mode;
 pub mod options;
+mod rounds;
 mod sweep;
 
 use std::collections::BTreeMap;
@@ -21,7 +23,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use idlewood_scheduler::{AFTER_MAX, BAG_TASKS_MAX, PRIORITY_MAX, REPLICAS_MAX, Replication, STEWARDS_MAX};
-use idlewood_trust::manifest::{self, DISK_BYTES_DEFAULT, Entry, Fields, OUTPUT_BYTES_MAX, OwnInput};
+use idlewood_trust::manifest::{self, DISK_BYTES_DEFAULT, Entry, Fields, OUTPUT_BYTES_MAX, OwnInput, Rounds};
 use idlewood_units::{Span, TASKS_MAX};
 
 use idlewood_api::SubmitRequest;
@@ -54,6 +56,8 @@ pub struct Plan {
     pub files: BTreeMap<[u8; 32], LocalFile>,
     /// Directories that the pattern matches: tasks are made of files only.
     pub left_out: Vec<PathBuf>,
+    /// What the user may have forgotten.
+    pub doubt: Option<String>,
 }
 
 impl Plan {
@@ -73,8 +77,11 @@ impl Plan {
             Some(_) => (Vec::new(), endless::fields(&options)),
             None => entries(&options, stdin, &mut files, &mut left_out)?,
         };
+        let merge = options.merge.as_ref().map(|path| files.add_program(path)).transpose()?;
+        let rounds = rounds::rounds(&options, &entries, merge)?;
+        let doubt = rounds::doubt(&options, rounds.as_ref());
         if endless.is_none() {
-            check_places(&options, &entries, fields.as_ref())?;
+            check_places(&options, &entries, fields.as_ref(), rounds.as_ref())?;
         }
         let (mut shared, mut own) = (Shared::default(), Vec::new());
         for path in &options.input {
@@ -92,7 +99,11 @@ impl Plan {
         let replication = replication(&options);
         let request = SubmitRequest {
             name: options.name.or(stem).unwrap_or_default(),
-            tasks: if endless.is_some() { BAG_TASKS_MAX } else { entries.len().max(1) as u64 },
+            tasks: match &rounds {
+                Some(rounds) => rounds.plan.tasks(),
+                None if endless.is_some() => BAG_TASKS_MAX,
+                None => entries.len().max(1) as u64,
+            },
             program,
             args: options.args,
             entries,
@@ -120,9 +131,10 @@ impl Plan {
             priority: options.priority.unwrap_or(0),
             retry_on: options.retry_on.map(|codes| codes.into_iter().collect()),
             endless,
+            rounds,
             notify: options.notify.map(notify),
         };
-        Ok(Self { request, files: files.into_local(), left_out })
+        Ok(Self { request, files: files.into_local(), left_out, doubt })
     }
 
     /// Bytes of all files together.
@@ -135,7 +147,8 @@ impl Plan {
 pub fn fill(template: &str, index: u64, request: &SubmitRequest) -> String {
     let entry = usize::try_from(index).ok().and_then(|position| request.entries.get(position)).cloned();
     let entry = entry.or_else(|| endless::entry(index, request));
-    manifest::filled(template, index, &entry.unwrap_or_default(), request.fields.as_ref())
+    let (fields, rounds) = (request.fields.as_ref(), request.rounds.as_ref());
+    manifest::filled(template, index, &entry.unwrap_or_default(), fields, rounds)
 }
 
 /// A command that is run where this one was.
@@ -253,7 +266,12 @@ fn entries(
 }
 
 /// Refuses arguments and variables with places that nothing would fill.
-fn check_places(options: &Options, entries: &[Entry], fields: Option<&Fields>) -> Result<(), SubmitError> {
+fn check_places(
+    options: &Options,
+    entries: &[Entry],
+    fields: Option<&Fields>,
+    rounds: Option<&Rounds>,
+) -> Result<(), SubmitError> {
     let variables = options.env.iter().map(|it| (it.value.as_str(), format!("the variable {}", it.key)));
     let arguments = options.args.iter().map(|argument| (argument.as_str(), format!("the argument {argument:?}")));
     let outputs = options.output_files.iter().map(|pattern| (pattern.as_str(), format!("the output {pattern:?}")));
@@ -267,6 +285,8 @@ fn check_places(options: &Options, entries: &[Entry], fields: Option<&Fields>) -
         .flat_map(|(template, whose)| manifest::pieces(template).into_iter().map(move |piece| (piece, whose.clone())))
         .filter_map(|(piece, whose)| match piece {
             manifest::Piece::Entry => Some((String::new(), whose)),
+            // A number of the round that the first process has, others have, too.
+            manifest::Piece::Field(name) if rounds.is_some_and(|rounds| rounds.value(0, name).is_some()) => None,
             manifest::Piece::Field(name) => Some((name.to_owned(), whose)),
             manifest::Piece::Text(_) | manifest::Piece::Index => None,
         })

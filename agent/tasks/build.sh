@@ -11,7 +11,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 into=${1:-$here}
 cd "$here"
 # distinct.wasm is made of distinct.wat: wat2wasm distinct/distinct.wat -o distinct/distinct.wasm
-for name in chance hoard noop probe spin tile; do
+for name in chance evolve hoard noop pareto probe spin tile; do
     mkdir -p "$into/$name"
     # The default stack is 64 KiB, and overflowing it would overwrite data silently: 1 MiB, and first in memory, so
     # that an overflow leaves the memory and traps. No contraction: results must be the same on every machine.

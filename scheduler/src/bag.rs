@@ -29,6 +29,9 @@ pub const BAG_WORK_MOPS_MAX: f64 = 1e18;
 /// Most intervals of one bag on one machine: so many that what is said of them fits in a message, also where the answer
 /// has three times as many.
 pub(crate) const HELD_INTERVALS_MAX: usize = 4096;
+/// Most checkpoints with which unfinished tasks of one bag came to one machine. Our choice: with as many intervals they take half of
+/// the largest record.
+pub(crate) const HELD_CHECKPOINTS_MAX: usize = 4096;
 /// Largest accepted age of a request. Older ones are clamped.
 pub const AGE_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
 /// How far clocks of machines that are kept right are apart. Our choice.

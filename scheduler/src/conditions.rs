@@ -15,6 +15,7 @@ use idlewood_overlay::WallTime;
 use serde::{Deserialize, Serialize};
 
 use crate::bag::{BagId, is_ordinary};
+use crate::rounds::Plan;
 
 /// Most bags that one waits for. Our choice.
 pub const AFTER_MAX: usize = 64;
@@ -53,6 +54,12 @@ pub struct Conditions {
     /// Bags of a higher priority come first among those of one submitter; others' bags are none the later for it (docs/adr/0048).
     #[serde(rename = "p", default, skip_serializing_if = "is_ordinary")]
     pub priority: i32,
+    /// The bag is an application in rounds: a task may be issued once those have succeeded whose outputs it begins with.
+    #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<Plan>,
+    /// A merge of that application has said that it has converged: no further task of it begins.
+    #[serde(rename = "c", default, skip_serializing_if = "std::ops::Not::not")]
+    pub converged: bool,
 }
 
 /// What the user of a bag wants of it now.
@@ -92,6 +99,7 @@ impl Conditions {
         self.after.len() <= AFTER_MAX
             && self.running_max != Some(0)
             && is_priority(self.priority)
+            && self.rounds.is_none_or(|plan| plan.flaw().is_none())
             && self.name.as_ref().is_none_or(|name| name.len() <= NAME_BYTES_MAX)
     }
 

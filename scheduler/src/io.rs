@@ -41,6 +41,8 @@ pub(crate) enum Then {
     Written(TaskId, u32),
     /// An appointment is durable: it is in force.
     Appointed(BagId),
+    /// The success of a task of an application in rounds is durable: others may begin with its output.
+    Succeeded(TaskId),
 }
 
 /// What follows from a durable write that [`Io`] does not do itself.
@@ -54,6 +56,8 @@ pub(crate) struct Durable {
     pub(crate) written: Option<(TaskId, u32)>,
     /// The bag whose stewards are appointed.
     pub(crate) appointed: Option<BagId>,
+    /// The task of an application in rounds with whose output others may begin.
+    pub(crate) succeeded: Option<TaskId>,
 }
 
 impl Then {
@@ -454,6 +458,7 @@ impl Io {
                 Then::Remove(bag) => durable.removed = Some(bag),
                 Then::Written(task, attempt) => durable.written = Some((task, attempt)),
                 Then::Appointed(bag) => durable.appointed = Some(bag),
+                Then::Succeeded(task) => durable.succeeded = Some(task),
             }
         }
         durable

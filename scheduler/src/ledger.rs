@@ -1,7 +1,7 @@
 //! The submitter's ledger: where every task of a bag is, so that none is lost and each counts once.
 //!
-//! At any moment the indices of a bag are the disjoint union of unissued, pausing (failed, to be tried again later), done,
-//! failed, and those with copies: issued (in a request) or placed (on an executor, under a lease). A task has one copy, or,
+//! At any moment the indices of a bag are the disjoint union of unissued, of later rounds (`rounds`), pausing (failed, to be tried
+//! again later), done, failed, and those with copies: issued (in a request) or placed (on an executor, under a lease). A task has one copy, or,
 //! in a bag with replicas, up to so many on as many executors;
 //! one that stands still, or seems to end last of all, may have a second one (`copies`). A copy is gone when its lease ends, no machine accounts for
 //! its request in time, or its executor no longer lists the task. A task without a copy is unissued and is issued again at
@@ -33,6 +33,7 @@ mod placements;
 mod predicting;
 mod quorum;
 mod results;
+mod rounds;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -68,6 +69,7 @@ use self::predicting::{Known as OfBag, Predicting};
 pub(crate) use self::quorum::Known;
 use self::quorum::Votes;
 pub use self::quorum::{REPLICAS_MAX, Replication};
+use self::rounds::Rounds;
 use self::waiting::Waiting;
 use self::work::Work;
 use crate::bag::{
@@ -120,6 +122,7 @@ pub(crate) struct Ledger {
     conditions: Conditions,
     /// Of an endless bag.
     endless: Option<Box<EndlessPart>>,
+    rounds: Option<Rounds>,
     counts: Counts,
     /// No lease, pause or request ends before this moment, at which the ledger looks for the first that does. A renewal does
     /// not move it: that would need the leases in order.
@@ -248,6 +251,7 @@ impl Ledger {
             keeping: Keeping::default(),
             conditions: Conditions::default(),
             endless: None,
+            rounds: None,
             counts: Counts::default(),
             next_end: None,
             bag,
@@ -276,6 +280,7 @@ impl Ledger {
     pub(crate) fn restore_checkpoint(&mut self, index: u64, checkpoint: Checkpoint) {
         if index < self.tasks() && !self.ended.contains(index) {
             self.checkpoints.insert(index, checkpoint);
+            self.waiting.begin(index);
         }
     }
 
@@ -306,7 +311,9 @@ impl Ledger {
 
     /// After all stored results were restored: a closed bag with a task that has not ended is open again.
     pub(crate) fn reopen_unless_over(&mut self) {
-        if self.ended.len() < self.tasks() || self.endless.as_ref().is_some_and(|_| !self.is_supply_ended()) {
+        // A bag in rounds that can go no further is over with tasks that have not begun.
+        let is_over = self.ended.len() >= self.tasks() || self.can_go_no_further() && self.has_nothing_due();
+        if !is_over || !self.is_supply_ended() {
             self.closed = None;
         }
     }
@@ -447,11 +454,12 @@ impl Ledger {
         io.persist(vec![Change::Put(self.record(io))], Vec::new());
     }
 
-    /// Closes the bag if all its tasks have ended; also after a crash between the last result and the closing.
+    /// Closes the bag if all its tasks have ended, or its rounds can go no further; also after a crash between the last result and the closing.
     ///
     /// A steward closes nothing.
     pub(crate) fn close_if_over(&mut self, io: &mut Io) {
-        if self.ended.len() == self.tasks() && self.is_supply_ended() && !self.is_kept() {
+        let is_over = self.ended.len() == self.tasks() && self.is_supply_ended() || self.can_go_no_further();
+        if is_over && !self.is_closed() && !self.is_kept() {
             self.close(Closing::Completed, io);
         }
     }
@@ -467,6 +475,7 @@ impl Ledger {
         self.next_end = None;
         self.outputs.stop();
         self.copies.close();
+        self.close_rounds();
         self.votes.close();
         self.avoided.forget_all();
         let bag = self.bag.id;

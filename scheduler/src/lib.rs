@@ -56,7 +56,9 @@ pub use listing::{
 };
 pub use message::{Asker, DecodeError, MESSAGE_BYTES_MAX, Message, RESULTS_MAX, Speaker, results_within};
 pub use message_kind::MESSAGE_KINDS;
-pub use peer::{Approval, Effect, Event, Notice, Peer, RestoreError, Seed, Submission, SubmitError, TaskOutcome};
+pub use peer::{
+    Approval, Effect, Event, Notice, Peer, RestoreError, Seed, StartMade, Submission, SubmitError, TaskOutcome,
+};
 pub use record::{Change, Closing, Ending, RECORD_VERSION, Record, RecordError, RecordKey};
 pub use reputation::Reputation;
 pub use router::{ClimbingRule, Platform};

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, GridId, Member, Node, Nonce, Overlay, PayloadCodec, PeerId, Time};
 
-pub use self::event::{Approval, Effect, Event, Notice, Submission, SubmitError, TaskOutcome};
+pub use self::event::{Approval, Effect, Event, Notice, StartMade, Submission, SubmitError, TaskOutcome};
 use self::redistribution::Asking;
 use self::removal::Removals;
 pub use self::restore::{RestoreError, Seed};
@@ -133,7 +133,7 @@ impl Peer {
             Event::Certified { peer, nonce } => self.certified(peer, nonce),
             Event::ConnectionLost(peer) => self.overlay(idlewood_overlay::Event::ConnectionLost(peer)),
             Event::Persisted(ticket) => {
-                let Durable { opened, removed, written, appointed } = self.io.persisted(ticket);
+                let Durable { opened, removed, written, appointed, succeeded } = self.io.persisted(ticket);
                 if let Some(bag) = appointed {
                     self.stewards.appointed(bag, &mut self.ledgers, &mut self.io, &self.config);
                 }
@@ -141,6 +141,11 @@ impl Peer {
                 opened.into_iter().for_each(|bag| self.open(bag));
                 if let Some((task, attempt)) = written {
                     self.executor.written(task, attempt);
+                }
+                if let Some(task) = succeeded
+                    && let Some(ledger) = self.ledgers.get_mut(&task.bag)
+                {
+                    ledger.succeeded_durably(task.index, &mut self.io);
                 }
             }
             Event::Submitted(submission) => self.submitted(submission),
@@ -193,6 +198,11 @@ impl Peer {
             Event::Fetched { task, here, checkpoint } => {
                 if let Some(ledger) = self.ledgers.get_mut(&task.bag) {
                     ledger.fetched(task.index, here, checkpoint, &mut self.io);
+                }
+            }
+            Event::StartMade { task, made } => {
+                if let Some(ledger) = self.ledgers.get_mut(&task.bag) {
+                    ledger.start_made(task.index, made, &mut self.io);
                 }
             }
             Event::FetchPutOff { task } => {
@@ -331,6 +341,9 @@ impl Peer {
         }
         self.check_endless(submission)?;
         let conditions = &submission.conditions;
+        if let Some(plan) = &conditions.rounds {
+            plan.check(submission.tasks, submission.replication).map_err(SubmitError::Rounds)?;
+        }
         if !conditions.is_valid() {
             return Err(SubmitError::Conditions);
         }

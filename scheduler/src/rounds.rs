@@ -7,18 +7,25 @@
 //! - [`Sweep`] finds out from short runs what an iteration costs (§4.1, with start-up apart).
 //! - [`map`] gives processes to slots: Algorithm 1 where all wait for each other at the end of a *stage*, Algorithm 2
 //!   where nobody waits (§4.2). Both predict when all is done.
+//! - [`Progress`] says which task of a bag in rounds may begin, and with the outputs of which others.
 //! - [`remap`] decides at the end of a round, or when slots come and go, whether another mapping is worth it (§4.3).
 //!
-//! All of it is arithmetic on seconds since a moment that the caller chooses. Left out: who runs what is mapped, how
+//! - [`Schedule`] says when that is, and which process begins where.
+//!
+//! The rest is arithmetic on seconds since a moment that the caller chooses. Left out: who runs what is mapped, how
 //! slots are booked, and the factors by which other machines are predicted from one. docs/adr/0050 says where this
 //! differs from the paper.
 
 mod asynchronous;
+mod course;
 mod fit;
 mod mapping;
 mod remap;
+mod schedule;
 mod synchronous;
 
+pub use course::{Part, Plan, Progress, Sources, UNMERGED_PROCESSES_MAX};
 pub use fit::{Estimate, ITERATIONS_MAX, PartialRun, Step, Sweep};
 pub use mapping::{Costs, Curve, Mapping, Mode, Placement, Process, Slot, Stage};
 pub use remap::{WORTH_MOVING_SHARE, map, remap};
+pub use schedule::{Begin, Happening, Schedule};

@@ -169,6 +169,7 @@ impl Machine {
             Effect::MeasureTask { .. }
             | Effect::FetchOutput { .. }
             | Effect::KeepCheckpoints { .. }
+            | Effect::MakeStart { .. }
             | Effect::SignAppointment { .. }
             | Effect::KeepFiles { .. }
             | Effect::ForgetFiles { .. }

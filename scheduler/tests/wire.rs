@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, Node, PeerId, Side, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
+use idlewood_scheduler::rounds::Plan;
 use idlewood_scheduler::{
     Acting, Activity, Appointment, Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, Conditions, DeclineReason,
     DecodeError, Delta, Ending, Endless, EndlessBag, Grant, Limit, MachineReport, MachinesPage, Message, Path, Record,
@@ -447,6 +448,8 @@ fn records() -> Vec<Record> {
                 name: Some("night run".to_owned()),
                 submitted: Some(released),
                 priority: 7,
+                rounds: Some(Plan { processes: 2, rounds: 3, rounds_min: 1, merges: true, is_asynchronous: false }),
+                converged: true,
             }),
         },
         Record::Failures {

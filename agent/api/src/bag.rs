@@ -4,6 +4,8 @@ use idlewood_scheduler::Replication;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::rounds::RoundsView;
+
 use crate::submit::ReplicationSchema;
 
 /// `POST /v1/bags/{id}/rename`.
@@ -224,6 +226,9 @@ pub struct Bag {
     /// The exit codes of failures that are tried again; null: all.
     #[serde(default)]
     pub retry_on: Option<Vec<u8>>,
+    /// How far it is, where it is an application in rounds.
+    #[serde(default)]
+    pub rounds: Option<RoundsView>,
     /// Bags of this machine with a higher priority come first; 0 unless its user says otherwise.
     #[serde(default)]
     pub priority: i32,

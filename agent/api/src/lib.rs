@@ -7,6 +7,7 @@ pub mod client;
 mod grid;
 mod live;
 mod machine;
+mod rounds;
 mod submit;
 mod task;
 
@@ -26,6 +27,7 @@ pub use self::machine::{
     Bucket, CleanRequest, CleanedView, Disbelieved, Disk, Downloads, EndlessHere, Held, LeftAlone, MessageCount,
     PauseRequest, Reclaims, RunningTask, Status,
 };
+pub use self::rounds::RoundsView;
 pub use self::submit::{BlobBody, DrainRequest, EndlessRequest, LinesRequest, Notify, SubmitRequest};
 pub use self::task::{Receipt, Task, TaskResult, TaskState, Tasks};
 

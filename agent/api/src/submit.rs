@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use idlewood_scheduler::Replication;
-use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, Fields, Input, OwnInput, Source};
+use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, Fields, Input, OwnInput, Rounds, Source};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -97,6 +97,10 @@ pub struct SubmitRequest {
     /// Of an endless bag, which has [`BAG_TASKS_MAX`](idlewood_scheduler::BAG_TASKS_MAX) tasks: its share, and what its tasks are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endless: Option<EndlessRequest>,
+    /// The bag is an application in rounds: its tasks are rounds of processes, of which there are as many as entries, and merges.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<serde_json::Value>")]
+    pub rounds: Option<Rounds>,
     /// What to run on the agent's machine when the bag is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<Notify>,
@@ -182,6 +186,7 @@ impl SubmitRequest {
             output_bytes: None,
             priority: 0,
             endless: None,
+            rounds: None,
             notify: None,
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, Member};
 use idlewood_scheduler::ranges::IntervalSet;
+use idlewood_scheduler::rounds::Sources;
 use idlewood_scheduler::{
     Appointment, BagHeader, BagId, BagKey, BlobId, Change, MachinesPage, Message, Notice, Speaker, TaskId, TaskResult,
 };
@@ -66,6 +67,13 @@ pub enum Effect {
         bag: BagId,
         /// Its tasks.
         tasks: IntervalSet,
+    },
+    /// Make what a task of an application in rounds begins with; [`idlewood_scheduler::Event::StartMade`] follows.
+    MakeStart {
+        /// Which task.
+        task: TaskId,
+        /// The tasks whose outputs are in it.
+        from: Sources,
     },
     /// Sign who keeps a bag of this machine; [`idlewood_scheduler::Event::AppointmentSigned`] follows.
     SignAppointment(Appointment),

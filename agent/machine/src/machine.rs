@@ -367,6 +367,7 @@ impl Machine {
             PeerEffect::KeepCheckpoints { stop, bag, tasks } => {
                 effects.push(Effect::KeepCheckpoints { stop, bag, tasks });
             }
+            PeerEffect::MakeStart { task, from } => effects.push(Effect::MakeStart { task, from }),
             PeerEffect::SignAppointment { appointment } => effects.push(Effect::SignAppointment(appointment)),
             PeerEffect::KeepFiles { bag, key, from } => effects.push(Effect::KeepFiles { bag, key, from }),
             PeerEffect::ForgetFiles { bag } => effects.push(Effect::ForgetFiles { bag }),

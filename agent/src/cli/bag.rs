@@ -12,7 +12,7 @@ use idlewood_units::Numbers;
 use super::context::Context;
 use super::follow::{self, View};
 use super::which::{BagName, Found, TheseBags, WhichBag, WhichBags};
-use super::{endless, explain, kept, list, logs, progress, receipts, results, tasks, ticket};
+use super::{endless, explain, kept, list, logs, progress, receipts, results, rounds, tasks, ticket};
 use crate::output::{self, Colour, Column, Format, Table};
 
 /// Failed tasks whose reasons are shown.
@@ -282,6 +282,7 @@ fn description(detail: &BagDetail, is_verbose: bool) -> Vec<(&'static str, Strin
         let why = "which this machine does not have any more: get what is here, and submit it again";
         pairs.push(("given up", format!("it was submitted under the identity {identity}, {why}")));
     }
+    pairs.extend(rounds::description(bag));
     pairs.extend(kept::description(bag));
     if let Some(most) = bag.max_running {
         pairs.push(("at once", format!("{most} at most")));

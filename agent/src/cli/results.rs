@@ -36,6 +36,7 @@ use serde::Serialize;
 
 use super::context::{BadUsage, Context};
 use super::interrupt::Interrupt;
+use super::rounds;
 use super::which::WhichBag;
 use crate::output::{self, Format};
 
@@ -64,6 +65,9 @@ pub(super) struct GetArgs {
     /// Only these tasks: 5, 0-9, 1,3,7-9
     #[arg(long, value_name = "RANGE")]
     index: Option<Numbers>,
+    /// Of an application in rounds: the results of this round, counted from 1 [default: the last that is complete]
+    #[arg(long, value_name = "N", conflicts_with = "index")]
+    round: Option<u64>,
     /// Into a directory that has results of another bag, too: tasks of the same index are replaced
     #[arg(long)]
     mix: bool,
@@ -107,7 +111,12 @@ pub(super) struct Fetched {
 
 pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode> {
     let client = Arc::new(context.client()?);
-    let Chosen { bag, results, missing } = choose(&client, &args.bag.id.0, args.index.as_ref())?;
+    let of_round = match args.index {
+        None => rounds::results(&client.bag(&args.bag.id.0)?.bag, args.round)?,
+        Some(_) => None,
+    };
+    let tasks = of_round.as_ref().map(rounds::Results::tasks);
+    let Chosen { bag, results, missing } = choose(&client, &args.bag.id.0, tasks.as_ref().or(args.index.as_ref()))?;
     let out = match &args.out {
         Some(out) => out.clone(),
         None => PathBuf::from(format!("results-{}", output::short_id(&bag.id))),
@@ -134,6 +143,7 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
     let tasks = saved.records.len() as u64;
     ended.with_context(|| format!("got as far as {tasks} of {chosen}, in {}", out.display()))?;
     listed?;
+    let arranged = of_round.map(|of_round| of_round.arrange(&out)).transpose()?;
     let Saved { records, problems, lost, .. } = saved;
     if context.format == Format::Json {
         let problems = problems.clone();
@@ -143,6 +153,9 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
         writeln!(stdout, "the outputs of {} are in {}", output::count(tasks, "task"), out.display())?;
         if missing > 0 {
             writeln!(stdout, "{}", still_missing(&bag, missing))?;
+        }
+        if let Some(arranged) = arranged {
+            writeln!(stdout, "{arranged}")?;
         }
         for record in records.iter().filter(|record| !record.left_out.is_empty()) {
             writeln!(stdout, "{}", not_kept(record))?;

@@ -138,8 +138,11 @@ fn upload(client: &Client, plan: &Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Names directories that the user may have meant as tasks.
+/// Names directories that the user may have meant as tasks, and what they may have forgotten.
 fn tell_left_out(plan: &Plan) -> io::Result<()> {
+    if let Some(doubt) = &plan.doubt {
+        writeln!(io::stderr(), "{}", output::printable(doubt))?;
+    }
     let Some(first) = plan.left_out.first() else { return Ok(()) };
     let others = match plan.left_out.len() {
         1 => String::new(),
@@ -204,6 +207,19 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
         let recheck =
             if recheck > 0 { format!(", one task in {recheck} of machines that always agreed") } else { String::new() };
         pairs.push(("replicas", format!("{replicas}, of which {quorum} decide{recheck}")));
+    }
+    if let Some(rounds) = &request.rounds {
+        let idlewood_scheduler::rounds::Plan { processes, rounds: count, is_asynchronous, .. } = rounds.plan;
+        let mode = if is_asynchronous { "async" } else { "sync" };
+        let each = output::count(rounds.iterations, "iteration");
+        pairs.push(("rounds", format!("{count} of {processes} processes, {each} each, {mode}")));
+        pairs.push((
+            "merge",
+            rounds
+                .merge
+                .as_ref()
+                .map_or("none: each is given the results of all".to_owned(), |merge| merge.name.clone()),
+        ));
     }
     if request.hold {
         pairs.push(("held", "yes: until `idlewood bag release`".to_owned()));

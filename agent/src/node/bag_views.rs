@@ -1,6 +1,7 @@
 //! Bags of this machine in the API's words.
 
 use idlewood_overlay::Time;
+use idlewood_scheduler::rounds::Progress;
 use idlewood_scheduler::{Awaited, BagId, BagView, Closing, KeeperView, Peer};
 use idlewood_trust::identity;
 use idlewood_units::clock::{Clock, iso, wall_now};
@@ -146,6 +147,22 @@ pub(super) fn bag(
         retry_on: view.conditions.retry_on.as_ref().map(|codes| codes.iter().copied().collect()),
         priority: view.conditions.priority,
         endless: endless::shown(view),
+        rounds: peer.rounds(view.bag.id).map(|progress| rounds(progress, view.conditions.converged)),
+    }
+}
+
+/// How far an application in rounds is.
+fn rounds(progress: &Progress, converged: bool) -> idlewood_api::RoundsView {
+    let plan = progress.plan();
+    idlewood_api::RoundsView {
+        processes: plan.processes,
+        rounds: plan.rounds,
+        merges: plan.merges,
+        mode: if plan.is_asynchronous { "async" } else { "sync" }.to_owned(),
+        complete: progress.rounds_complete(),
+        done: progress.rounds_done().to_vec(),
+        waited_for: progress.waited_for(),
+        converged,
     }
 }
 

@@ -151,7 +151,11 @@ pub(super) fn keep(
     Ok(kept)
 }
 
-fn store(blobs: &Arc<Blobs>, bytes: &[u8]) -> anyhow::Result<(Checkpoint, Pin)> {
+/// Keeps a signed blob, durable and pinned. Blocks.
+///
+/// # Errors
+/// There is no room for it.
+pub(super) fn store(blobs: &Arc<Blobs>, bytes: &[u8]) -> anyhow::Result<(Checkpoint, Pin)> {
     let hash = blake3::hash(bytes);
     let pin = Pin::new(blobs, hash);
     blobs.put_durable(bytes)?;
@@ -195,23 +199,36 @@ pub(super) fn sign(path: &Path, task: TaskId, gate: &Gate, blobs: &Arc<Blobs>) -
 /// It is none, or cannot be written.
 pub(super) fn lay_out(path: &Path, packed: &[u8], aside: &Path) -> anyhow::Result<()> {
     let files = TaskOutput::decode(packed).context("not a checkpoint")?.files;
-    let is_inside = |name: &str| {
-        let parts = Path::new(name).components();
-        !name.is_empty()
-            && parts.clone().count() <= DEPTH_MAX + 1
-            && parts.clone().all(|part| matches!(part, Component::Normal(_)))
-    };
+    lay_out_files(path, &files, aside)
+}
+
+/// The same of files that were unpacked. Blocks.
+pub(super) fn lay_out_files(path: &Path, files: &BTreeMap<String, ByteBuf>, aside: &Path) -> anyhow::Result<()> {
     anyhow::ensure!(files.len() <= FILES_MAX && files.keys().all(|name| is_inside(name)), "not a checkpoint");
     let aside = tempfile::tempdir_in(aside)?;
     let new = aside.path().join("checkpoint");
     fs::create_dir(&new)?;
-    for (name, bytes) in &files {
-        let file = new.join(name);
+    write_all(&new, files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())))?;
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    Ok(fs::rename(&new, path)?)
+}
+
+/// Whether a path from another machine leads to a file inside, and not too deep.
+pub(super) fn is_inside(name: &str) -> bool {
+    let parts = Path::new(name).components();
+    !name.is_empty()
+        && parts.clone().count() <= DEPTH_MAX + 1
+        && parts.clone().all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// Writes files, whose names are all inside, into a directory of ours. Blocks.
+pub(super) fn write_all<'a>(directory: &Path, files: impl Iterator<Item = (&'a str, &'a [u8])>) -> anyhow::Result<()> {
+    for (name, bytes) in files {
+        let file = directory.join(name);
         file.parent().map_or(Ok(()), fs::create_dir_all)?;
         fs::write(file, bytes)?;
     }
-    path.parent().map_or(Ok(()), fs::create_dir_all)?;
-    Ok(fs::rename(&new, path)?)
+    Ok(())
 }
 
 fn index_of(path: &Path) -> Option<u64> {

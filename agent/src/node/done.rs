@@ -15,6 +15,7 @@ use super::ended::Collected;
 use super::kept_files::Files;
 use super::pin::Pin;
 use super::rerun::Needs;
+use super::start::Made;
 use super::submission::Accepted;
 use super::task::Preparation;
 use crate::handle::{Refusal, Reply};
@@ -95,6 +96,11 @@ pub(super) enum Done {
         stop: u64,
         bag: BagId,
         kept: Kept,
+    },
+    /// What a task of a later round begins with; `None`: it could not be made.
+    StartMade {
+        task: TaskId,
+        made: Option<Made>,
     },
     /// What nobody needs any more is gone.
     Discarded,

@@ -33,6 +33,7 @@ use super::packing::{self, Packing};
 use super::presence::Presence;
 use super::readings;
 use super::shared::Shared;
+use super::starts::Starts;
 use super::storage::Storage;
 use super::submissions::{self, Submissions};
 use super::traffic::{self, Traffic};
@@ -96,6 +97,7 @@ pub(super) struct Driver {
     pub(super) submissions: Submissions,
     pub(super) storage: Storage,
     pub(super) packing: Packing,
+    pub(super) starts: Starts,
     pub(super) keeping: Keeping,
     pub(super) presence: Presence,
     pub(super) traffic: Traffic,
@@ -217,17 +219,18 @@ impl Driver {
     // ---- what the machine orders, for the part that does it ----
 
     fn carry_out(&mut self, effect: Effect) {
-        let Self { machine, shared, execution, measuring, outputs, owner, storage, .. } = self;
+        let Self { machine, shared, execution, measuring, outputs, owner, storage, starts, .. } = self;
         match effect {
             Effect::Send { to, message } => traffic::send_of_peer(to, message, machine.peer(), shared),
             Effect::Authorise { bag } => authorise::authorise(bag, machine.peer(), shared),
             Effect::KeepCheckpoints { stop, bag, tasks } => self.packing.pack(stop, bag, tasks, shared),
+            Effect::MakeStart { task, from } => starts.make(task, from, storage, shared),
             Effect::SignAppointment(appointment) => self.keeping.sign(appointment, machine.peer(), shared),
             Effect::KeepFiles { bag, key, from } => self.keeping.fetch(bag, key, from, shared),
             Effect::ForgetFiles { bag } => self.keeping.forget(bag, storage.pins_mut()),
             Effect::List { ticket, page } => self.listing.came(ticket, *page, machine.peer()),
             Effect::Notify(notice) => self.notice(notice),
-            Effect::Fetch { fetch, wanted } => outputs.fetch(fetch, wanted, shared),
+            Effect::Fetch { fetch, wanted } => outputs.fetch(fetch, wanted, machine.peer(), shared),
             Effect::AbandonFetch { fetch } => outputs.abandon(fetch),
             Effect::RunFirstTask { bag, time_limit } => measuring.run(bag, time_limit, machine.peer(), shared),
             Effect::StopFirstTask { bag } => measuring.stop(bag, shared),
@@ -387,7 +390,7 @@ impl Driver {
     }
 
     fn done(&mut self, id: Id, done: Done) {
-        let Self { machine, shared, execution, measuring, submissions, storage, keeping, notify, .. } = self;
+        let Self { machine, shared, execution, measuring, submissions, storage, keeping, notify, starts, .. } = self;
         let peer = machine.peer();
         match done {
             Done::Prepared { job, task, preparation } => {
@@ -409,6 +412,7 @@ impl Driver {
             Done::ManifestRead { bag, manifest: Some(manifest) } => storage.manifest_read(bag, manifest, peer, shared),
             Done::ManifestRetried { bag, manifest } => storage.manifest_retried(bag, manifest, peer, shared),
             Done::CheckpointsKept { stop, bag, kept } => self.packing.packed(stop, bag, kept, peer, shared),
+            Done::StartMade { task, made } => starts.made(task, made, storage, shared),
             Done::Reclaimed { stop, took } => self.owner.reclaimed(stop, took),
             Done::FilesHere { bag, files } => keeping.files_here(bag, files, storage.pins_mut(), peer, shared),
             Done::Bootstrapped(Some(contact)) => shared.events.tell(Event::Bootstrap(contact)),

@@ -26,6 +26,8 @@ pub(super) const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Files that are named where none matches a pattern, and the length of that.
 const LEFT_TOLD: usize = 5;
 const LEFT_CHARACTERS: usize = 500;
+/// Where a merge leaves what processes are given.
+const MERGED: &str = "merged/";
 /// Most paths that are told of what a task left and is not kept.
 const LEFT_OUT_MAX: usize = 16;
 
@@ -64,13 +66,15 @@ pub(super) struct Ended {
     pub(super) streams: Streams,
     /// The limit that it met, of time or of disk, is smaller here than its bag's.
     pub(super) cut: bool,
+    /// The task merges results of others: without anything in `merged/` it has failed.
+    pub(super) is_merge: bool,
 }
 
 impl Ended {
     /// What a worker's event says, and of which slot.
     pub(super) fn of(event: WorkerEvent) -> (usize, Self) {
         let WorkerEvent::Ended { slot, outcome, wall, cpu, output_truncated, untouched, streams, .. } = event;
-        (slot, Self { outcome, wall, cpu, output_truncated, untouched, streams, cut: false })
+        (slot, Self { outcome, wall, cpu, output_truncated, untouched, streams, cut: false, is_merge: false })
     }
 
     /// The end of a task that could not begin on any machine.
@@ -83,6 +87,7 @@ impl Ended {
             untouched: false,
             streams: Streams::default(),
             cut: false,
+            is_merge: false,
         }
     }
 
@@ -148,7 +153,7 @@ pub(super) fn collect_untouched(
     speed_mops: f64,
 ) -> Option<TaskOutcome> {
     let Outcome::Exited { code } = ended.outcome else { return None };
-    if !ended.untouched || !rules.outputs.is_empty() {
+    if !ended.untouched || !rules.outputs.is_empty() || ended.is_merge {
         return None;
     }
     let (exit_code, code) = (Some(code), i32::from(code));
@@ -236,6 +241,13 @@ pub(super) fn collect(
             output.files.clear();
             are_lost = true;
         }
+    }
+    let has_merged = output.files.keys().any(|path| path.starts_with(MERGED));
+    if ended.is_merge && output.error.is_none() && !has_merged {
+        output.error = Some(format!(
+            "the merge left nothing in {MERGED} of its directory, so that the next round would begin with nothing: let it write \
+             there what the processes are to have"
+        ));
     }
     if ended.output_truncated {
         output.error.get_or_insert(format!(

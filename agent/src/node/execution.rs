@@ -302,6 +302,7 @@ impl Execution {
             Outcome::OverDisk { limit_bytes } => limit_bytes < prepared.manifest.disk_bytes,
             _ => false,
         };
+        ended.is_merge = prepared.manifest.is_merge(task.index);
         let wall = ended.wall;
         let (blobs, speed_mops) = (shared.supplies.blobs.clone(), shared.config.speed_mops);
         let takes_small = pins.takes_small_outputs();

@@ -22,18 +22,20 @@ pub(super) struct Outputs {
     lacked_room: bool,
 }
 
-async fn keep(supplies: &Supplies, wanted: Wanted) -> Result<Fetched, PrepareError> {
+/// Brings an output here. What came back before its end becomes part of what it began with, if it is one of a later round.
+async fn keep(supplies: &Supplies, wanted: Wanted, start: Option<Checkpoint>) -> Result<Fetched, PrepareError> {
     let Wanted { task, output, output_bytes, unfinished, from } = wanted;
     if unfinished {
         let packed = Checkpoint { blob: output, bytes: output_bytes };
-        let (checkpoint, pin) = supplies.keep_checkpoint(task, packed, from).await?;
+        let (checkpoint, pin) = supplies.keep_checkpoint(task, packed, start, from).await?;
         return Ok((pin, Some(checkpoint)));
     }
     Ok((supplies.keep_output(task.bag, output, output_bytes, from).await?, None))
 }
 
 impl Outputs {
-    pub(super) fn fetch(&mut self, fetch: FetchId, wanted: Wanted, shared: &mut Shared) {
+    pub(super) fn fetch(&mut self, fetch: FetchId, wanted: Wanted, peer: &Peer, shared: &mut Shared) {
+        let start = peer.start_of(wanted.task);
         let blobs = &shared.supplies.blobs;
         let hash = Hash::from_bytes(wanted.output.0);
         let pin = Pin::new(blobs, hash);
@@ -46,7 +48,7 @@ impl Outputs {
         let supplies = shared.supplies.clone();
         let bytes = wanted.output_bytes;
         let get = async move {
-            let kept = match keep(&supplies, wanted).await {
+            let kept = match keep(&supplies, wanted, start).await {
                 Ok(kept) => Ok(kept),
                 // Its executor keeps it: to run the task again would not help.
                 Err(error) if error.is_for_want_of_room() => {

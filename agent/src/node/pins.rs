@@ -93,8 +93,8 @@ impl Lengths {
 struct Over {
     blobs: Arc<Blobs>,
     bag: BagId,
-    /// Of a bag that is kept for another: its submitter, who fetches them.
-    kept_for: Option<PeerId>,
+    /// Of a bag that is kept for another: its submitter, who fetches them. In rounds: whoever holds tasks, which begin with them.
+    to: Option<To>,
     /// Outputs that are blobs.
     pins: BTreeMap<u64, Pin>,
     /// Outputs in the records.
@@ -109,8 +109,8 @@ impl Over {
         match result.content {
             None => {
                 let hash = Hash::from_bytes(result.output.0);
-                let pin = match self.kept_for {
-                    Some(submitter) => Pin::lent(&self.blobs, hash, self.bag, To::Submitter(submitter)),
+                let pin = match self.to {
+                    Some(to) => Pin::lent(&self.blobs, hash, self.bag, to),
                     None => Pin::new(&self.blobs, hash),
                 };
                 self.pins.insert(result.index, pin);
@@ -191,6 +191,8 @@ pub(super) struct Pins {
     over: BTreeMap<BagId, Over>,
     bags: BTreeMap<BagId, Bag>,
     kept: BTreeMap<BagId, Kept>,
+    /// Bags of this machine in rounds.
+    in_rounds: BTreeSet<BagId>,
     /// Bags of others whose files this disk has lost.
     lost: Vec<BagId>,
     /// Bags whose manifest is here and could not be read yet, and whether another attempt is under way.
@@ -213,9 +215,11 @@ impl Pins {
             over,
             bags,
             kept,
+            in_rounds: BTreeSet::new(),
             lost,
             unread,
         };
+        records.iter().for_each(|record| pins.note_rounds(record));
         // What is kept for others is told from what was submitted here before anything else.
         for record in records {
             let Record::Kept { acting, key, has_files, .. } = record else { continue };
@@ -317,6 +321,7 @@ impl Pins {
             }
             Change::Delete(RecordKey::Bag(bag)) => {
                 self.over.remove(bag);
+                self.in_rounds.remove(bag);
                 self.bags.remove(bag);
                 self.unread.remove(bag);
             }
@@ -393,7 +398,17 @@ impl Pins {
         }
     }
 
+    /// Notes whether a bag is one in rounds, whose outputs others begin with.
+    fn note_rounds(&mut self, record: &Record) {
+        if let Record::Bag { bag, conditions, .. } = record
+            && conditions.rounds.is_some()
+        {
+            self.in_rounds.insert(bag.id);
+        }
+    }
+
     fn put(&mut self, record: &Record) {
+        self.note_rounds(record);
         match record {
             Record::Outbox { bag, result, .. } => {
                 let output = Output::of(&self.blobs, bag, result);
@@ -405,9 +420,11 @@ impl Pins {
             }
             Record::Held { bag, .. } => self.note_executed(bag.id, |executed| executed.is_held = true),
             Record::Done { bag, result, .. } => {
-                let kept_for = self.kept.get(bag).map(|kept| kept.submitter);
+                let kept_for = self.kept.get(bag).map(|kept| To::Submitter(kept.submitter));
+                let in_rounds = self.in_rounds.contains(bag).then(|| To::Holders(Some(self.seed.key(*bag))));
+                let to = kept_for.or(in_rounds);
                 let (pins, lengths) = (BTreeMap::new(), Lengths::default());
-                let new = || Over { blobs: self.blobs.clone(), bag: *bag, kept_for, pins, lengths };
+                let new = || Over { blobs: self.blobs.clone(), bag: *bag, to, pins, lengths };
                 self.over.entry(*bag).or_insert_with(new).put(result);
             }
             Record::Checkpoint { bag, index, checkpoint } => {

@@ -307,6 +307,7 @@ fn conditions(request: &idlewood_api::SubmitRequest, pins: &Pins, peer: &Peer) -
         running_max: request.max_running,
         retry_on: request.retry_on.clone(),
         priority: request.priority,
+        rounds: request.rounds.as_ref().map(|rounds| rounds.plan),
         ..Conditions::default()
     })
 }

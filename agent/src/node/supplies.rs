@@ -20,6 +20,7 @@ use idlewood_worker::{JobError, LayOutError, StartError};
 use super::checkpoints;
 use super::homes::Homes;
 use super::pin::Pin;
+use super::start;
 use crate::settings::{Bags, Objection};
 
 /// Why a task cannot be prepared here and now.
@@ -195,11 +196,12 @@ impl Supplies {
     }
 
     /// Brings the checkpoint of a task of this machine's here, and keeps it durably with a signature: that is what
-    /// requests name.
+    /// requests name. With what it began with, where that is of outputs of others.
     pub(super) async fn keep_checkpoint(
         &self,
         task: TaskId,
         packed: Checkpoint,
+        before: Option<Checkpoint>,
         from: Contact,
     ) -> Result<(Checkpoint, Pin), PrepareError> {
         if packed.bytes > OUTPUT_BYTES_MAX {
@@ -211,7 +213,10 @@ impl Supplies {
         let turn = self.reading.clone().lock_owned().await;
         let sign = move || {
             let _turn = turn;
-            checkpoints::sign(&path, task, &gate, &blobs)
+            match before {
+                Some(before) => start::with_checkpoint(before, &path, task, &gate, &blobs),
+                None => checkpoints::sign(&path, task, &gate, &blobs),
+            }
         };
         let kept = tokio::task::spawn_blocking(sign).await.context("the write failed")?;
         Ok(kept.context("cannot keep a checkpoint")?)

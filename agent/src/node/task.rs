@@ -17,6 +17,7 @@ use idlewood_worker::removal;
 use idlewood_worker::{Input, Job, Pool, Stdin, lay_out};
 use libp2p::futures::{StreamExt as _, TryStreamExt as _, stream};
 
+use super::begun::{self, Begun, Unsigned};
 use super::checkpoints;
 use super::ended::{RETRY_AFTER, STREAM_BYTES_MAX};
 use super::homes::Home;
@@ -46,7 +47,7 @@ pub(super) struct Prepared {
 impl Prepared {
     /// Whether other tasks of its bag need nothing that it does not.
     pub(super) fn is_example(&self, task: TaskId) -> bool {
-        !self.manifest.has_own_files(task.index) && !self.manifest.has_lines()
+        self.manifest.rounds.is_none() && !self.manifest.has_own_files(task.index) && !self.manifest.has_lines()
     }
 
     /// What it has in common with them, without a directory.
@@ -61,10 +62,10 @@ impl Prepared {
         }
     }
 
-    /// Another task of its bag; `None` where that has a file of its own.
+    /// Another task of its bag; `None` where that has a file of its own, or is one of a round.
     pub(super) fn another(&self, task: TaskId, attempt: u32) -> Option<Self> {
         let manifest = &self.manifest;
-        if manifest.has_own_files(task.index) || manifest.has_lines() {
+        if manifest.rounds.is_some() || manifest.has_own_files(task.index) || manifest.has_lines() {
             return None;
         }
         let scratch = Scratch(self.home.attempt(task));
@@ -147,8 +148,11 @@ pub(super) async fn prepare(
             Err(error) => return Preparation::failed(None, error.into()),
         },
     };
-    if let Some(error) = supplies.objection(&manifest.label()) {
+    if let Some(error) = supplies.objection(&manifest.label_of(task.index)) {
         return Preparation::failed(Some(manifest), error);
+    }
+    if manifest.needs_start(task.index) {
+        return prepare_round(supplies, task, attempt, manifest, checkpoint, origin).await;
     }
     let of_task = match line {
         Some(line) if manifest.has_lines() => Arc::new(manifest.with_line(task.index, line)),
@@ -158,7 +162,7 @@ pub(super) async fn prepare(
         }
         _ => manifest.clone(),
     };
-    let result = put_together(supplies, task, attempt, &of_task, origin).await.map(Box::new);
+    let result = put_together(supplies, task, attempt, &of_task, None, origin).await.map(Box::new);
     // Whoever handed it back could have made its checkpoint up: what several machines are to say alike begins at the
     // beginning.
     let goes_on = result.is_ok() && !manifest.deterministic;
@@ -170,6 +174,53 @@ pub(super) async fn prepare(
         tracing::warn!(bag = %task.bag, index = task.index, error = format!("{error:#}"), "a task begins anew");
     }
     Preparation { manifest: Some(manifest), planted, result }
+}
+
+/// The same for a task of a later round, which begins with outputs of others.
+async fn prepare_round(
+    supplies: &Supplies,
+    task: TaskId,
+    attempt: u32,
+    manifest: Arc<Manifest>,
+    start: Option<(Checkpoint, u64)>,
+    origin: &Origin,
+) -> Preparation {
+    let bytes_max = start.map_or(0, |(_, bytes_max)| bytes_max);
+    let begun = begun::begin(supplies, task, &manifest, start.map(|(start, _)| start), origin).await;
+    let planted = matches!(&begun, Err(PrepareError::Later(error)) if error.is::<Unsigned>());
+    let result = match begun {
+        Ok(begun) => {
+            let begun = Arc::new(begun);
+            let together = put_together(supplies, task, attempt, &manifest, Some(begun.clone()), origin).await;
+            if together.is_ok()
+                && !manifest.deterministic
+                && let Err(error) = go_on_with(supplies, task, begun, bytes_max).await
+            {
+                tracing::warn!(bag = %task.bag, index = task.index, error = format!("{error:#}"), "a task begins its round anew");
+            }
+            together.map(Box::new)
+        }
+        Err(error) => Err(error),
+    };
+    Preparation { manifest: Some(manifest), planted, result }
+}
+
+/// Lays out the checkpoint of a task of a later round, if it came with one and has not been at work here since.
+async fn go_on_with(supplies: &Supplies, task: TaskId, begun: Arc<Begun>, bytes_max: u64) -> anyhow::Result<()> {
+    let path = checkpoints::path(supplies.homes.checkpoints(), task);
+    if begun.checkpoint.is_empty() || path.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    let bytes: u64 = begun.checkpoint.values().map(|bytes| bytes.len() as u64).sum();
+    anyhow::ensure!(
+        bytes <= bytes_max,
+        "its checkpoint of {} is over {} (limits.checkpoint)",
+        ByteSize(bytes),
+        ByteSize(bytes_max)
+    );
+    let homes = supplies.homes.clone();
+    let lay_out = move || checkpoints::lay_out_files(&path, &begun.checkpoint, homes.scratch());
+    tokio::task::spawn_blocking(lay_out).await.context("it could not be laid out")?
 }
 
 /// Lays out what a task goes on from, which its submitter has signed for it, unless it has been at work here since.
@@ -214,9 +265,11 @@ async fn put_together(
     task: TaskId,
     attempt: u32,
     manifest: &Arc<Manifest>,
+    begun: Option<Arc<Begun>>,
     origin: &Origin,
 ) -> Result<Prepared, PrepareError> {
-    let (program, pin) = supplies.get(manifest.program.blob, INPUT_BYTES_MAX, origin).await?;
+    let program_blob = manifest.program_of(task.index).blob;
+    let (program, pin) = supplies.get(program_blob, INPUT_BYTES_MAX, origin).await?;
     let mut pins = vec![pin];
     let mut inputs = Vec::new();
     let executable: BTreeSet<&str> = manifest.executable.iter().map(String::as_str).collect();
@@ -234,11 +287,14 @@ async fn put_together(
     let stdin = manifest.task_stdin(task.index);
     let made = tokio::task::spawn_blocking(move || {
         let home = homes.of(bag).context("cannot make a directory for a bag")?;
-        if inputs.is_empty() {
+        if inputs.is_empty() && begun.is_none() {
             return Ok((home, None, inputs));
         }
         let scratch = Scratch(home.inputs());
         lay_out(&scratch.0, &inputs)?;
+        if let Some(begun) = begun {
+            begun.lay_out(&scratch.0).context("cannot lay out what a task begins with")?;
+        }
         Ok::<_, PrepareError>((home, Some(Arc::new(scratch)), inputs))
     });
     let (home, laid_out, inputs) = made.await.context("cannot lay out a task's inputs")??;
@@ -253,7 +309,7 @@ async fn put_together(
     let scratch = Scratch(home.attempt(task));
     let job = Job {
         program,
-        program_hash: manifest.program.blob.0,
+        program_hash: program_blob.0,
         args: arguments(manifest, task),
         env: environment(manifest, task, attempt),
         stdin,
@@ -289,7 +345,9 @@ fn fixed(manifest: &Manifest, task: TaskId) -> Option<u64> {
 
 fn arguments(manifest: &Manifest, task: TaskId) -> Vec<String> {
     let args = manifest.args.iter().map(|argument| manifest.fill(argument, task.index));
-    std::iter::once(manifest.program.name.clone()).chain(args).collect()
+    // A merge has none: they are its processes'.
+    let args = args.filter(|_| !manifest.is_merge(task.index));
+    std::iter::once(manifest.program_of(task.index).name.clone()).chain(args).collect()
 }
 
 fn environment(manifest: &Manifest, task: TaskId, attempt: u32) -> Vec<(String, String)> {
@@ -304,6 +362,9 @@ fn environment(manifest: &Manifest, task: TaskId, attempt: u32) -> Vec<(String, 
         env.insert("IDLEWOOD_ATTEMPT".to_owned(), attempt.to_string());
     }
     env.insert("IDLEWOOD_ENTRY".to_owned(), manifest.entry(task.index).text);
+    env.extend(
+        manifest.round_variables(task.index).into_iter().map(|(name, value)| (name.to_owned(), value.to_string())),
+    );
     env.into_iter().collect()
 }
 

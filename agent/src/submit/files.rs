@@ -209,11 +209,11 @@ impl Files {
         let (mut own, one) = (Vec::new(), [Entry::default()]);
         for (task, entry) in (0..).zip(if entries.is_empty() { &one } else { entries }) {
             // What is filled in is the name of a file, and no pattern.
-            let path = PathBuf::from(manifest::filled(template, task, entry, fields));
+            let path = PathBuf::from(manifest::filled(template, task, entry, fields, None));
             let found = if path.exists() {
                 self.add_file_or_folder(&path)?
             } else {
-                let pattern = manifest::filled_with(template, task, entry, fields, glob::Pattern::escape);
+                let pattern = manifest::filled_with(template, task, entry, fields, None, glob::Pattern::escape);
                 self.add_all(Path::new(&pattern)).map_err(|error| match error {
                     SubmitError::File { source, .. } => {
                         SubmitError::File { what: "input of a task,", path: path.clone(), source }

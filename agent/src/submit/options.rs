@@ -26,6 +26,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::error::SubmitError;
 use super::lists::{self, List, Lists};
+use super::mode::Mode;
 
 /// The fields of a submission, as given.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
@@ -117,6 +118,24 @@ pub struct Options {
     /// Other machines that keep the bag, 0 to 4, so that it goes on while this one is away [default: submit.stewards of the settings, 2]
     #[arg(long, value_name = "N")]
     pub stewards: Option<u32>,
+    /// The bag is an application in rounds: each task is a process that goes through so many of them (docs/guide/rounds.md)
+    #[arg(long, value_name = "N", help_heading = "Rounds")]
+    pub rounds: Option<u64>,
+    /// Iterations of a process in each round, as {iterations} and IDLEWOOD_ITERATIONS [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Rounds")]
+    pub iterations: Option<u64>,
+    /// Whether processes wait for each other after each round (sync), or nobody waits (async) [default: sync]
+    #[arg(long, value_name = "MODE", value_enum, help_heading = "Rounds")]
+    pub mode: Option<Mode>,
+    /// The program that merges what processes found; without one each is given the results of all
+    #[arg(long, value_name = "FILE.wasm", help_heading = "Rounds")]
+    pub merge: Option<PathBuf>,
+    /// End early once the merge leaves this file
+    #[arg(long, value_name = "FILE", help_heading = "Rounds")]
+    pub until: Option<String>,
+    /// With --until: not before so many rounds
+    #[arg(long, value_name = "N", help_heading = "Rounds")]
+    pub at_least_rounds: Option<u64>,
     /// Hold the bag: nothing of it runs before `idlewood bag release`
     #[arg(long, help_heading = "When tasks run")]
     pub hold: bool,
@@ -185,7 +204,7 @@ impl Options {
             List::Values(_) => None,
         });
         let sources = self.each_line.iter_mut().chain(&mut self.csv).chain(&mut self.from_json).chain(files);
-        let paths = self.program.iter_mut().chain(sources).chain(&mut self.input);
+        let paths = self.program.iter_mut().chain(&mut self.merge).chain(sources).chain(&mut self.input);
         for path in paths.filter(|path| path.as_os_str() != "-") {
             *path = directory.join(&*path);
         }
@@ -235,6 +254,12 @@ impl Options {
             success_codes: self.success_codes.or(spec.success_codes),
             work: self.work.or(spec.work),
             stewards: self.stewards.or(spec.stewards),
+            rounds: self.rounds.or(spec.rounds),
+            iterations: self.iterations.or(spec.iterations),
+            mode: self.mode.or(spec.mode),
+            merge: self.merge.or(spec.merge),
+            until: self.until.or(spec.until),
+            at_least_rounds: self.at_least_rounds.or(spec.at_least_rounds),
             hold: self.hold || spec.hold,
             after: if self.after.is_empty() { spec.after } else { self.after },
             max_running: self.max_running.or(spec.max_running),

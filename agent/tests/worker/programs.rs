@@ -58,7 +58,7 @@ fn the_committed_modules_can_be_rebuilt() {
     let dir = tempfile::tempdir().unwrap();
     let status = Command::new(tasks_dir().join("build.sh")).arg(dir.path()).status().unwrap();
     assert!(status.success());
-    for name in ["chance", "hoard", "noop", "probe", "spin", "tile"] {
+    for name in ["chance", "evolve", "hoard", "noop", "pareto", "probe", "spin", "tile"] {
         let file = format!("{name}/{name}.wasm");
         let (built, committed) =
             (fs::read(dir.path().join(&file)).unwrap(), fs::read(tasks_dir().join(&file)).unwrap());

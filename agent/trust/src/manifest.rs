@@ -6,6 +6,9 @@
 
 mod bounded;
 mod files;
+mod in_rounds;
+mod rounds;
+mod start;
 mod tail;
 mod template;
 
@@ -18,6 +21,8 @@ use serde::{Deserialize, Serialize};
 
 use self::bounded::{at_most, at_most_pairs};
 pub use self::files::{Input, OUTPUTS_MAX, OwnInput, PATH_BYTES_MAX, is_file_name, is_path};
+pub use self::rounds::{GIVEN, Rounds};
+pub use self::start::{Given, Place, START_BYTES_MAX, Start};
 pub use self::tail::TAIL_BYTES;
 pub use self::template::{FIELD_NAME_BYTES_MAX, FIELDS_MAX, Fields, Piece, filled, filled_with, is_number, pieces};
 use crate::label::Label;
@@ -31,6 +36,8 @@ pub const MANIFEST_VERSION_FIELDS: u32 = 2;
 pub const MANIFEST_VERSION_FILES: u32 = 3;
 /// Version of manifests of endless bags: agents that cannot tell what a task of one is must not run any.
 pub const MANIFEST_VERSION_ENDLESS: u32 = 4;
+/// Version of manifests of applications in rounds: agents that give their tasks nothing must not run them.
+pub const MANIFEST_VERSION_ROUNDS: u32 = 5;
 /// Largest manifest, in bytes: about a million entries.
 pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 /// Largest output of one task, in bytes: the encoded [`TaskOutput`], stdout, stderr and files together.
@@ -94,7 +101,7 @@ pub struct Manifest {
     /// entry.
     #[serde(deserialize_with = "at_most::<_, _, ARGUMENTS_MAX>")]
     pub args: Vec<String>,
-    /// One per task, or none at all.
+    /// One per task, or per process of an application in rounds, or none at all.
     #[serde(deserialize_with = "at_most::<_, _, ENTRIES_MAX>")]
     pub entries: Vec<Entry>,
     /// How the entries are cut into fields; none: each is one.
@@ -141,6 +148,9 @@ pub struct Manifest {
     /// Largest output of a task, in bytes; none: [`OUTPUT_BYTES_MAX`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes: Option<u64>,
+    /// The tasks are rounds of an application's processes, and merges.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<Rounds>,
     /// The blob that it was read from. None if it is part of the signed blob, and before it is written.
     #[serde(skip)]
     pub blob: Option<BlobId>,
@@ -206,7 +216,7 @@ pub enum ManifestError {
     #[error("not a manifest: {0}")]
     Malformed(String),
     /// The manifest has another version.
-    #[error("manifest of version {0}; this idlewood reads versions up to {MANIFEST_VERSION_ENDLESS}: update it")]
+    #[error("manifest of version {0}; this idlewood reads versions up to {MANIFEST_VERSION_ROUNDS}: update it")]
     Version(u32),
     /// Its parts do not fit together.
     #[error("{0}")]
@@ -220,12 +230,19 @@ impl Manifest {
         Label { submitter, tasks, made_s, program: self.program.blob, memory_bytes, native }
     }
 
+    /// The same, with the program that this task runs.
+    pub fn label_of(&self, index: u64) -> Label {
+        Label { program: self.program_of(index).blob, ..self.label() }
+    }
+
     /// The lowest version that says all of it, so that as many agents as can be read it.
     pub fn needed_version(&self) -> u32 {
         let mut names = self.blobs().map(|input| input.name.as_str());
         let chooses_outputs = !self.outputs.is_empty() || self.output_bytes.is_some();
         let has_files = !self.executable.is_empty() || !self.own.is_empty() || chooses_outputs;
-        if self.source.is_some() {
+        if self.rounds.is_some() {
+            MANIFEST_VERSION_ROUNDS
+        } else if self.source.is_some() {
             MANIFEST_VERSION_ENDLESS
         } else if has_files || self.inputs.len() > INPUTS_WITHOUT_FOLDERS_MAX || names.any(|name| name.contains('/')) {
             MANIFEST_VERSION_FILES
@@ -285,8 +302,15 @@ impl Manifest {
                 self.success_codes.len()
             ));
         }
-        if !self.entries.is_empty() && self.entries.len() as u64 != self.tasks {
-            return invalid(format!("{} tasks but {} entries", self.tasks, self.entries.len()));
+        let entries = self.rounds.as_ref().map_or(self.tasks, |rounds| rounds.plan.processes);
+        if !self.entries.is_empty() && self.entries.len() as u64 != entries {
+            return invalid(format!("{entries} tasks but {} entries", self.entries.len()));
+        }
+        let own = self.entries.iter().filter_map(|entry| entry.input.as_ref());
+        if let Some(flaw) =
+            self.rounds.as_ref().and_then(|rounds| rounds.flaw(self.tasks, self.inputs.iter().chain(own)))
+        {
+            return invalid(flaw);
         }
         if self.name.contains('\0') || self.name.len() > NAME_BYTES_MAX {
             return invalid(format!("a bag's name has at most {NAME_BYTES_MAX} bytes, none of them zero: shorten it"));
@@ -316,7 +340,9 @@ impl Manifest {
         }
         let value =
             |entry: &Entry| entry.input.as_ref().map_or(entry.text.len(), |input| "inputs/".len() + input.name.len());
-        let value_bytes = self.entries.iter().map(value).max().unwrap_or(0) as u64;
+        let longest = self.entries.iter().map(value).max().unwrap_or(0);
+        // A number of a round may stand there, too.
+        let value_bytes = longest.max(if self.rounds.is_some() { 20 } else { 0 }) as u64;
         let index_bytes = self.tasks.to_string().len() as u64;
         let bytes = |template: &String| {
             let filled = pieces(template).into_iter().map(|piece| match piece {
@@ -377,13 +403,17 @@ impl Manifest {
         if let Some(text) = text {
             return Entry { text, input: None };
         }
-        let position = usize::try_from(index).unwrap_or(usize::MAX);
+        let position = match &self.rounds {
+            Some(rounds) => rounds.entry(index).unwrap_or(u64::MAX),
+            None => index,
+        };
+        let position = usize::try_from(position).unwrap_or(usize::MAX);
         self.entries.get(position).cloned().unwrap_or_default()
     }
 
     /// `template` filled in for a task: [`filled`].
     pub fn fill(&self, template: &str, index: u64) -> String {
-        filled(template, index, &self.entry(index), self.fields.as_ref())
+        filled(template, index, &self.entry(index), self.fields.as_ref(), self.rounds.as_ref())
     }
 }
 
@@ -471,6 +501,7 @@ pub(crate) mod tests {
             own: Vec::new(),
             outputs: Vec::new(),
             output_bytes: None,
+            rounds: None,
             blob: None,
             source: None,
             line: None,

@@ -35,6 +35,7 @@ fn manifest() -> Manifest {
         own: Vec::new(),
         outputs: Vec::new(),
         output_bytes: None,
+        rounds: None,
         blob: None,
         source: None,
         line: None,

@@ -10,17 +10,15 @@ use super::bags_before::BagsBefore;
 use super::keepers::Keepers;
 use super::outbox::Outbox;
 use super::updates::Updates;
-use crate::bag::{BagHeader, BagKey, Checkpoint, HELD_INTERVALS_MAX, Request, Sizes, TaskId, TaskResult};
+use crate::bag::{
+    BagHeader, BagKey, Checkpoint, HELD_CHECKPOINTS_MAX, HELD_INTERVALS_MAX, Request, Sizes, TaskId, TaskResult,
+};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::{Message, RESULTS_MAX};
 use crate::queue::{Entry, WORK_MOPS_MAX, WORK_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
-
-/// Most checkpoints with which unfinished tasks of one bag came here. Our choice: with as many intervals they take half of the
-/// largest record.
-const HELD_CHECKPOINTS_MAX: usize = 4096;
 
 /// One bag on this machine.
 #[derive(Debug)]

@@ -42,6 +42,16 @@ impl Checkpoints {
         checkpoints.map(|(index, checkpoint)| (*index, *checkpoint)).collect()
     }
 
+    /// That of a task.
+    pub(super) fn get(&self, index: u64) -> Option<Checkpoint> {
+        self.by_task.get(&index).copied()
+    }
+
+    /// The tasks that have one.
+    pub(super) fn tasks(&self) -> impl Iterator<Item = u64> + '_ {
+        self.by_task.keys().copied()
+    }
+
     #[cfg(any(test, debug_assertions))]
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Checkpoint)> + '_ {
         self.by_task.iter().map(|(&index, &checkpoint)| (index, checkpoint))

@@ -30,6 +30,7 @@ impl Ledger {
     pub(crate) fn set_conditions(&mut self, conditions: Conditions, io: &Io) {
         self.submitted = conditions.submitted.map_or(self.released, |submitted| io.moment(submitted));
         self.conditions = conditions;
+        self.begin_rounds();
     }
 
     /// What of them the bag's record says.
@@ -112,7 +113,9 @@ impl Ledger {
 
     /// How many more tasks may be issued now.
     pub(super) fn room(&self) -> u64 {
-        let Some(most) = self.conditions.running_max else { return u64::MAX };
+        let Some(most) = self.conditions.running_max.into_iter().chain(self.at_once_max()).min() else {
+            return u64::MAX;
+        };
         let placed: u64 = self.placed.iter().map(|placement| placement.ranges.len()).sum();
         let issued: u64 = self.issues.iter().map(|issue| issue.ranges.len()).sum();
         most.saturating_sub(placed + issued)

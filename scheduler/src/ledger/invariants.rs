@@ -18,13 +18,13 @@ impl Ledger {
     /// How many intervals [`Self::assert_consistent`] looks at.
     pub(crate) fn intervals(&self) -> usize {
         let (done, failed) = self.ended.sets();
-        let waiting = self.waiting.pausing().chain([self.waiting.unissued(), &done, &failed]);
+        let waiting = self.waiting.pausing().chain([self.waiting.unissued(), self.waiting.later(), &done, &failed]);
         let issued = self.issues.iter().map(|issue| &issue.ranges);
         let placed = self.placed.iter().map(|placement| &placement.ranges);
         waiting.chain(issued).chain(placed).map(IntervalSet::intervals).sum()
     }
 
-    /// Every task is in one place: unissued, pausing, issued or placed, done, or failed.
+    /// Every task is in one place: unissued, of a later round, pausing, issued or placed, done, or failed.
     fn assert_one_place(&self) {
         let bag = self.bag.id;
         let mut all = IntervalSet::new();
@@ -42,6 +42,7 @@ impl Ledger {
             return;
         }
         add("unissued", self.waiting.unissued());
+        add("of later rounds", self.waiting.later());
         self.waiting.pausing().for_each(|ranges| add("pausing", ranges));
         let mut copies = self.placed.all_held_by_more_than(0);
         self.issues.iter().for_each(|issue| copies.extend_with(&issue.ranges));

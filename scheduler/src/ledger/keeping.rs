@@ -56,9 +56,10 @@ impl Ledger {
         self.keeping.is_held = is_held;
     }
 
-    /// Whether stewards can act for the bag: its records say all that a ledger knows of it, which they do not of votes.
+    /// Whether stewards can act for the bag: its records say all that a ledger knows of it, which they do not of votes, and no signature
+    /// of the submitter's is needed for what its tasks begin with.
     pub(crate) fn can_have_stewards(&self) -> bool {
-        self.votes.replication().is_none()
+        self.votes.replication().is_none() && self.rounds.is_none()
     }
 
     /// Whether the bag may have stewards now.
@@ -126,6 +127,7 @@ impl Ledger {
         let mut open = IntervalSet::from(0..self.bag.tasks);
         self.ended.subtract_from(&mut open);
         self.waiting.add(&open);
+        self.go_on_with_rounds(io);
         let mut attempt = self.attempt;
         for record in records {
             match record {

@@ -170,6 +170,7 @@ impl Ledger {
             self.waiting.first_end(),
             self.votes.look_again_at(),
             self.copies.again_at(),
+            self.starts_again_at(),
         ];
         parts.into_iter().flatten().min()
     }
@@ -392,6 +393,7 @@ impl Ledger {
         self.votes.end_wait(io.now);
         self.copies.end_wait(io.now);
         self.waiting.end_pauses(io.now);
+        self.order_unmade(io);
         for issue in self.issues.take_late(io.now) {
             if self.are_copies(&issue.ranges) {
                 self.copies.not_taken(io.now);

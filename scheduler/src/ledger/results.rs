@@ -78,7 +78,7 @@ impl Ledger {
                     self.take_back(index, executor, until, io);
                     if !result.crashed {
                         // The checkpoint may be the cause.
-                        begins_anew.extend(self.checkpoints.forget(index, self.bag.id));
+                        begins_anew.extend(self.begin_anew(index, io));
                     }
                     retried.push(result);
                 }
@@ -231,6 +231,7 @@ impl Ledger {
             return;
         }
         self.checkpoints.insert(index, checkpoint);
+        self.note_checkpoint(index);
         // Its executor lists the task until the acknowledgement arrives: that is no new placement.
         self.tries.not_before(index, self.attempt + 1);
         let changes = vec![Change::Put(Record::Checkpoint { bag, index, checkpoint }), self.tries.change(index, bag)];
@@ -249,7 +250,7 @@ impl Ledger {
         }
         let since = self.placed.of(ran_on).map_or(self.released, |placement| placement.since);
         self.work.note(ran_on, &result, io.now.since(since), io.speed_mops);
-        let bag = self.bag.id;
+        let (bag, index, success) = (self.bag.id, result.index, result.success);
         let has_failed = self.tries.is_known(result.index);
         let checkpoint = self.checkpoints.forget(result.index, bag);
         let stops = self.stop_copies(result.index, executor.peer, io);
@@ -264,6 +265,7 @@ impl Ledger {
         changes.extend(checkpoint);
         then.push(ack);
         then.extend(stops);
+        then.extend(self.goes_on(index, success));
         io.persist(changes, then);
         self.close_if_over(io);
     }

@@ -1,4 +1,4 @@
-//! Tasks that are neither on a machine nor in a request: unissued ones, and those that pause.
+//! Tasks that are neither on a machine nor in a request: unissued ones, those that pause, and those of later rounds.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,40 @@ pub(super) struct Waiting {
     unissued: IntervalSet,
     /// By the end of the pause.
     pausing: BTreeMap<Time, IntervalSet>,
+    /// What they begin with is not there yet.
+    later: IntervalSet,
 }
 
 impl Waiting {
     /// All tasks of a bag are unissued.
     pub(super) fn new(tasks: u64) -> Self {
-        Self { unissued: IntervalSet::from(0..tasks), pausing: BTreeMap::new() }
+        Self { unissued: IntervalSet::from(0..tasks), pausing: BTreeMap::new(), later: IntervalSet::new() }
+    }
+
+    /// Tasks of later rounds: what they begin with is not there yet.
+    pub(super) fn later(&self) -> &IntervalSet {
+        &self.later
+    }
+
+    /// Those of these tasks that wait to be issued are of a later round from now on.
+    pub(super) fn put_off(&mut self, ranges: &IntervalSet) {
+        let mut waiting = self.unissued.intersection(ranges);
+        for pausing in self.pausing.values_mut() {
+            waiting.extend_with(&pausing.intersection(ranges));
+            pausing.subtract(ranges);
+        }
+        self.pausing.retain(|_, pausing| !pausing.is_empty());
+        self.unissued.subtract(ranges);
+        self.later.extend_with(&waiting);
+    }
+
+    /// What a task of a later round begins with is there: it is unissued from now on. False: it was not of a later round.
+    pub(super) fn begin(&mut self, index: u64) -> bool {
+        let was_later = self.later.remove_index(index);
+        if was_later {
+            self.unissued.insert_index(index);
+        }
+        was_later
     }
 
     /// Tasks to be issued now.
@@ -30,6 +58,7 @@ impl Waiting {
         self.pausing.values()
     }
 
+    /// How many may be issued, now or after a pause.
     pub(super) fn len(&self) -> u64 {
         self.unissued.len() + self.pauses()
     }
@@ -53,6 +82,7 @@ impl Waiting {
     /// These tasks are issued, or were found on a machine: they are not unissued any more.
     pub(super) fn take(&mut self, ranges: &IntervalSet) {
         self.unissued.subtract(ranges);
+        self.later.subtract(ranges);
     }
 
     /// These tasks pause until then.
@@ -72,6 +102,7 @@ impl Waiting {
     /// Forgets a task, since it has ended.
     pub(super) fn remove(&mut self, index: u64) {
         self.unissued.remove_index(index);
+        self.later.remove_index(index);
         self.pausing.retain(|_, ranges| {
             ranges.remove_index(index);
             !ranges.is_empty()
@@ -88,9 +119,10 @@ impl Waiting {
         self.pausing.first_key_value().map(|(&until, _)| until)
     }
 
-    /// Takes unissued and pausing tasks out of `ranges`.
+    /// Takes all of them out of `ranges`.
     pub(super) fn subtract_from(&self, ranges: &mut IntervalSet) {
         ranges.subtract(&self.unissued.intersection(ranges));
+        ranges.subtract(&self.later.intersection(ranges));
         self.subtract_pausing_from(ranges);
     }
 

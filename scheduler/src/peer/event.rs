@@ -19,6 +19,7 @@ use crate::message::Message;
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::record::Change;
+use crate::rounds::Sources;
 use crate::steward::{Appointment, STEWARDS_MAX};
 
 /// A bag to be submitted from this machine.
@@ -180,6 +181,13 @@ pub enum Event {
         /// For a task that came back before its end: the checkpoint to name in requests, where it is not the output itself.
         checkpoint: Option<Checkpoint>,
     },
+    /// The answer to [`Effect::MakeStart`].
+    StartMade {
+        /// The task.
+        task: TaskId,
+        /// What it begins with.
+        made: StartMade,
+    },
     /// The other answer to [`Effect::FetchOutput`]: the output is not to be had now, since the machine that has it, or this one, has too
     /// much to do, or cannot be reached. That says nothing of whether it is there.
     FetchPutOff {
@@ -241,6 +249,20 @@ pub enum Event {
     },
     /// [`crate::Peer::deadline`] has come.
     DeadlineReached,
+}
+
+/// What became of an order to make what a task begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartMade {
+    /// It is here, durable.
+    Here {
+        /// What requests name.
+        start: Checkpoint,
+        /// Whether the merge whose output is in it says that the application has converged.
+        has_converged: bool,
+    },
+    /// It cannot be made now: there is no room, or the disk could not be read. It is to be tried again.
+    NotNow,
 }
 
 /// An order to the driver.
@@ -331,6 +353,14 @@ pub enum Effect {
         unfinished: bool,
         /// The machine that has the output.
         from: Contact,
+    },
+    /// Make what a task of an application in rounds begins with of the outputs of others, all of which are durable here: one blob, signed
+    /// for the task, which requests name like a checkpoint. [`Event::StartMade`] follows.
+    MakeStart {
+        /// The task.
+        task: TaskId,
+        /// Whose outputs.
+        from: Sources,
     },
     /// Sign who keeps a bag that was submitted here ([`Appointment::statement`]); [`Event::AppointmentSigned`] follows.
     SignAppointment {
@@ -426,6 +456,9 @@ pub enum SubmitError {
         "an endless bag has a weight between {WEIGHT_MIN} and {WEIGHT_MAX}, no replicas and no stewards, and as many tasks as no other bag"
     )]
     Endless,
+    /// No such application in rounds.
+    #[error("{0}")]
+    Rounds(String),
     /// A bag to wait for is not here.
     #[error("no bag {0} was submitted from this machine: a bag can only wait for bags that are there")]
     After(BagId),

@@ -256,6 +256,7 @@ impl Peer {
             })
             .collect();
         for (bag, ledger) in &mut self.ledgers {
+            ledger.go_on_with_rounds(&mut self.io);
             ledger.close_if_over(&mut self.io);
             if given_up.contains(bag) {
                 ledger.close(Closing::Cancelled, &mut self.io);

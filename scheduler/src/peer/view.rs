@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use idlewood_overlay::{Contact, Overlay, PeerId, Time};
 
 use super::{Peer, contact_of};
-use crate::bag::{BagId, BagKey};
+use crate::bag::{BagId, BagKey, Checkpoint, TaskId};
 use crate::executor::{HeldView, RunningTask};
 use crate::ledger::{BagView, KeptPrediction, Prediction};
 use crate::ranges::IntervalSet;
 use crate::record::Record;
 use crate::reputation::Reputation;
+use crate::rounds::Progress;
 use crate::router::Platform;
 
 impl Peer {
@@ -52,6 +53,16 @@ impl Peer {
             swallowed.is_left_out = self.io.leaves_out(router);
         }
         Some(view)
+    }
+
+    /// How far a bag of [`Self::bag`] is that is an application in rounds.
+    pub fn rounds(&self, id: BagId) -> Option<&Progress> {
+        self.ledgers.get(&id)?.progress()
+    }
+
+    /// What a task of a later round of a bag submitted here begins with, as requests name it.
+    pub fn start_of(&self, task: TaskId) -> Option<Checkpoint> {
+        self.ledgers.get(&task.bag)?.start_of(task.index)
     }
 
     /// When a bag of [`Self::bag`] ends, by the pace at which its tasks have ended so far; `None` before the first has, and once it is

@@ -176,7 +176,8 @@ impl Host {
             Effect::ResumeTasks => self.suspended = false,
             // As on an agent, which signs no appointments and keeps nothing for others.
             Effect::SignAppointment { .. } | Effect::KeepFiles { .. } | Effect::ForgetFiles { .. } => {}
-            Effect::List { .. } | Effect::Notify(_) => {}
+            // No bag here goes in rounds.
+            Effect::MakeStart { .. } | Effect::List { .. } | Effect::Notify(_) => {}
         }
     }
 

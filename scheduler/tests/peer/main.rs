@@ -18,6 +18,7 @@ mod priority;
 mod redistribution;
 mod reports;
 mod requests;
+mod rounds;
 mod small;
 mod submitters;
 
@@ -27,10 +28,11 @@ use std::time::Duration;
 
 use idlewood_overlay::{Body, Contact, GridId, Node, PeerId, Side, State, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
+use idlewood_scheduler::rounds::Sources;
 use idlewood_scheduler::{
     AGE_MAX, Approval, Asker, BagHeader, BagId, BagKey, BlobId, Change, Checkpoint, Conditions, Config, DeclineReason,
     Effect, Event, Finished, MESSAGE_BYTES_MAX, MachinesPage, Message, Notice, Path, Peer, Record, RecordKey,
-    Replication, Request, Seed, Sizes, Speaker, Submission, SubmitError, TaskId, TaskOutcome, TaskResult,
+    Replication, Request, Seed, Sizes, Speaker, StartMade, Submission, SubmitError, TaskId, TaskOutcome, TaskResult,
 };
 
 const BAG: BagId = BagId([7; 32]);
@@ -78,6 +80,15 @@ struct Host {
     /// Whether it can have the files of bags that it is to keep, and the bags whose files it need not keep any longer.
     keeps_files: bool,
     forgotten: Vec<BagId>,
+    /// What tasks of later rounds were to begin with, and what became of that.
+    starts: Vec<(u64, Sources)>,
+    makes_starts: fn(u64) -> StartMade,
+}
+
+/// What a task begins with, as this driver makes it.
+fn start(index: u64) -> StartMade {
+    let start = Checkpoint { blob: BlobId([index as u8; 32]), bytes: index };
+    StartMade::Here { start, has_converged: false }
 }
 
 /// What stands for a machine's signature.
@@ -134,6 +145,8 @@ impl Host {
             going_on: BTreeMap::new(),
             keeps_files: true,
             forgotten: Vec::new(),
+            starts: Vec::new(),
+            makes_starts: start,
         };
         host.give(Event::DeadlineReached);
         host
@@ -177,6 +190,10 @@ impl Host {
                     }
                     Effect::FetchOutput { task, .. } => {
                         events.push_back(Event::Fetched { task, here: true, checkpoint: None })
+                    }
+                    Effect::MakeStart { task, from } => {
+                        self.starts.push((task.index, from));
+                        events.push_back(Event::StartMade { task, made: (self.makes_starts)(task.index) });
                     }
                     Effect::Notify(notice) => self.notices.push(notice),
                     Effect::List { ticket, page } => self.listed.push((ticket, *page)),

@@ -77,6 +77,7 @@ impl Shard {
             Order::Send { to, message } => self.send_of_peer(host, to.peer, message, around),
             Order::Authorise { bag } => self.look_at(host, &bag, around),
             Order::KeepCheckpoints { stop, bag, tasks } => self.keep_checkpoints(host, stop, bag, &tasks, around),
+            Order::MakeStart { task, .. } => self.make_start(host, task, around),
             Order::SignAppointment(mut appointment) => {
                 appointment.signature = signature(self.host(host).id, &appointment.statement());
                 self.write_ticket(host, &appointment);

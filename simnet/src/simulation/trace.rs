@@ -125,6 +125,10 @@ impl Trace<'_> {
                 self.bag(*bag);
                 self.word(tasks.len());
             }
+            Order::MakeStart { task, .. } => {
+                self.letter(b'M');
+                self.task(task);
+            }
             Order::Authorise { bag } => {
                 self.letter(b'a');
                 self.bag(bag.id);
@@ -291,6 +295,10 @@ impl Trace<'_> {
             }
             Event::Fetched { task, here, .. } => {
                 self.letter(if *here { b'f' } else { b'n' });
+                self.task(task);
+            }
+            Event::StartMade { task, .. } => {
+                self.letter(b'm');
                 self.task(task);
             }
             Event::FetchPutOff { task } => {

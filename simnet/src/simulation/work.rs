@@ -8,7 +8,7 @@ use idlewood_machine::{FetchEnd, FetchId, FirstTask, WorkEvent, WorkOrder, Write
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     BagId, BlobId, Change, Checkpoint, Event, Finished, Record as StoreRecord, SMALL_OUTPUT_BYTES_MAX, SmallOutput,
-    TaskId, TaskOutcome, TaskResult,
+    StartMade, TaskId, TaskOutcome, TaskResult,
 };
 
 use super::observed::Observed;
@@ -136,6 +136,17 @@ impl Shard {
         }
         let life = machine.life;
         let event = Box::new(Event::CheckpointsKept { stop, bag, checkpoints });
+        self.cause(host, now + around.scenario.persist, host, Occurrence::Kept { life, event });
+    }
+
+    /// Makes what a task of an application in rounds begins with, and tells the machine when it is on its disk.
+    pub(super) fn make_start(&mut self, host: HostIndex, task: TaskId, around: &Surroundings) {
+        let (now, machine) = (self.now, self.host_mut(host));
+        // It is fetched like an output, and as large.
+        machine.store.produce(task);
+        let start = Checkpoint { blob: checkpoint_of(0.0), bytes: around.output_bytes(task) };
+        let (life, made) = (machine.life, StartMade::Here { start, has_converged: false });
+        let event = Box::new(Event::StartMade { task, made });
         self.cause(host, now + around.scenario.persist, host, Occurrence::Kept { life, event });
     }
 

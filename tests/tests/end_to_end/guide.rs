@@ -14,10 +14,11 @@ use idlewood_tests::guide::{self, Block, Help, PRELUDE, Setting};
 use crate::harness::{AGENT, Grid, alone};
 
 /// The pages with sessions on a grid; each has a test below.
-const SESSIONS: [&str; 5] = [
+const SESSIONS: [&str; 6] = [
     "docs/guide/grid.md",
     "docs/guide/own.md",
     "docs/guide/results.md",
+    "docs/guide/rounds.md",
     "docs/guide/script.md",
     "docs/guide/submit.md",
 ];
@@ -176,6 +177,12 @@ fn the_guide_to_scripts_works() {
         &printed,
         &["\"grid_machines\":3", "\"reason_code\":\"paused_by_user\"", "that was refused", "\"state\":\"succeeded\""],
     );
+}
+
+#[test]
+fn the_guide_to_rounds_works() {
+    let printed = session("docs/guide/rounds.md");
+    assert_printed(&printed, &["6 of 6 complete, 8 processes, sync", "succeeded", "front.svg"]);
 }
 
 #[test]

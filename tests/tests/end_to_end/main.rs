@@ -24,6 +24,7 @@ mod owner;
 mod package;
 mod places;
 mod redteam;
+mod rounds;
 mod shells;
 mod sleep;
 mod small;

@@ -15,7 +15,7 @@ fn rules(success_codes: &[i32]) -> Rules {
 fn exited(code: u8) -> Ended {
     let (outcome, streams) = (Outcome::Exited { code }, Streams::default());
     let (wall, cpu) = (Duration::ZERO, Duration::ZERO);
-    Ended { outcome, wall, cpu, output_truncated: false, untouched: false, streams, cut: false }
+    Ended { outcome, wall, cpu, output_truncated: false, untouched: false, streams, cut: false, is_merge: false }
 }
 
 #[test]
@@ -101,7 +101,16 @@ fn whoever_is_over_a_limit_fails_with_its_name_and_what_to_change() {
     let blobs = blobs(dir.path(), 1 << 20);
     let error_of = |outcome: Outcome, output_truncated: bool, cut: bool| {
         let (wall, cpu, untouched) = (Duration::ZERO, Duration::ZERO, false);
-        let ended = Ended { outcome, wall, cpu, output_truncated, untouched, streams: Streams::default(), cut };
+        let ended = Ended {
+            outcome,
+            wall,
+            cpu,
+            output_truncated,
+            untouched,
+            streams: Streams::default(),
+            cut,
+            is_merge: false,
+        };
         let TaskOutcome::Finished(Finished { success: false, output, .. }) =
             collect(&blobs, false, None, &rules(&[0]), &ended, 1.0).outcome
         else {
@@ -132,8 +141,16 @@ fn what_fails_for_want_of_the_machine_is_no_fault_of_the_task() {
     let mut crashed = |outcome: Outcome, cut: bool, fixed: Option<u64>| {
         job.fixed = fixed;
         let (wall, cpu) = (Duration::ZERO, Duration::ZERO);
-        let ended =
-            Ended { outcome, wall, cpu, output_truncated: false, untouched: true, streams: Streams::default(), cut };
+        let ended = Ended {
+            outcome,
+            wall,
+            cpu,
+            output_truncated: false,
+            untouched: true,
+            streams: Streams::default(),
+            cut,
+            is_merge: false,
+        };
         match collect(&blobs, false, Some(&job), &rules(&[0]), &ended, 1.0).outcome {
             TaskOutcome::Finished(Finished { success: false, crashed, .. }) => crashed,
             other => panic!("{other:?}"),
@@ -163,6 +180,7 @@ fn an_output_is_pinned_until_its_record_is() {
         untouched: false,
         streams: Streams::default(),
         cut: false,
+        is_merge: false,
     };
     let collected = collect(&blobs, false, None, &rules(&[0, 3]), &ended, 10.0);
     let TaskOutcome::Finished(Finished {
@@ -202,6 +220,7 @@ fn a_small_output_goes_with_its_result_and_makes_no_file() {
         untouched: false,
         streams: Streams::default(),
         cut: false,
+        is_merge: false,
     };
     let finished = |takes_small: bool| match collect(&blobs, takes_small, None, &rules(&[0]), &ended, 1.0).outcome {
         TaskOutcome::Finished(finished) => finished,

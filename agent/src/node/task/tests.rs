@@ -39,6 +39,7 @@ pub(in crate::node) fn manifest() -> Manifest {
         own: Vec::new(),
         outputs: Vec::new(),
         output_bytes: None,
+        rounds: None,
         blob: None,
         source: None,
         line: None,
@@ -130,7 +131,7 @@ async fn a_task_goes_on_from_what_its_submitter_signed_for_it_and_from_nothing_e
     let packed = TaskOutput { files, ..TaskOutput::default() }.encode();
     let task = |index| TaskId { bag: id, index };
     let came = put(&packed);
-    let (signed, _pin) = supplies.keep_checkpoint(task(3), came, submitter.clone()).await.expect("it is here");
+    let (signed, _pin) = supplies.keep_checkpoint(task(3), came, None, submitter.clone()).await.expect("it is here");
     assert_eq!(signed.bytes, came.bytes + 64);
     let begins = |index: u64, checkpoint: Checkpoint, bytes_max: u64| {
         let (known, bag, supplies) = (Arc::new(manifest.clone()), &header, &supplies);

@@ -88,7 +88,8 @@ impl Manifest {
     pub fn blobs(&self) -> impl Iterator<Item = &Input> {
         let of_entries = self.entries.iter().filter_map(|entry| entry.input.as_ref());
         let own = self.own.iter().map(|own| &own.input);
-        self.inputs.iter().chain(of_entries).chain(own).chain([&self.program])
+        let merge = self.rounds.iter().filter_map(|rounds| rounds.merge.as_ref());
+        self.inputs.iter().chain(of_entries).chain(own).chain([&self.program]).chain(merge)
     }
 
     /// The files that a task has alone, beside that of its entry.
@@ -142,7 +143,13 @@ impl Manifest {
         } else {
             to_cbor(&(args, env, text, stdin, files, executable, outputs))
         };
-        *blake3::Hasher::new().update(INPUT_DOMAIN).update(&given).finalize().as_bytes()
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(INPUT_DOMAIN).update(&given);
+        if self.rounds.is_some() {
+            // What it begins with differs from round to round.
+            hasher.update(&index.to_be_bytes());
+        }
+        *hasher.finalize().as_bytes()
     }
 
     /// Program, inputs, standard input and outputs.

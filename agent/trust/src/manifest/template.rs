@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Entry;
 use super::bounded::at_most;
+use super::{Entry, Rounds};
 
 /// Most fields with names.
 pub const FIELDS_MAX: usize = 1000;
@@ -113,10 +113,10 @@ pub fn pieces(template: &str) -> Vec<Piece<'_>> {
     pieces
 }
 
-/// `template` with `{index}`, `{}` and fields filled in for a task. If the entry has a file, `{}` is its path. What stands for no field of this
+/// `template` with `{index}`, `{}`, fields and what rounds say filled in for a task. If the entry has a file, `{}` is its path. What stands for no field of this
 /// entry stays as it is.
-pub fn filled(template: &str, index: u64, entry: &Entry, fields: Option<&Fields>) -> String {
-    filled_with(template, index, entry, fields, str::to_owned)
+pub fn filled(template: &str, index: u64, entry: &Entry, fields: Option<&Fields>, rounds: Option<&Rounds>) -> String {
+    filled_with(template, index, entry, fields, rounds, str::to_owned)
 }
 
 /// As [`filled`]; what is filled in is written as `written` says.
@@ -125,6 +125,7 @@ pub fn filled_with(
     index: u64,
     entry: &Entry,
     fields: Option<&Fields>,
+    rounds: Option<&Rounds>,
     written: impl Fn(&str) -> String,
 ) -> String {
     let path = entry.input.as_ref().map(|input| format!("inputs/{}", input.name));
@@ -136,12 +137,14 @@ pub fn filled_with(
             Piece::Entry => filled += &written(value),
             Piece::Index => filled += &index.to_string(),
             Piece::Field(name) => match fields {
-                Some(fields) => match fields.of(&entry.text, name) {
-                    Some(field) => filled += &written(field),
+                Some(fields) if fields.of(&entry.text, name).is_some() => {
+                    filled += &written(fields.of(&entry.text, name).unwrap_or_default());
+                }
+                None if name == "1" => filled += &written(value),
+                _ => match rounds.and_then(|rounds| rounds.value(index, name)) {
+                    Some(value) => filled += &value.to_string(),
                     None => filled += &format!("{{{name}}}"),
                 },
-                None if name == "1" => filled += &written(value),
-                None => filled += &format!("{{{name}}}"),
             },
         }
     }

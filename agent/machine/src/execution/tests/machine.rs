@@ -64,7 +64,7 @@ impl World {
                 None
             }
             // Nobody else is there, and tasks keep nothing.
-            Effect::Send { .. } | Effect::KeepCheckpoints { .. } | Effect::Notify(_) => None,
+            Effect::Send { .. } | Effect::KeepCheckpoints { .. } | Effect::MakeStart { .. } | Effect::Notify(_) => None,
             other => panic!("{other:?}"),
         }
     }

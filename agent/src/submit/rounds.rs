@@ -1,0 +1,89 @@
+//! Applications in rounds: from the options of a submission to the rounds of its manifest.
+
+use idlewood_scheduler::rounds::Plan;
+use idlewood_trust::manifest::{Entry, Input, Rounds};
+use idlewood_units::TASKS_MAX;
+
+use super::error::SubmitError;
+use super::mode::Mode;
+use super::options::Options;
+
+/// Iterations of a process in a round where the user says nothing: it does what it does once.
+const ITERATIONS_DEFAULT: u64 = 1;
+
+/// The rounds that the options ask for, with this program that merges; `None`: it is a plain bag.
+///
+/// # Errors
+/// There are no such rounds, or the options say other things of rounds than how many.
+pub(super) fn rounds(
+    options: &Options,
+    entries: &[Entry],
+    merge: Option<Input>,
+) -> Result<Option<Rounds>, SubmitError> {
+    let Some(rounds) = options.rounds else {
+        let of_rounds = [
+            ("--iterations", options.iterations.is_some()),
+            ("--mode", options.mode.is_some()),
+            ("--merge", options.merge.is_some()),
+            ("--until", options.until.is_some()),
+            ("--at-least-rounds", options.at_least_rounds.is_some()),
+        ];
+        return match of_rounds.into_iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) => wrong(format!("{option} is for applications in rounds: say how many with --rounds")),
+            None => Ok(None),
+        };
+    };
+    if rounds == 0 {
+        return wrong("0 rounds do nothing: --rounds takes 1 or more".to_owned());
+    }
+    if options.iterations == Some(0) {
+        return wrong("0 iterations do nothing: --iterations takes 1 or more".to_owned());
+    }
+    if options.replicas.unwrap_or(1) > 1 {
+        let why = "machines do not vote on tasks of an application in rounds";
+        return wrong(format!("{why}: leave out --replicas"));
+    }
+    if options.stewards.is_some_and(|stewards| stewards > 0) {
+        let why = "an application in rounds goes on from this machine alone, which signs what its tasks begin with";
+        return wrong(format!("{why}: leave out --stewards"));
+    }
+    if options.until.is_some() && options.merge.is_none() {
+        return wrong(
+            "--until names a file that the merge leaves: give the program that merges, too (--merge)".to_owned(),
+        );
+    }
+    if options.at_least_rounds.is_some() && options.until.is_none() {
+        return wrong("--at-least-rounds goes with --until, which may end the application early".to_owned());
+    }
+    let plan = Plan {
+        processes: entries.len().max(1) as u64,
+        rounds,
+        rounds_min: options.at_least_rounds.unwrap_or(0),
+        merges: merge.is_some(),
+        is_asynchronous: options.mode.unwrap_or_default() == Mode::Async,
+    };
+    if let Some(flaw) = plan.flaw() {
+        return wrong(flaw);
+    }
+    let tasks = plan.tasks();
+    if tasks > TASKS_MAX {
+        let processes = plan.processes;
+        return wrong(format!("{processes} processes in {rounds} rounds are {tasks} tasks: {TASKS_MAX} at most"));
+    }
+    let iterations = options.iterations.unwrap_or(ITERATIONS_DEFAULT);
+    Ok(Some(Rounds { plan, merge, iterations, until: options.until.clone() }))
+}
+
+/// What the user may have forgotten: nothing tells the program how many iterations it is to do.
+pub(super) fn doubt(options: &Options, rounds: Option<&Rounds>) -> Option<String> {
+    let is_told = options.args.iter().chain(options.env.iter().map(|variable| &variable.value));
+    let is_told = is_told.into_iter().any(|text| text.contains("{iterations}"));
+    let iterations = options.iterations.filter(|_| rounds.is_some() && !is_told)?;
+    Some(format!(
+        "no argument has {{iterations}}: the program does {iterations} of them in a round only if it reads IDLEWOOD_ITERATIONS"
+    ))
+}
+
+fn wrong<T>(sentence: String) -> Result<T, SubmitError> {
+    Err(SubmitError::Value(sentence))
+}
