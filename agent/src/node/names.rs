@@ -71,10 +71,11 @@ impl Names {
     pub(super) fn all(&self) -> BTreeMap<String, String> {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         self.known.values().for_each(|name| *counts.entry(name).or_default() += 1);
-        let one = |(&machine, name): (&PeerId, &Box<str>)| {
-            (identity::to_libp2p(machine).to_string(), told(name, machine, counts.get(&**name) == Some(&1)))
-        };
-        self.known.iter().map(one).collect()
+        let names = self.known.iter().map(|(&machine, name)| {
+            let is_alone = counts.get(&**name) == Some(&1);
+            (identity::to_libp2p(machine).to_string(), told(name, machine, is_alone))
+        });
+        names.collect()
     }
 }
 
