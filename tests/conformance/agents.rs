@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use idlewood_api::client::Client;
 use idlewood_api::{Bag, BagDetail, Status};
-use idlewood_units::Numbers;
+use idlewood_units::Array;
 use serde_json::Value;
 
 use crate::lab::{self, Lab};
@@ -204,7 +204,7 @@ impl<'a> Agents<'a> {
         };
         let options = idlewood::submit::options::Options {
             program: Some(probe),
-            array: Some(format!("0-{}", bag.tasks - 1).parse::<Numbers>().map_err(|error| error.to_string())?),
+            array: Some(format!("0-{}", bag.tasks - 1).parse::<Array>().map_err(|error| error.to_string())?),
             input: input.into_iter().collect(),
             work: Some(Scenario::task_mops(bag)),
             name: Some(format!("bag-{number}")),
