@@ -430,6 +430,17 @@ fn records() -> Vec<Record> {
             failed: IntervalSet::from(2..3),
             has_files: true,
         },
+        Record::Bag {
+            bag: BagHeader { id: BagId([8; 32]), tasks: idlewood_scheduler::BAG_TASKS_MAX, ..bag() },
+            released,
+            retries_max: 2,
+            attempt: 3,
+            closed: None,
+            replication: Replication::default(),
+            stewards: Some(0),
+            conditions: Box::default(),
+            supply: Some(Box::new(supply())),
+        },
         Record::Obeyed { acting: acting() },
         Record::Bag {
             bag: bag(),
@@ -439,7 +450,7 @@ fn records() -> Vec<Record> {
             closed: None,
             replication: Replication::default(),
             stewards: None,
-            supply: Some(Box::new(supply())),
+            supply: None,
             conditions: Box::new(Conditions {
                 withheld: true,
                 after: [BagId([9; 32])].into(),
