@@ -5,6 +5,7 @@ use idlewood_trust::manifest::{Entry, Input, Rounds};
 use idlewood_units::TASKS_MAX;
 
 use super::error::SubmitError;
+use super::files;
 use super::mode::Mode;
 use super::options::Options;
 
@@ -47,6 +48,12 @@ pub(super) fn rounds(
         let why = "an application in rounds goes on from this machine alone, which signs what its tasks begin with";
         return wrong(format!("{why}: leave out --stewards"));
     }
+    if options.endless {
+        return wrong("an application in rounds has an end: leave out --endless, or --rounds".to_owned());
+    }
+    if options.input.iter().any(|path| files::template(path).is_some()) {
+        return wrong("a process has the file of its entry as its own: write --glob 'part-*.dat' instead of an --input with places".to_owned());
+    }
     if options.until.is_some() && options.merge.is_none() {
         return wrong(
             "--until names a file that the merge leaves: give the program that merges, too (--merge)".to_owned(),
@@ -86,4 +93,36 @@ pub(super) fn doubt(options: &Options, rounds: Option<&Rounds>) -> Option<String
 
 fn wrong<T>(sentence: String) -> Result<T, SubmitError> {
     Err(SubmitError::Value(sentence))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_that_make_no_sense_are_refused_with_what_to_do() {
+        type Change = fn(&mut Options);
+        let changes: [(&str, Change); 9] = [
+            ("0 rounds do nothing", |it| it.rounds = Some(0)),
+            ("0 iterations do nothing", |it| it.iterations = Some(0)),
+            ("leave out --replicas", |it| it.replicas = Some(3)),
+            ("leave out --stewards", |it| it.stewards = Some(1)),
+            ("leave out --endless", |it| it.endless = true),
+            ("--glob 'part-*.dat'", |it| it.input = vec!["part-{}.dat".into()]),
+            ("the program that merges", |it| it.until = Some("converged".into())),
+            ("goes with --until", |it| it.at_least_rounds = Some(1)),
+            ("say how many with --rounds", |it| (it.rounds, it.iterations) = (None, Some(5))),
+        ];
+        let entries = vec![Entry::default(); 2];
+        for (expected, change) in changes {
+            let mut options = Options { rounds: Some(3), ..Options::default() };
+            assert!(matches!(rounds(&options, &entries, None), Ok(Some(_))));
+            change(&mut options);
+            let error = rounds(&options, &entries, None).expect_err(expected).to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        let options = Options { rounds: Some(1_000_000), ..Options::default() };
+        let error = rounds(&options, &vec![Entry::default(); 10_000], None).expect_err("too many").to_string();
+        assert!(error.contains("10000 processes in 1000000 rounds"), "{error}");
+    }
 }
