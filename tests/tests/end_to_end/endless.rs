@@ -82,7 +82,11 @@ fn three_endless_bags_share_the_grid_and_one_submitter_is_killed() {
     // By work done, which does not depend on how fast the machines are just now.
     let count = || -> Vec<u64> { (0..3).map(|number| done(&grid.agents[number], &bags[number])).collect() };
     let before = count();
-    wait_for("some hundred tasks", || count().iter().sum::<u64>() >= before.iter().sum::<u64>() + 350);
+    // In steps: on a busy machine workers, which have the lowest priority, get little.
+    for step in 1..=7 {
+        let enough = before.iter().sum::<u64>() + 30 * step;
+        wait_for("more tasks to be done", || count().iter().sum::<u64>() >= enough);
+    }
     let had: Vec<f64> = count().iter().zip(&before).map(|(after, before)| (after - before) as f64).collect();
     let all: f64 = had.iter().sum();
     for (had, weight) in had.iter().zip([1.0, 2.0, 4.0]) {
@@ -135,6 +139,7 @@ fn results_are_saved_as_they_come_and_forgotten() {
     let before = drained(&grid);
     wait_for("it to go on", || drained(&grid) >= before + 20);
     grid.agents[0].ask(&["bag", "close", "drained"]);
+    grid.agents[0].ask(&["bag", "wait", "drained"]);
     let (code, over, stderr) = ended(drain);
     assert_eq!((code, &over["state"]), (0, &Value::from("succeeded")), "{stderr}");
     let tasks = over["tasks"].as_u64().expect("a number");
