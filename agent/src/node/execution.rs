@@ -20,7 +20,7 @@ use super::pin::Pin;
 use super::pins::Pins;
 use super::shared::Shared;
 use super::supplies::{self, PrepareError};
-use super::task::{self, Preparation, Prepared};
+use super::task::{self, CameWith, Preparation, Prepared};
 
 /// A job: which try at which task.
 #[derive(Clone, Copy, Debug)]
@@ -162,10 +162,10 @@ impl Execution {
         let origin = supplies::origin(machine.peer(), task.bag, &bag.submitter);
         let known = shared.manifests.get(task.bag);
         let supplies = shared.supplies.clone();
-        let line = shared.lines.get(task);
         let checkpoint = checkpoint.map(|checkpoint| (checkpoint, shared.settings.get().limits.checkpoint.0));
+        let came = CameWith { line: shared.lines.get(task), checkpoint };
         let prepare = async move {
-            let preparation = task::prepare(&supplies, task, attempt, &bag, known, line, checkpoint, &origin).await;
+            let preparation = task::prepare(&supplies, task, attempt, &bag, known, came, &origin).await;
             Done::Prepared { job, task, preparation }
         };
         let under_way = shared.jobs.spawn(prepare, Done::Prepared { job, task, preparation: Preparation::lost() });

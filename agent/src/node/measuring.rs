@@ -13,7 +13,7 @@ use super::ended::{self, Collected, Ended, Rules};
 use super::live_output::Written;
 use super::shared::Shared;
 use super::supplies::PrepareError;
-use super::task::{self, Preparation, Prepared};
+use super::task::{self, CameWith, Preparation, Prepared};
 
 /// How far the first task is.
 #[derive(Debug, Default)]
@@ -75,10 +75,9 @@ impl Measuring {
         };
         let (known, supplies) = (shared.manifests.get(bag), shared.supplies.clone());
         let here = Origin { bag, key: None, sources: Vec::new() };
-        let line = shared.lines.get(TaskId { bag, index: 0 });
+        let came = CameWith { line: shared.lines.get(TaskId { bag, index: 0 }), checkpoint: None };
         let prepare = async move {
-            let preparation =
-                task::prepare(&supplies, TaskId { bag, index: 0 }, 0, &header, known, line, None, &here).await;
+            let preparation = task::prepare(&supplies, TaskId { bag, index: 0 }, 0, &header, known, came, &here).await;
             Done::MeasurePrepared { bag, preparation }
         };
         let lost = Done::MeasurePrepared { bag, preparation: Preparation::lost() };

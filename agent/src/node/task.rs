@@ -129,18 +129,26 @@ impl Drop for Scratch {
     }
 }
 
-/// Gets everything that a task needs, its manifest too unless that is `known`; `line`: what came with a task that is a line. A checkpoint comes with the most bytes
-/// that the owner lets it have.
+/// What came with a task.
+#[derive(Debug, Default)]
+pub(super) struct CameWith {
+    /// Its line, where the tasks of its bag are lines.
+    pub(super) line: Option<String>,
+    /// What it goes on from or begins with, and the most bytes that the owner lets it have.
+    pub(super) checkpoint: Option<(Checkpoint, u64)>,
+}
+
+/// Gets everything that a task needs, its manifest too unless that is `known`.
 pub(super) async fn prepare(
     supplies: &Supplies,
     task: TaskId,
     attempt: u32,
     bag: &BagHeader,
     known: Option<Arc<Manifest>>,
-    line: Option<String>,
-    checkpoint: Option<(Checkpoint, u64)>,
+    came: CameWith,
     origin: &Origin,
 ) -> Preparation {
+    let CameWith { line, checkpoint } = came;
     let manifest = match known {
         Some(manifest) => manifest,
         None => match signed::manifest(supplies, bag, origin).await {

@@ -137,8 +137,8 @@ async fn a_task_goes_on_from_what_its_submitter_signed_for_it_and_from_nothing_e
         let (known, bag, supplies) = (Arc::new(manifest.clone()), &header, &supplies);
         async move {
             let here = Origin { bag: bag.id, key: None, sources: Vec::new() };
-            let goes_on = Some((checkpoint, bytes_max));
-            let prepared = prepare(supplies, task(index), 0, bag, Some(known), None, goes_on, &here).await;
+            let came = CameWith { line: None, checkpoint: Some((checkpoint, bytes_max)) };
+            let prepared = prepare(supplies, task(index), 0, bag, Some(known), came, &here).await;
             let progress = fs::read(checkpoints::path(supplies.homes.checkpoints(), task(index)).join("progress")).ok();
             assert!(prepared.result.is_ok(), "it begins in any case: {:?}", prepared.result);
             (prepared.planted, progress)

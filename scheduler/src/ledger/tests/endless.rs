@@ -78,7 +78,7 @@ fn do_and_drain(tasks: u64) {
             ledger.drain(&tasks, &mut io);
         }
         write(&mut io, &mut disk);
-        io.now = io.now + Duration::from_millis(100);
+        io.now += Duration::from_millis(100);
         largest = largest.max(bytes(&ledger) + ledger.ended.drained().0.intervals() * 64);
         largest_on_disk = largest_on_disk.max(disk.values().sum::<usize>());
         if undrained.len() > 20 {
@@ -158,11 +158,11 @@ fn machines_get_what_they_want_less_what_is_on_the_way() {
     assert_eq!(wants(&mut ledger, &io, 1, 7), [(1, IntervalSet::from(5..7))]);
     assert_eq!(wants(&mut ledger, &io, 2, 3), [(2, IntervalSet::from(7..10))]);
     // A request that gets lost is given to others first.
-    io.now = io.now + Duration::from_secs(20);
+    io.now += Duration::from_secs(20);
     ledger.expire(&mut io);
     assert_eq!(wants(&mut ledger, &io, 3, 4), [(3, IntervalSet::from(0..4))]);
     // One that says nothing any more gets nothing.
     ledger.wanted(contact(4), 0, &io);
-    io.now = io.now + Duration::from_secs(60);
+    io.now += Duration::from_secs(60);
     assert!(ledger.serve(&io, &config).is_empty());
 }
