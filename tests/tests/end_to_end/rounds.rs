@@ -61,6 +61,13 @@ fn a_synchronous_application_finds_the_same_front_whatever_happens_to_machines()
     };
     let mut grid = Grid::start(4);
     let bag = optimise(&grid.agents[0], grid.root.path(), &options);
+    // Each machine compiles both programs first.
+    let has_done = |done: &Value| done["done"].as_array().is_some_and(|done| done.iter().any(|done| *done != 0));
+    wait_for("a process", || has_done(&rounds(&grid.agents[0], &bag)));
+    wait_for("all processes", || {
+        let done = rounds(&grid.agents[0], &bag)["done"].clone();
+        done.as_array().is_some_and(|done| done.iter().all(|done| *done != 0))
+    });
     wait_for("the first round", || rounds(&grid.agents[0], &bag)["complete"].as_u64() >= Some(1));
     grid.agents[1].kill();
     grid.agents[2].set_owner(true);
