@@ -6,7 +6,7 @@ use idlewood_scheduler::{Awaited, BagId, BagView, Closing, KeeperView, Peer};
 use idlewood_trust::identity;
 use idlewood_units::clock::{Clock, iso, wall_now};
 
-use super::endless;
+use super::endless_view;
 use super::pins::Pins;
 use super::shared::Shared;
 use crate::handle::Refusal;
@@ -85,7 +85,7 @@ pub(super) fn bag(
         id: hex::encode(view.bag.id.0),
         name: pins.name(view),
         state,
-        tasks: endless::tasks(view),
+        tasks: endless_view::tasks(view),
         done: view.done,
         failed: view.failed,
         placed: view.placed,
@@ -146,7 +146,7 @@ pub(super) fn bag(
         max_running: view.conditions.running_max,
         retry_on: view.conditions.retry_on.as_ref().map(|codes| codes.iter().copied().collect()),
         priority: view.conditions.priority,
-        endless: endless::shown(view),
+        endless: endless_view::shown(view),
         rounds: peer.rounds(view.bag.id).map(|progress| rounds(progress, view.conditions.converged)),
     }
 }

@@ -5,8 +5,6 @@
 //! they fetch inputs. `docs/adr/0052` says why.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -16,14 +14,14 @@ use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::rounds::Sources;
 use idlewood_scheduler::{BagId, Checkpoint, TaskId};
 use idlewood_store::Reader;
-use idlewood_trust::manifest::{Given, Manifest, Place, START_BYTES_MAX, Start, TaskOutput};
-use idlewood_trust::{CHECKPOINT_ADDED_BYTES, Gate};
+use idlewood_trust::Gate;
+use idlewood_trust::manifest::{Given, Manifest, Place, Start, TaskOutput};
 use serde_bytes::ByteBuf;
 
-use super::checkpoints;
 use super::pin::Pin;
 use super::pins;
 use super::results::{self, Finished};
+use super::signed_start;
 use crate::handle::Page;
 
 /// A start that was made, durable and pinned.
@@ -60,7 +58,7 @@ pub(super) fn made(
         (Some(until), Some(merged)) => output(merged, blobs)?.files.contains_key(until),
         _ => false,
     };
-    let (start, pin) = sign(&start, task, gate, blobs)?;
+    let (start, pin) = signed_start::sign(&start, task, gate, blobs)?;
     Ok(Made { start, has_converged, pin })
 }
 
@@ -90,31 +88,4 @@ fn output(given: &Given, blobs: &Blobs) -> anyhow::Result<TaskOutput> {
         None => blobs.read_chunk(Hash::from_bytes(given.output.0), 0, usize::MAX)?,
     };
     Ok(TaskOutput::decode(&read.context("an output is missing")?.bytes)?)
-}
-
-fn sign(start: &Start, task: TaskId, gate: &Gate, blobs: &Arc<Blobs>) -> anyhow::Result<(Checkpoint, Pin)> {
-    let packed = start.encode();
-    let bytes = packed.len() as u64;
-    anyhow::ensure!(bytes <= START_BYTES_MAX, "it takes {bytes} bytes, over {} MiB", START_BYTES_MAX >> 20);
-    let signature = gate.sign_checkpoint(&task.bag.0, task.index, &packed);
-    checkpoints::store(blobs, &[signature.as_slice(), &packed].concat())
-}
-
-/// A task came back with its checkpoint: puts that into what it began with, in the place of an earlier one, and signs it anew. Blocks.
-///
-/// # Errors
-/// Either cannot be read, or there is no room.
-pub(super) fn with_checkpoint(
-    before: Checkpoint,
-    packed: &Path,
-    task: TaskId,
-    gate: &Gate,
-    blobs: &Arc<Blobs>,
-) -> anyhow::Result<(Checkpoint, Pin)> {
-    let read = blobs.read_chunk(Hash::from_bytes(before.blob.0), 0, usize::MAX)?;
-    let signed = read.context("what it began with is missing")?.bytes;
-    let start = signed.get(CHECKPOINT_ADDED_BYTES..).context("what it began with is damaged")?;
-    let mut start = Start::decode(start)?;
-    start.checkpoint = TaskOutput::decode(&fs::read(packed)?)?.files;
-    sign(&start, task, gate, blobs)
 }

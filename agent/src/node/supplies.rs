@@ -20,7 +20,7 @@ use idlewood_worker::{JobError, LayOutError, StartError};
 use super::checkpoints;
 use super::homes::Homes;
 use super::pin::Pin;
-use super::start;
+use super::signed_start;
 use crate::settings::{Bags, Objection};
 
 /// Why a task cannot be prepared here and now.
@@ -214,7 +214,7 @@ impl Supplies {
         let sign = move || {
             let _turn = turn;
             match before {
-                Some(before) => start::with_checkpoint(before, &path, task, &gate, &blobs),
+                Some(before) => signed_start::with_checkpoint(before, &path, task, &gate, &blobs),
                 None => checkpoints::sign(&path, task, &gate, &blobs),
             }
         };

@@ -19,7 +19,7 @@ use idlewood_trust::manifest::{TAIL_BYTES, TaskOutput};
 use idlewood_units::clock::iso;
 
 use super::done::Done;
-use super::endless;
+use super::endless_view;
 use super::pins;
 use super::results::{self, Finished};
 use super::shared::Shared;
@@ -51,7 +51,7 @@ impl Whereabouts {
         let pausing = peer.pausing(bag).difference(&ended);
         // Drained tasks are not known one by one any more.
         let first = view.endless.as_ref().map_or(0, |endless| endless.drained_below);
-        let mut rest = IntervalSet::from(first..endless::tasks(view)).difference(&ended).difference(&pausing);
+        let mut rest = IntervalSet::from(first..endless_view::tasks(view)).difference(&ended).difference(&pausing);
         placed.iter().for_each(|(_, ranges)| rest.subtract(ranges));
         Self { done, failed, pausing, placed, rest, is_over: view.closed.is_some() }
     }
