@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 
 use idlewood_api::{
-    Bag, BagDetail, BlobBody, CleanRequest, CleanedView, ErrorBody, InvitationView, InviteRequest, Machines,
-    PauseRequest, Peers, PriorityRequest, ReachView, Receipt, RenameRequest, RerunRequest, RevokeRequest, RevokedView,
-    Status, SubmitRequest, TaskResult, Tasks, Ticket,
+    Bag, BagDetail, BlobBody, CleanRequest, CleanedView, DrainRequest, ErrorBody, InvitationView, InviteRequest,
+    LinesRequest, Live, LiveRequest, Machines, PauseRequest, Peers, PriorityRequest, ReachView, Receipt, RenameRequest,
+    RerunRequest, RevokeRequest, RevokedView, Status, SubmitRequest, TaskResult, Tasks, Ticket,
 };
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
@@ -113,6 +113,20 @@ const ROUTES: &[Route] = &[
     with(
         &[("results", true, "boolean", "Whether the results so far are in it")],
         get("/v1/bags/{id}/ticket", "All with which another machine could go on with the bag", of::<Ticket>),
+    ),
+    post(
+        "/v1/bags/{id}/live",
+        "What running tasks have written behind what the caller has",
+        of::<LiveRequest>,
+        of::<Live>,
+    ),
+    post("/v1/bags/{id}/lines", "More tasks of an endless bag, durable with the answer", of::<LinesRequest>, of::<Bag>),
+    order("/v1/bags/{id}/close", "No more tasks of an endless bag will come", of::<Bag>),
+    post(
+        "/v1/bags/{id}/drain",
+        "Results of an endless bag are saved, and need not be kept",
+        of::<DrainRequest>,
+        of::<Bag>,
     ),
     order("/v1/bags/{id}/cancel", "Give the bag up", of::<Bag>),
     order("/v1/bags/{id}/hold", "No task of it begins any more", of::<Bag>),

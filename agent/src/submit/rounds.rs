@@ -122,7 +122,8 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         }
         let options = Options { rounds: Some(1_000_000), ..Options::default() };
-        let error = rounds(&options, &vec![Entry::default(); 10_000], None).expect_err("too many").to_string();
+        let merge = Input { name: "merge.wasm".to_owned(), blob: idlewood_scheduler::BlobId([8; 32]), bytes: 1 };
+        let error = rounds(&options, &vec![Entry::default(); 10_000], Some(merge)).expect_err("too many").to_string();
         assert!(error.contains("10000 processes in 1000000 rounds"), "{error}");
     }
 }

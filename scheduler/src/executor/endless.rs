@@ -51,6 +51,8 @@ struct Share {
     work_mops: f64,
     /// served/x: seconds of service at its rate.
     served_s: f64,
+    /// How long its tasks took here lately, in seconds, a mean; 0 before the first has ended.
+    run_s: f64,
     /// What was asked for last and has not come, and when that was.
     asked: Option<(u64, Time)>,
     /// It is not asked before then.
@@ -88,6 +90,7 @@ impl Executor {
                 task_mops: bag.task_mops,
                 work_mops,
                 served_s,
+                run_s: 0.0,
                 asked: None,
                 declined_until: Time::ZERO,
             });
@@ -268,8 +271,18 @@ impl Executor {
         if share.work_mops <= 0.0 {
             return 0;
         }
-        let rate = share.work_mops * left_by_others / share.task_mops;
+        // Tasks that wait, for input or a clock, compute less than they take.
+        let possible = if share.run_s > 0.0 { self.places.slots() as f64 / share.run_s } else { f64::INFINITY };
+        let rate = (share.work_mops * left_by_others / share.task_mops).min(possible);
         (SPARE + (MARGIN * rate * longest_s).ceil()).min(IN_HAND_MAX) as u64
+    }
+
+    /// A task has run here for so long.
+    pub(super) fn note_run(&mut self, bag: BagId, took: Duration) {
+        if let Some(share) = self.endless.shares.get_mut(&bag) {
+            let took_s = took.as_secs_f64();
+            share.run_s = if share.run_s > 0.0 { share.run_s + (took_s - share.run_s) / 8.0 } else { took_s };
+        }
     }
 
     /// Asks submitters of endless bags for tasks.
@@ -279,7 +292,8 @@ impl Executor {
         }
         let now = io.now;
         let longest = self.endless.shares.values().filter(|share| share.work_mops > 0.0);
-        let longest_s = longest.map(|share| share.task_mops / self.speed_mops).fold(ANSWER.as_secs_f64(), f64::max);
+        let longest = longest.map(|share| share.run_s.max(share.task_mops / self.speed_mops));
+        let longest_s = longest.fold(ANSWER.as_secs_f64(), f64::max);
         let left_by_others = self.left_by_others();
         let (mut wants, mut content) = (Vec::new(), Vec::new());
         for (&bag, share) in &self.endless.shares {

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::harness::{AGENT, Agent, Grid, probe_program, wait_for};
 
-/// Submits an endless bag of tasks that each sleep; returns its id.
-fn submit_endless(agent: &Agent, name: &str, share: &str, millis: &str) -> String {
+/// Submits an endless bag of tasks that each compute for so many millions of steps, some milliseconds; returns its id.
+fn submit_endless(agent: &Agent, name: &str, share: &str, millions: &str) -> String {
     let program = probe_program();
     let bag = agent.ask(&[
         "submit",
@@ -26,8 +26,8 @@ fn submit_endless(agent: &Agent, name: &str, share: &str, millis: &str) -> Strin
         "--work",
         "500",
         "--",
-        "sleep",
-        millis,
+        "spin",
+        millions,
     ]);
     bag["id"].as_str().expect("an id").to_owned()
 }
@@ -71,7 +71,7 @@ fn three_endless_bags_share_the_grid_and_one_submitter_is_killed() {
     grid.wait_until_formed(4);
     let weights = ["1", "2", "4"];
     let bags: Vec<String> =
-        (0..3).map(|number| submit_endless(&grid.agents[number], weights[number], weights[number], "500")).collect();
+        (0..3).map(|number| submit_endless(&grid.agents[number], weights[number], weights[number], "200")).collect();
     let is_known = |number: usize| {
         let endless = &grid.agents[number].ask(&["bag", "show", &bags[number]])["endless"];
         endless["granted_rate"].as_f64().is_some_and(|rate| rate > 0.0) && endless["limit"] == "processors"
