@@ -71,7 +71,7 @@ fn three_endless_bags_share_the_grid_and_one_submitter_is_killed() {
     grid.wait_until_formed(4);
     let weights = ["1", "2", "4"];
     let bags: Vec<String> =
-        (0..3).map(|number| submit_endless(&grid.agents[number], weights[number], weights[number], "200")).collect();
+        (0..3).map(|number| submit_endless(&grid.agents[number], weights[number], weights[number], "20")).collect();
     let is_known = |number: usize| {
         let endless = &grid.agents[number].ask(&["bag", "show", &bags[number]])["endless"];
         endless["granted_rate"].as_f64().is_some_and(|rate| rate > 0.0) && endless["limit"] == "processors"
@@ -81,10 +81,12 @@ fn three_endless_bags_share_the_grid_and_one_submitter_is_killed() {
     }
     // By work done, which does not depend on how fast the machines are just now.
     let count = || -> Vec<u64> { (0..3).map(|number| done(&grid.agents[number], &bags[number])).collect() };
+    // At first bags have what was asked for before all were known.
+    wait_for("the first tasks to be done", || count().iter().sum::<u64>() >= 200);
     let before = count();
     // In steps: on a busy machine workers, which have the lowest priority, get little.
     for step in 1..=7 {
-        let enough = before.iter().sum::<u64>() + 30 * step;
+        let enough = before.iter().sum::<u64>() + 100 * step;
         wait_for("more tasks to be done", || count().iter().sum::<u64>() >= enough);
     }
     let had: Vec<f64> = count().iter().zip(&before).map(|(after, before)| (after - before) as f64).collect();
@@ -117,7 +119,7 @@ fn three_endless_bags_share_the_grid_and_one_submitter_is_killed() {
 fn results_are_saved_as_they_come_and_forgotten() {
     let mut grid = Grid::start(2);
     grid.wait_until_formed(2);
-    let bag = submit_endless(&grid.agents[0], "drained", "1", "100");
+    let bag = submit_endless(&grid.agents[0], "drained", "1", "20");
     let out = grid.root.path().join("results");
     let args = ["bag", "get", &bag, "--follow", "--out", out.to_str().expect("a path of ours")];
     let mut drain = start(&grid.agents[0], &args, Stdio::null());
