@@ -45,7 +45,7 @@ pub(super) fn run(world: &World, costs: &Costs, mode: Mode) -> Outcome {
         }
         let ended_s = schedule.is_done(now_s).then_some(now_s);
         // What happens first: a process ends, a slot comes or goes, or a merge ends.
-        let merged_s = schedule.deadline_s().filter(|&merged_s| merged_s > now_s);
+        let merged_s = schedule.deadline_s().filter(|&merged_s| merged_s >= now_s);
         let next_s = ends_s.iter().flatten().copied().chain(world.next_change_s(now_s)).chain(merged_s);
         match next_s.min_by(f64::total_cmp).filter(|_| ended_s.is_none()) {
             Some(next_s) => now_s = next_s,

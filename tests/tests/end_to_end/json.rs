@@ -149,7 +149,7 @@ fn every_command_prints_what_the_schema_says() {
     schema.ask(second, "status", &[]);
     schema.ask(second, "bag cancel", &["slow one"]);
     // One without an end.
-    let endless = ["--endless", "--array", "0-", "--", "noop"];
+    let endless = ["--endless", "--array", "0-", "--", "sleep", "5"];
     let endless = schema.ask(second, "submit", &[&tasks[..], &endless].concat());
     let endless = endless["id"].as_str().expect("an id");
     wait_for("a share", || schema.ask(second, "bag show", &[endless])["endless"]["granted_rate"].is_number());

@@ -95,7 +95,7 @@ fn a_user_orders_bags_by_priority() {
     let submit = |name: &str, priority: &str| {
         let probe = crate::harness::probe_program();
         let probe = probe.to_str().expect("a path of ours");
-        let tasks = ["--array", "0-3", "--work", "100"];
+        let tasks = ["--array", "0-14", "--work", "100"];
         let head = ["submit", "--program", probe, "--name", name, "--priority", priority];
         agent.ask(&[&head, &tasks[..], &["--", "sleep", "300"]].concat())
     };
