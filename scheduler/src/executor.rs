@@ -459,11 +459,8 @@ impl Executor {
             self.changed = true;
             return;
         }
-        self.settle_charge(&running, io.now);
+        self.settle_charge(&running, matches!(outcome, TaskOutcome::Finished(_)), io.now);
         let is_endless = self.is_endless(&running);
-        if is_endless && matches!(outcome, TaskOutcome::Finished(_)) {
-            self.note_run(task.bag, running.active(io.now));
-        }
         let as_expected = self.ends_as_expected(&running, io.now);
         let empties_a_slot = self.is_dry();
         let Some(held) = self.bags.get_mut(&task.bag) else { return };

@@ -1,7 +1,8 @@
 //! Endless bags on one machine: how many of their tasks it asks for, and which is next (docs/adr/0049).
 //!
 //! A leaf asks the submitter of each endless bag for tasks by *credits*: it has at most 2 + ⌈1.2·x·τ⌉ of them in hand, where x is the
-//! bag's rate here in tasks/s, with what bags leave that have no tasks now, and τ the longest task of an endless bag here, or the time in which an answer surely comes. (One buffer for
+//! bag's rate here in tasks/s, with what bags leave that have no tasks now, and τ the longest task of an endless bag here, or the time in which
+//! an answer surely comes. Tasks may wait more than they compute: x is never above what the slots did if all of them ran tasks of this bag. (One buffer for
 //! all bags fills with those that come first; a fixed number of tasks starves bags of long ones.) So a bag that is slow to answer holds up no
 //! other, and what is in hand is lost to others for little more than a task.
 //!
@@ -34,6 +35,8 @@ const MARGIN: f64 = 1.2;
 const IN_HAND_MAX: f64 = 4096.0;
 /// The shortest τ: an answer surely comes within it. Our choice.
 const ANSWER: Duration = Duration::from_secs(1);
+/// What one task changes in the mean of how long tasks of its bag take. Our choice.
+const RUN_WEIGHT: f64 = 0.125;
 /// What is wanted is said again after so long.
 const REPEAT: Duration = Duration::from_secs(10);
 /// A bag that may not run here is not asked for that long.
@@ -172,14 +175,19 @@ impl Executor {
         }
     }
 
-    /// A task of an endless bag has ended: it counts with the time that it ran.
-    pub(super) fn settle_charge(&mut self, running: &Running, now: Time) {
+    /// A task of an endless bag has stopped running: it counts with the time that it ran, which is how long tasks take where it has
+    /// `finished`.
+    pub(super) fn settle_charge(&mut self, running: &Running, finished: bool, now: Time) {
         let bag = running.task.bag;
         let Some(held) = self.bags.get(&bag).filter(|held| held.bag.is_endless()) else { return };
-        let ran_mops = running.active(now).as_secs_f64() * self.speed_mops;
-        let more_s = (ran_mops - held.task_mops()) / self.rate_of(bag);
+        let ran_s = running.active(now).as_secs_f64();
+        let more_s = (ran_s * self.speed_mops - held.task_mops()) / self.rate_of(bag);
         if let Some(share) = self.endless.shares.get_mut(&bag) {
             share.served_s += more_s;
+            if finished {
+                let weight = if share.run_s > 0.0 { RUN_WEIGHT } else { 1.0 };
+                share.run_s += (ran_s - share.run_s) * weight;
+            }
         }
     }
 
@@ -266,7 +274,7 @@ impl Executor {
         if here > 0.0 { all / here } else { 1.0 }
     }
 
-    /// How many tasks of this bag may be in hand: x·τ and some to spare.
+    /// How many tasks of this bag may be in hand.
     fn credits(&self, share: &Share, longest_s: f64, left_by_others: f64) -> u64 {
         if share.work_mops <= 0.0 {
             return 0;
@@ -275,14 +283,6 @@ impl Executor {
         let possible = if share.run_s > 0.0 { self.places.slots() as f64 / share.run_s } else { f64::INFINITY };
         let rate = (share.work_mops * left_by_others / share.task_mops).min(possible);
         (SPARE + (MARGIN * rate * longest_s).ceil()).min(IN_HAND_MAX) as u64
-    }
-
-    /// A task has run here for so long.
-    pub(super) fn note_run(&mut self, bag: BagId, took: Duration) {
-        if let Some(share) = self.endless.shares.get_mut(&bag) {
-            let took_s = took.as_secs_f64();
-            share.run_s = if share.run_s > 0.0 { share.run_s + (took_s - share.run_s) / 8.0 } else { took_s };
-        }
     }
 
     /// Asks submitters of endless bags for tasks.

@@ -25,6 +25,8 @@ struct Grid {
     config: Config,
     /// Seconds that a task of each bag takes; 2 where nothing is said.
     takes_s: BTreeMap<BagId, f64>,
+    /// For which part of that time a task computes; all of it where nothing is said.
+    computes: BTreeMap<BagId, f64>,
     /// How often each task ran to its end.
     runs: BTreeMap<TaskId, u32>,
     /// Time that tasks of each bag ran.
@@ -44,8 +46,8 @@ impl Grid {
             (number, Host::restore(number, config, Vec::new()))
         };
         let hosts: BTreeMap<u8, Host> = (2..2 + hosts).map(of).collect();
-        let (takes_s, runs, ran_s) = Default::default();
-        let mut grid = Self { hosts, config, takes_s, runs, ran_s, now: Time::ZERO };
+        let (takes_s, computes, runs, ran_s) = Default::default();
+        let mut grid = Self { hosts, config, takes_s, computes, runs, ran_s, now: Time::ZERO };
         let others: Vec<u8> = grid.hosts.keys().copied().skip(1).collect();
         others.into_iter().for_each(|number| grid.give(number, Event::Bootstrap(contact(2))));
         grid.pass(30.0);
@@ -80,6 +82,7 @@ impl Grid {
                     *self.ran_s.entry(running.task.bag).or_default() += 0.1;
                     let takes_s = self.takes_s.get(&running.task.bag).copied().unwrap_or(2.0);
                     if running.active.as_secs_f64() >= takes_s - 1e-6 {
+                        let computes = self.computes.get(&running.task.bag).copied().unwrap_or(1.0);
                         *self.runs.entry(running.task).or_default() += 1;
                         let finished = Finished {
                             success: true,
@@ -87,7 +90,7 @@ impl Grid {
                             output: BlobId([1; 32]),
                             output_bytes: 10,
                             content: None,
-                            work_mops: takes_s * 1000.0,
+                            work_mops: takes_s * 1000.0 * computes,
                             exit_code: Some(0),
                             fingerprint: None,
                         };
@@ -172,6 +175,17 @@ fn a_bag_of_long_tasks_has_no_more_than_one_of_short_ones() {
     for bag in [2, 3] {
         assert_near(grid.ran_s[&id(bag)], 900.0, 0.05, "time of the bag's tasks");
     }
+}
+
+/// By the work of its tasks a machine could run a thousand of them in a second.
+#[test]
+fn no_more_tasks_that_wait_are_in_hand_than_machines_end_soon() {
+    let mut grid = Grid::new(2, Config::default());
+    (grid.takes_s, grid.computes) = ([(id(1), 1.0)].into(), [(id(1), 0.001)].into());
+    grid.give(2, endless(1, 1000.0, OPEN));
+    grid.pass(120.0);
+    let bag = grid.hosts[&2].peer.bag(id(1)).expect("it was submitted");
+    assert!(bag.done > 100 && (1..=20).contains(&bag.placed), "{} done, {} in hand", bag.done, bag.placed);
 }
 
 #[test]
