@@ -1,6 +1,6 @@
 //! What users order of endless bags: more tasks, their end, and that results are saved.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BAG_TASKS_MAX, BagId, BagView, Event, LINE_BYTES_MAX, Peer};
@@ -21,7 +21,7 @@ const WAITING_MAX: u64 = 1 << 16;
 #[derive(Debug, Default)]
 pub(super) struct EndlessOrders {
     /// Bags whose new lines are being written.
-    keeping: BTreeMap<BagId, ()>,
+    keeping: BTreeSet<BagId>,
     /// Who drains a bag, until that is durable.
     draining: BTreeMap<BagId, Vec<Reply<idlewood_api::Bag>>>,
 }
@@ -74,7 +74,9 @@ impl EndlessOrders {
             Some(Refusal::Invalid(flaw))
         } else if from > known {
             Some(Refusal::Conflict(format!("bag {bag} has {known} tasks, and these begin with task {from}")))
-        } else if self.keeping.contains_key(&bag) || of_bag.is_some_and(|endless| endless.waiting >= WAITING_MAX) {
+        } else if self.keeping.contains(&bag) {
+            Some(Refusal::Unavailable(format!("other lines of bag {bag} are being written: send these once they are")))
+        } else if of_bag.is_some_and(|endless| endless.waiting >= WAITING_MAX) {
             let why = format!("{WAITING_MAX} tasks of bag {bag} wait for machines: send more later");
             Some(Refusal::Unavailable(why))
         } else {
@@ -89,7 +91,7 @@ impl EndlessOrders {
         if lines.is_empty() {
             return shared.due.push(Due::Bag { bag, was: None, gone, reply });
         }
-        self.keeping.insert(bag, ());
+        self.keeping.insert(bag);
         let (kept, tasks) = (shared.lines.clone(), known + lines.len() as u64);
         let keep = move || {
             let result = kept.keep(bag, known, lines).map(|()| tasks);

@@ -20,6 +20,8 @@ use tempfile::NamedTempFile;
 const OF_OTHERS_MAX: usize = 8192;
 /// Bags of others whose lines are kept.
 const OTHERS_MAX: usize = 64;
+/// Bytes of lines of all bags of others. Our choice: as much as four bags have whose lines are the longest.
+const OTHERS_BYTES_MAX: usize = 64 << 20;
 
 /// The lines of one bag that was submitted here, in pages.
 #[derive(Debug, Default)]
@@ -36,6 +38,8 @@ struct Others {
     lines: BTreeMap<u64, String>,
     /// As they came.
     order: VecDeque<u64>,
+    /// Of all lines.
+    bytes: usize,
 }
 
 #[derive(Debug, Default)]
@@ -144,26 +148,37 @@ impl Lines {
     /// A request came from the submitter of its bag: its lines stay here.
     pub(super) fn detach(&self, request: &mut Request) {
         let lines = std::mem::take(&mut request.lines);
+        if !lines.is_empty() {
+            self.keep_of_other(request.bag.id, lines);
+        }
+    }
+
+    fn keep_of_other(&self, bag: BagId, lines: impl IntoIterator<Item = (u64, Box<str>)>) {
         let mut inner = self.inner();
-        if lines.is_empty() || inner.own.contains_key(&request.bag.id) {
+        if inner.own.contains_key(&bag) {
             return;
         }
-        let place = inner.others.iter().position(|(bag, _)| *bag == request.bag.id);
-        let (bag, mut others) =
-            place.and_then(|place| inner.others.remove(place)).unwrap_or_else(|| (request.bag.id, Others::default()));
+        let place = inner.others.iter().position(|(other, _)| *other == bag);
+        let (_, mut others) =
+            place.and_then(|place| inner.others.remove(place)).unwrap_or_else(|| (bag, Others::default()));
         for (index, line) in lines {
-            if others.lines.insert(index, line.into()).is_none() {
-                others.order.push_back(index);
+            others.bytes += line.len();
+            match others.lines.insert(index, line.into()) {
+                Some(before) => others.bytes -= before.len(),
+                None => others.order.push_back(index),
             }
         }
         while others.order.len() > OF_OTHERS_MAX {
-            if let Some(oldest) = others.order.pop_front() {
-                others.lines.remove(&oldest);
-            }
+            let oldest = others.order.pop_front().and_then(|oldest| others.lines.remove(&oldest));
+            others.bytes -= oldest.map_or(0, |line| line.len());
         }
         // The bag that lines came of last stays longest.
         inner.others.push_back((bag, others));
-        if inner.others.len() > OTHERS_MAX {
+        let is_too_much = |others: &VecDeque<(BagId, Others)>| {
+            let bytes: usize = others.iter().map(|(_, others)| others.bytes).sum();
+            others.len() > OTHERS_MAX || bytes > OTHERS_BYTES_MAX && others.len() > 1
+        };
+        while is_too_much(&inner.others) {
             inner.others.pop_front();
         }
     }
@@ -205,6 +220,22 @@ mod tests {
 
     fn texts(range: std::ops::Range<u64>) -> Vec<String> {
         range.map(|number| format!("line {number}")).collect()
+    }
+
+    #[test]
+    fn lines_of_others_have_a_bound_in_bytes_and_the_latest_stay() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let lines = Lines::open(dir.path()).expect("an empty directory");
+        let (tasks, long) = (2048, "x".repeat(idlewood_scheduler::LINE_BYTES_MAX));
+        let bags = u8::try_from(OTHERS_BYTES_MAX / (tasks * long.len()) + 2).expect("few bags");
+        for number in 1..=bags {
+            let of = |index| (index as u64, long.clone().into_boxed_str());
+            lines.keep_of_other(bag(number), (0..tasks).map(of));
+        }
+        let bytes: usize = lines.inner().others.iter().map(|(_, others)| others.bytes).sum();
+        assert!(bytes <= OTHERS_BYTES_MAX, "{bytes}");
+        let has = |number| lines.get(TaskId { bag: bag(number), index: 7 }).is_some();
+        assert!(has(bags) && !has(1));
     }
 
     #[test]
