@@ -11,8 +11,8 @@
 //! 3. A leaf asks submitters for tasks, as many as it may have in hand by its rates (`executor/endless`), and the submitter answers with
 //!    requests straight to that leaf (`ledger/endless`).
 //!
-//! Left out: stewards and replicas of endless bags; what machines that decline a bag, or are lost to one, mean for the others: they
-//! get the time of that bag there in proportion to their rates.
+//! Left out: stewards and replicas of endless bags. Where a machine declines a bag, the root does not learn of it: the other bags there
+//! share that bag's time in proportion to their rates.
 
 pub(crate) mod fold;
 mod root;
@@ -28,9 +28,11 @@ use crate::queue::WORK_MOPS_MIN;
 /// Most endless bags that share the grid at once: each costs every machine some numbers in a report, and the root a row of a
 /// problem that takes milliseconds with so many.
 pub const ENDLESS_MAX: usize = 32;
-/// The range of weights.
+/// Most tasks of one bag that a machine has in hand. Our choice.
+pub(crate) const IN_HAND_MAX: u64 = 4096;
+/// The least weight.
 pub const WEIGHT_MIN: f64 = 1e-3;
-/// The range of weights.
+/// The largest weight.
 pub const WEIGHT_MAX: f64 = 1e3;
 /// How often a submitter announces a bag again. Our choice: a third of the time that the root believes it.
 pub(crate) const ANNOUNCE_EVERY: Duration = Duration::from_secs(10);

@@ -199,6 +199,7 @@ impl MachineReport {
         self.name.len() <= MACHINE_NAME_BYTES_MAX
             && self.version.len() <= WORD_BYTES_MAX
             && self.reason.as_ref().is_none_or(|reason| reason.len() <= WORD_BYTES_MAX)
+            && ![&self.name, &self.version].into_iter().chain(&self.reason).any(|word| word.contains(char::is_control))
             && (1..=SLOTS_MAX).contains(&self.slots)
             && (SPEED_MOPS_MIN..=SPEED_SUM_MOPS_MAX).contains(&self.speed_mops)
     }

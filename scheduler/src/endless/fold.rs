@@ -327,6 +327,7 @@ impl Fold {
             return;
         }
         self.touched = true;
+        self.solved = None;
         match (self.place.is_root, place.is_root) {
             (false, true) => self.root.take_over(&self.table.bags, now),
             (true, false) => {
@@ -374,7 +375,7 @@ impl Fold {
             return;
         }
         // By the wall clock numbers rise from one life of a machine to the next.
-        let number = u64::try_from(io.wall(io.now).0).unwrap_or(0).max(self.table.stamp.0 + 1);
+        let number = u64::try_from(io.wall(io.now).0).unwrap_or(0).max(self.table.stamp.0.wrapping_add(1));
         self.replace(Stamp(number, Some(io.me.peer)), sharing, io.now);
     }
 

@@ -1,7 +1,7 @@
 //! Endless bags on one machine: how many of their tasks it asks for, and which is next (docs/adr/0049).
 //!
 //! A leaf asks the submitter of each endless bag for tasks by *credits*: it has at most 2 + ⌈1.2·x·τ⌉ of them in hand, where x is the
-//! bag's rate here in tasks/s, with what bags leave that have no tasks now, and τ the longest task of an endless bag here, or the time in which
+//! bag's rate here in tasks/s, raised by what bags without tasks here leave to it, and τ the longest task of an endless bag here, or the time in which
 //! an answer surely comes. Tasks may wait more than they compute: x is never above what the slots did if all of them ran tasks of this bag. (One buffer for
 //! all bags fills with those that come first; a fixed number of tasks starves bags of long ones.) So a bag that is slow to answer holds up no
 //! other, and what is in hand is lost to others for little more than a task.
@@ -23,16 +23,12 @@ use super::places::Running;
 use super::schedule::{Go, Step};
 use super::sides::Sides;
 use crate::bag::{BagId, TaskId};
-use crate::endless::EndlessBag;
 use crate::endless::fold::Capacity;
+use crate::endless::{EndlessBag, IN_HAND_MAX};
 use crate::io::Io;
 use crate::message::Message;
+use crate::shares::quota;
 
-/// More tasks in hand than run, and the factor on those that run meanwhile.
-const SPARE: f64 = 2.0;
-const MARGIN: f64 = 1.2;
-/// Most tasks of one bag in hand.
-const IN_HAND_MAX: f64 = 4096.0;
 /// The shortest τ: an answer surely comes within it. Our choice.
 const ANSWER: Duration = Duration::from_secs(1);
 /// What one task changes in the mean of how long tasks of its bag take. Our choice.
@@ -191,7 +187,7 @@ impl Executor {
         }
     }
 
-    /// Divides the slots between finite and endless bags.
+    /// Divides the slots between finite and endless bags; returns how many the endless ones have.
     pub(super) fn divide_slots(&mut self, now: Time) -> usize {
         let tasks = |endless: bool| -> u64 {
             let bags = self.bags.values().filter(|held| held.bag.is_endless() == endless && may_begin(held, now));
@@ -264,7 +260,7 @@ impl Executor {
         }
     }
 
-    /// By how much the bags whose tasks are here are ahead of their rates, since others have none to give.
+    /// The factor by which bags with tasks here exceed their rates, since the submitters of the others have none to give.
     fn left_by_others(&self) -> f64 {
         let (mut all, mut here) = (0.0, 0.0);
         for (bag, share) in &self.endless.shares {
@@ -282,7 +278,7 @@ impl Executor {
         // Tasks that wait, for input or a clock, compute less than they take.
         let possible = if share.run_s > 0.0 { self.places.slots() as f64 / share.run_s } else { f64::INFINITY };
         let rate = (share.work_mops * left_by_others / share.task_mops).min(possible);
-        (SPARE + (MARGIN * rate * longest_s).ceil()).min(IN_HAND_MAX) as u64
+        quota(rate, longest_s).min(IN_HAND_MAX)
     }
 
     /// Asks submitters of endless bags for tasks.
@@ -292,7 +288,8 @@ impl Executor {
         }
         let now = io.now;
         let longest = self.endless.shares.values().filter(|share| share.work_mops > 0.0);
-        let longest = longest.map(|share| share.run_s.max(share.task_mops / self.speed_mops));
+        let longest =
+            longest.map(|share| if share.run_s > 0.0 { share.run_s } else { share.task_mops / self.speed_mops });
         let longest_s = longest.fold(ANSWER.as_secs_f64(), f64::max);
         let left_by_others = self.left_by_others();
         let (mut wants, mut content) = (Vec::new(), Vec::new());

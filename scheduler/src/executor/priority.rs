@@ -49,8 +49,10 @@ pub(super) fn turns(places: &[Place]) -> Vec<(f64, f64)> {
         })
         .collect();
     let mut order: Vec<usize> = (0..places.len()).collect();
-    let key = |place: &Place| (Reverse(place.priority), place.by_priority_mops);
-    order.sort_by(|&one, &other| key(&places[one]).partial_cmp(&key(&places[other])).expect("weights are numbers"));
+    order.sort_by(|&one, &other| {
+        let (one, other) = (&places[one], &places[other]);
+        other.priority.cmp(&one.priority).then(one.by_priority_mops.total_cmp(&other.by_priority_mops))
+    });
     let mut turns = vec![(0.0, 0.0); places.len()];
     // Of all bags of a higher priority than the present one, and of those of the same.
     let (mut ahead_s, mut level_s, mut level) = (f64::NEG_INFINITY, f64::NEG_INFINITY, None);
@@ -96,11 +98,14 @@ impl Executor {
 
     /// A bag has another priority: it takes its place in its submitter's line by priority anew.
     pub(super) fn move_by_priority(&mut self, moved: BagId) {
-        let Some(held) = self.bags.get_mut(&moved) else { return };
+        let Some(held) = self.bags.get_mut(&moved).filter(|held| !held.bag.is_endless()) else { return };
         let (submitter, turn, size_mops) = (held.bag.submitter.peer, held.turn_key(), held.bag.application_size_mops);
         let finished_mops = held.finished_share_mops();
         let mut before = std::mem::take(&mut held.before_by_priority);
-        for held in self.bags.values_mut().filter(|held| held.bag.id != moved && held.bag.submitter.peer == submitter) {
+        let is_of_line = |held: &&mut HeldBag| {
+            held.bag.id != moved && held.bag.submitter.peer == submitter && !held.bag.is_endless()
+        };
+        for held in self.bags.values_mut().filter(is_of_line) {
             if held.turn_key() < turn {
                 before.set(held.bag.id, held.bag.application_size_mops);
                 held.before_by_priority.set(moved, finished_mops);
@@ -118,13 +123,13 @@ impl Executor {
     pub(super) fn turns(&self) -> BTreeMap<BagId, (f64, f64)> {
         let differs = |held: &HeldBag| held.before.sum_mops() != held.before_by_priority.sum_mops();
         let mut lines: BTreeMap<PeerId, Vec<&HeldBag>> = BTreeMap::new();
-        for held in self.bags.values().filter(|held| differs(held)) {
+        for held in self.finite().filter(|held| differs(held)) {
             lines.entry(held.bag.submitter.peer).or_default();
         }
         if lines.is_empty() {
             return BTreeMap::new();
         }
-        for held in self.bags.values() {
+        for held in self.finite() {
             lines.entry(held.bag.submitter.peer).and_modify(|line| line.push(held));
         }
         let of_line = |line: &Vec<&HeldBag>| {

@@ -8,7 +8,8 @@
 //! deleted, and its task is one number in an interval from then on: so a ledger stays as small after many tasks as after few.
 //!
 //! Tasks of an open range all exist from the beginning; those of a pipe or a directory begin to as they come. Once the bag has ended, which
-//! its user says or the pipe, it is over when the tasks that exist have ended; of an open range those exist that were given.
+//! its user says or the pipe, it is over when the tasks that exist have ended; of an open range those below the last
+//! that a machine has, or has ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::Ledger;
 use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, LINES_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult};
 use crate::config::Config;
-use crate::endless::{ANNOUNCE_EVERY, Endless, EndlessBag, EndlessView, Grant, Limit, Standing};
+use crate::endless::{ANNOUNCE_EVERY, Endless, EndlessBag, EndlessView, Grant, IN_HAND_MAX, Limit, Standing};
 use crate::io::{Io, Then};
 use crate::peer::Notice;
 use crate::queue::WORK_MOPS_MIN;
@@ -39,6 +40,8 @@ const ANNOUNCE_SOON: Duration = Duration::from_secs(2);
 /// The present rate is that of the last `RATE_SLOTS` of these.
 const RATE_STEP: Duration = Duration::from_secs(5);
 const RATE_SLOTS: usize = 12;
+/// An output counts with so many bytes at most, whatever its machine says: so their sum is a number. Our choice, above what any is.
+const OUTPUT_BYTES_MAX: u64 = 1 << 40;
 
 /// What of an endless bag is on disk, in its record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -112,7 +115,7 @@ pub(super) struct EndlessPart {
     is_ended: bool,
     /// By task, the bytes of its output.
     undrained: BTreeMap<u64, u64>,
-    undrained_bytes: u64,
+    pub(super) undrained_bytes: u64,
     wants: BTreeMap<PeerId, Want>,
     recent: Recent,
     /// Summed bytes of outputs that came since this machine's start, and how many.
@@ -153,7 +156,7 @@ impl Ledger {
         self.endless.as_ref().is_none_or(|part| part.is_ended)
     }
 
-    /// Tasks below this one exist, and were given at least once; of an open range alone some exist that were not.
+    /// Tasks below this one exist; of an open range those from here on were never given, or came back and wait with the rest.
     pub(super) fn given(&self) -> u64 {
         let last = || self.waiting.unissued().ranges().last().filter(|range| range.end == BAG_TASKS_MAX);
         let is_open_range = self.is_endless() && self.tasks() == BAG_TASKS_MAX;
@@ -243,12 +246,22 @@ impl Ledger {
     /// A task has ended, now or before a restart.
     pub(super) fn note_undrained(&mut self, result: &TaskResult, now: Option<Time>) {
         let Some(part) = self.endless.as_mut() else { return };
-        if part.undrained.insert(result.index, result.output_bytes).is_none() {
-            part.undrained_bytes += result.output_bytes;
+        let bytes = result.output_bytes.min(OUTPUT_BYTES_MAX);
+        if part.undrained.insert(result.index, bytes).is_none() {
+            part.undrained_bytes += bytes;
         }
         if let Some(now) = now {
             part.recent.note(now);
-            part.outputs = (part.outputs.0 + result.output_bytes as f64, part.outputs.1 + 1);
+            part.outputs = (part.outputs.0 + bytes as f64, part.outputs.1 + 1);
+        }
+    }
+
+    /// These tasks run again: their results are not there any more.
+    pub(super) fn forget_undrained(&mut self, tasks: &IntervalSet) {
+        let Some(part) = self.endless.as_mut() else { return };
+        let here = tasks.ranges().flat_map(|range| part.undrained.range(range)).map(|(&index, _)| index);
+        for index in here.collect::<Vec<_>>() {
+            part.undrained_bytes -= part.undrained.remove(&index).unwrap_or(0);
         }
     }
 
@@ -263,7 +276,7 @@ impl Ledger {
         // Tasks on the way there, of which it had not heard, are among those that it wants.
         let on_the_way: u64 =
             self.issues.iter().filter(|issue| issue.to == Some(peer)).map(|issue| issue.ranges.len()).sum();
-        let tasks = u64::from(tasks).saturating_sub(on_the_way);
+        let tasks = u64::from(tasks).min(IN_HAND_MAX).saturating_sub(on_the_way);
         part.wants.insert(peer, Want { executor, tasks, heard: io.now });
     }
 

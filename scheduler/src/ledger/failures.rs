@@ -318,6 +318,7 @@ impl Ledger {
         self.avoided.forget_all();
         self.attempt += 1;
         self.waiting.add(&again);
+        self.forget_undrained(&again);
         self.go_on_with_rounds(io);
         let bag: BagId = self.bag.id;
         // Recorded placements may still list these tasks, whose results are about to be deleted.

@@ -134,7 +134,7 @@ impl Peer {
             let sides = [Side::Left, Side::Right].into_iter().zip(self.overlay.children());
             for (side, child) in sides {
                 let (Some(child), Some(span)) = (child, self.overlay.child_span(side)) else {
-                    page.unreached += 1;
+                    page.unreached = page.unreached.saturating_add(1);
                     continue;
                 };
                 let (l, r) = in_span(span);
@@ -168,13 +168,13 @@ impl Peer {
             self.ask_above(Node::Leaf, &question, &mut asked, &mut page);
         } else {
             // The router that was meant has moved to another machine.
-            page.unreached += around;
+            page.unreached = page.unreached.saturating_add(around);
         }
         let rest = wait.saturating_sub(HOP_WAIT);
         let mut waiting = BTreeMap::new();
         for (to, climbing, node) in asked {
             if rest.is_zero() {
-                page.unreached += node.machines;
+                page.unreached = page.unreached.saturating_add(node.machines);
                 continue;
             }
             let number = self.listings.number();
@@ -205,7 +205,7 @@ impl Peer {
                     Asked { peer, node: Node::Router, within: (0, u64::MAX), heard, machines, until },
                 ));
             }
-            None => page.unreached += machines,
+            None => page.unreached = page.unreached.saturating_add(machines),
         }
     }
 }

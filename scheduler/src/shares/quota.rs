@@ -8,7 +8,7 @@ const AMPLE: f64 = 1.2;
 /// How many tasks of an application a machine has in hand at most, underway ones too, if it passes on so many tasks/s and the
 /// longest task or transfer there takes so many seconds: 2 + ⌈1.2·x·τ⌉. A number of tasks that is the same everywhere would starve long ones.
 pub fn quota(tasks_s: f64, longest_s: f64) -> u64 {
-    SPARE + (AMPLE * tasks_s * longest_s).ceil().max(0.0) as u64
+    SPARE.saturating_add((AMPLE * tasks_s * longest_s).ceil().max(0.0) as u64)
 }
 
 /// Which of several kinds is next, if `served` counts what each has had: that with the smallest (served + 1)/rate of those that `can_go`, the first

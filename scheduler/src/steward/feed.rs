@@ -114,12 +114,16 @@ fn is_result(key: RecordKey, bag: BagId) -> bool {
 /// Whether a ledger can be restored from this record, whoever wrote it.
 fn is_sane(record: &Record) -> bool {
     match record {
-        Record::Bag { bag, replication, closed, conditions, .. } => {
+        Record::Bag { bag, replication, closed, conditions, supply, .. } => {
             bag.is_valid()
                 && bag.sizes(0).is_valid()
                 && replication.is_none()
                 && closed.is_none()
                 && conditions.is_valid()
+                // Bags in rounds and endless ones have no stewards.
+                && conditions.rounds.is_none()
+                && supply.is_none()
+                && !bag.is_endless()
         }
         Record::Placed { executor, ranges, .. } => executor.is_valid() && ranges.intervals() <= HELD_INTERVALS_MAX,
         Record::Former { ranges, .. } => ranges.intervals() <= HELD_INTERVALS_MAX,

@@ -302,10 +302,12 @@ impl Own {
     /// A steward tells something: it acts, or answers. Returns the number of the last delta that was taken in.
     pub(super) fn told_by_steward(&mut self, from: &Contact, delta: &Delta, ledger: &mut Ledger, io: &mut Io) -> u64 {
         let (mine, theirs) = (self.acts_in(), delta.term);
-        // Nobody but this machine's key can have signed it.
+        // Only this machine's key can have signed the appointment, and only a keeper by it speaks with it.
         let is_signed = |acting: &Acting| {
-            let submitter = acting.appointment.submitter();
-            acting.term() == theirs && submitter.is_some_and(|submitter| submitter.peer == io.me.peer)
+            let Acting { appointment, .. } = acting;
+            acting.term() == theirs
+                && appointment.submitter().is_some_and(|submitter| submitter.peer == io.me.peer)
+                && appointment.rank_of(from.peer).is_some()
         };
         let is_signed = delta.acting.as_deref().is_some_and(is_signed);
         if self.adopts {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::bag::BAG_TASKS_MAX;
-use crate::endless::Endless;
+use crate::endless::{Endless, IN_HAND_MAX};
 
 /// Most tasks of one machine at once.
 const TOGETHER: u64 = 1000;
@@ -165,4 +165,27 @@ fn machines_get_what_they_want_less_what_is_on_the_way() {
     ledger.wanted(contact(4), 0, &io);
     io.now += Duration::from_secs(60);
     assert!(ledger.serve(&io, &config).is_empty());
+}
+
+/// A result is drained once, and its size is what its machine says of it.
+#[test]
+fn results_that_are_made_again_count_once_and_no_size_overflows() {
+    let (config, mut io, mut disk) = (Config::default(), io(), BTreeMap::new());
+    let mut ledger = endless(&io);
+    let ended = |index, output_bytes| TaskResult { output_bytes, ..result(index, true) };
+    (0..3).for_each(|index| ledger.note_undrained(&ended(index, u64::MAX), None));
+    let bytes = |ledger: &Ledger| ledger.endless.as_ref().expect("it is endless").undrained_bytes;
+    assert_eq!(bytes(&ledger), 3 << 40);
+    (0..3).for_each(|index| ledger.ended.insert(index, true));
+    assert_eq!(ledger.rerun(&IntervalSet::from(1..3), &mut io), 2);
+    assert_eq!(bytes(&ledger), 1 << 40, "the results of the others are gone");
+    ledger.note_undrained(&ended(1, 7), None);
+    ledger.note_undrained(&ended(2, 8), None);
+    write(&mut io, &mut disk);
+    ledger.drain(&IntervalSet::from(0..3), &mut io);
+    assert_eq!(bytes(&ledger), 0);
+    // No machine wants more than it may have in hand.
+    ledger.wanted(contact(1), u32::MAX, &io);
+    let given: u64 = ledger.serve(&io, &config).iter().map(|(_, request)| request.ranges.len()).sum();
+    assert!(given <= IN_HAND_MAX, "{given}");
 }
