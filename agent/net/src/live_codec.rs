@@ -9,7 +9,8 @@ use crate::small_codec::{self, SmallCodec};
 
 /// Most bytes of all tasks' output in one answer. Our choice: half a piece of a blob.
 pub const LIVE_BYTES_MAX: usize = 128 << 10;
-/// Most ranges of tasks, and most places in their output, in one question: a machine has fewer slots.
+/// Most ranges of tasks, and most places in their output, in one question. Our choice: more than all but the largest machines have slots;
+/// of more tasks than that the first are told.
 pub const LIVE_TASKS_MAX: usize = 512;
 /// Longest question, and longest answer, in bytes: with as many numbers as it may have.
 const ASK_BYTES_MAX: usize = 64 << 10;

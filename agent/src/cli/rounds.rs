@@ -84,11 +84,11 @@ pub(super) fn results(bag: &Bag, round: Option<u64>) -> Result<Option<Results>, 
     };
     let processes: Vec<(u64, u64)> = view.done.iter().enumerate().filter_map(of_process).collect();
     if processes.is_empty() {
-        let which = round
-            .map_or("no round".to_owned(), |round| format!("no process has done round {round}, and no earlier one"));
-        return Err(BadUsage(format!(
-            "{which} of bag {id} is complete yet: come back later, or name tasks with --index"
-        )));
+        let which = round.map_or_else(
+            || format!("no round of bag {id} is complete"),
+            |round| format!("no process of bag {id} has done round {round}"),
+        );
+        return Err(BadUsage(format!("{which} yet: come back later, or name tasks with --index")));
     }
     let merge = if !merges {
         None

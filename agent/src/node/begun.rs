@@ -15,6 +15,9 @@ use serde_bytes::ByteBuf;
 use super::checkpoints;
 use super::supplies::{PrepareError, Supplies};
 
+/// Most bytes of all outputs that one task begins with, which are in memory for a moment. Our choice.
+const GIVEN_BYTES_MAX: u64 = 4 * OUTPUT_BYTES_MAX;
+
 /// What a task begins with, on the machine where it runs: read, and all outputs that it names fetched.
 #[derive(Debug)]
 pub(super) struct Begun {
@@ -43,6 +46,13 @@ pub(super) async fn begin(
     let most = START_BYTES_MAX + CHECKPOINT_ADDED_BYTES as u64;
     let (path, _pin) = supplies.get(start.blob, start.bytes.min(most), origin).await?;
     let start = read(path, task, manifest.submitter).await?;
+    let all = start.given.iter().fold(0_u64, |all, given| all.saturating_add(given.bytes));
+    if all > GIVEN_BYTES_MAX {
+        return Err(PrepareError::Never(format!(
+            "the outputs that it begins with take {all} bytes, over {} MiB: have processes leave less",
+            GIVEN_BYTES_MAX >> 20
+        )));
+    }
     let process = manifest.rounds.as_ref().and_then(|rounds| rounds.value(task.index, "process"));
     let mut files = Vec::new();
     for Given { place, output, bytes, content } in start.given {

@@ -11,8 +11,8 @@ use super::pins::Pins;
 use super::shared::{Due, Shared};
 use crate::handle::{Refusal, Reply, answer};
 
-/// Most lines of one request.
-const LINES_TOGETHER: usize = 10_000;
+/// Most lines of one request, which are one page: the loop reads a page as a whole.
+const LINES_TOGETHER: usize = 1_000;
 /// While so many tasks of a bag wait to be given to machines, no more are taken: whoever writes them waits. Our choice: as many as one
 /// machine can have in hand, sixteen times.
 const WAITING_MAX: u64 = 1 << 16;
@@ -155,6 +155,9 @@ impl EndlessOrders {
 
     /// A bag is removed, with its lines.
     pub(super) fn removed(&mut self, bag: BagId, shared: &mut Shared) {
+        for reply in self.draining.remove(&bag).unwrap_or_default() {
+            answer(reply, Err(Refusal::NotFound("the bag was removed meanwhile".to_owned())));
+        }
         remove(shared.lines.removed(bag).into_iter().collect(), shared);
     }
 }

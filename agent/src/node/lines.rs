@@ -207,7 +207,11 @@ impl Lines {
 
 /// A page; `None` where it cannot be read.
 fn read(path: &Path) -> Option<Vec<String>> {
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
+    let lines = fs::read(path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+    let lines = lines.inspect_err(|error| {
+        tracing::warn!(%error, path = %path.display(), "lines of an endless bag cannot be read, and their tasks not run");
+    });
+    lines.ok()
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ const SUFFIX: usize = 6;
 /// Names by machine.
 #[derive(Debug, Default)]
 pub(super) struct Names {
+    me: Option<PeerId>,
     known: BTreeMap<PeerId, Box<str>>,
     /// When machines were looked for whose names are not known.
     sought: BTreeMap<PeerId, Time>,
@@ -29,6 +30,7 @@ pub(super) struct Names {
 impl Names {
     /// This machine is called so, or not at all.
     pub(super) fn set_own(&mut self, me: PeerId, name: &str) {
+        self.me = Some(me);
         if !name.is_empty() {
             self.known.insert(me, name.into());
         }
@@ -38,7 +40,8 @@ impl Names {
     pub(super) fn learn<'a>(&mut self, machines: impl Iterator<Item = &'a MachineReport>) {
         for machine in machines.filter(|machine| !machine.name.is_empty()) {
             if self.known.len() >= NAMES_MAX && !self.known.contains_key(&machine.peer) {
-                self.known.pop_first();
+                let other = self.known.keys().copied().find(|known| Some(*known) != self.me);
+                other.map(|other| self.known.remove(&other));
             }
             // Others decide what they tell.
             self.known.insert(machine.peer, printable(&machine.name).into());

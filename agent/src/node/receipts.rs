@@ -23,7 +23,7 @@ fn statement(grid: GridId, bag: BagId, manifest: &Manifest, result: &TaskResult)
         bag: bag.0,
         index: result.index,
         attempt: result.attempt,
-        program: manifest.program.blob.0,
+        program: manifest.program_of(result.index).blob.0,
         input: manifest.input_hash(result.index),
         output: result.output.0,
         ending,

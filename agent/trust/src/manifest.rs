@@ -306,6 +306,9 @@ impl Manifest {
         if !self.entries.is_empty() && self.entries.len() as u64 != entries {
             return invalid(format!("{entries} tasks but {} entries", self.entries.len()));
         }
+        if self.rounds.is_some() && !self.own.is_empty() {
+            return invalid("in rounds a process has the file of its entry alone as its own".to_owned());
+        }
         let own = self.entries.iter().filter_map(|entry| entry.input.as_ref());
         if let Some(flaw) =
             self.rounds.as_ref().and_then(|rounds| rounds.flaw(self.tasks, self.inputs.iter().chain(own)))

@@ -37,7 +37,7 @@ mod tests {
     use idlewood_scheduler::BlobId;
 
     use super::super::tests::manifest;
-    use super::super::{Entry, MANIFEST_VERSION_ROUNDS, Rounds};
+    use super::super::{Entry, MANIFEST_VERSION_ROUNDS, OwnInput, Rounds};
     use super::*;
 
     fn in_rounds() -> Manifest {
@@ -66,7 +66,11 @@ mod tests {
     #[test]
     fn rounds_that_no_machine_can_run_are_refused() {
         type Change = fn(&mut Manifest);
-        let changes: [(&str, Change); 7] = [
+        let changes: [(&str, Change); 8] = [
+            ("files of single tasks", |it| {
+                let input = Input { name: "own".to_owned(), ..it.inputs[0].clone() };
+                it.own.push(OwnInput { task: 0, input });
+            }),
             ("an older version", |it| it.version = 1),
             ("an entry for each task", |it| it.entries = vec![Entry::default(); 9]),
             ("too many tasks", |it| it.tasks += 1),

@@ -113,7 +113,7 @@ pub fn pieces(template: &str) -> Vec<Piece<'_>> {
     pieces
 }
 
-/// `template` with `{index}`, `{}`, fields and what rounds say filled in for a task. If the entry has a file, `{}` is its path. What stands for no field of this
+/// `template` with `{index}`, `{}`, fields, and `{process}`, `{round}` and `{iterations}` of rounds filled in for a task. If the entry has a file, `{}` is its path. What stands for no field of this
 /// entry stays as it is.
 pub fn filled(template: &str, index: u64, entry: &Entry, fields: Option<&Fields>, rounds: Option<&Rounds>) -> String {
     filled_with(template, index, entry, fields, rounds, str::to_owned)
@@ -136,16 +136,15 @@ pub fn filled_with(
             Piece::Text(text) => filled += text,
             Piece::Entry => filled += &written(value),
             Piece::Index => filled += &index.to_string(),
-            Piece::Field(name) => match fields {
-                Some(fields) if fields.of(&entry.text, name).is_some() => {
-                    filled += &written(fields.of(&entry.text, name).unwrap_or_default());
+            Piece::Field(name) => {
+                let field = fields.and_then(|fields| fields.of(&entry.text, name));
+                let field = field.or_else(|| (fields.is_none() && name == "1").then_some(value.as_str()));
+                match (field, rounds.and_then(|rounds| rounds.value(index, name))) {
+                    (Some(field), _) => filled += &written(field),
+                    (None, Some(number)) => filled += &number.to_string(),
+                    (None, None) => filled += &format!("{{{name}}}"),
                 }
-                None if name == "1" => filled += &written(value),
-                _ => match rounds.and_then(|rounds| rounds.value(index, name)) {
-                    Some(value) => filled += &value.to_string(),
-                    None => filled += &format!("{{{name}}}"),
-                },
-            },
+            }
         }
     }
     filled
