@@ -53,8 +53,8 @@ pub struct Options {
     /// One task per value of a JSON list, or per value of several; keys of objects are for {name}
     #[arg(long, value_name = "FILE", group = "source", help_heading = "Tasks")]
     pub from_json: Option<PathBuf>,
-    /// One task per file that matches, which becomes its input; quote the pattern
-    #[arg(long, visible_alias = "each-file", value_name = "PATTERN", group = "source", help_heading = "Tasks")]
+    /// One task per file that matches, which becomes its input (also: each-file); quote the pattern
+    #[arg(long, alias = "each-file", value_name = "PATTERN", group = "source", help_heading = "Tasks")]
     #[serde(alias = "each-file")]
     pub glob: Option<String>,
     /// A bag without a last task: of --array 0-, or of lines as they come with --each-line -; it shares the grid with other such bags
