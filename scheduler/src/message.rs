@@ -318,7 +318,8 @@ pub enum Message {
         #[serde(rename = "l")]
         deltas: Vec<Delta>,
     },
-    /// Its answer: of each bag the number of the last delta of the sender's term that is durable, and the highest term heard of.
+    /// Its answer: of each bag the number of the last delta of the sender's term that is durable, and the highest term heard of;
+    /// in place of the number `u64::MAX` where the submitter has other stewards now that have all.
     #[serde(rename = "y")]
     DeltasAck {
         /// Which bags; of one that is not kept the number is 0.

@@ -40,6 +40,9 @@ use crate::bag::BagId;
 pub const STEWARDS_MAX: u32 = 4;
 /// A keeper that was heard of within so long is there. Our choice: three lost messages.
 pub(crate) const HEARD_WITHIN: Duration = Duration::from_secs(30);
+/// In an acknowledgement in place of a delta's number: the submitter has other stewards, which have all that there is to know, so that
+/// the receiver need not keep the bag any longer.
+pub(crate) const DISMISSED: u64 = u64::MAX;
 /// A steward that was silent for so long is replaced.
 pub(crate) const REPLACE_AFTER: Duration = Duration::from_secs(600);
 /// How often a keeper that acts tells the others what has changed, all bags of a pair of machines together.

@@ -26,8 +26,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, GridId, Node, Time};
-use idlewood_scheduler::{BagId, Submission};
+use idlewood_overlay::{Contact, GridId, Node, PeerId, Time};
+use idlewood_scheduler::{Appointment, BagId, Submission};
 
 use self::counts::Counts;
 pub use self::deed::Deed;
@@ -482,6 +482,17 @@ impl Simulation {
     /// Whether a ledger of this bag can be made of what is on a machine's disk, up or not.
     pub fn can_keep(&self, host: HostIndex, bag: BagId) -> bool {
         self.host(host).store.can_keep(bag)
+    }
+
+    /// The identity of a machine.
+    pub fn host_id(&self, host: HostIndex) -> PeerId {
+        self.host(host).id
+    }
+
+    /// The newest appointment of a bag's keepers that is on any disk.
+    pub fn appointment(&self, bag: BagId) -> Option<Appointment> {
+        let of = |host| self.host(host).store.appointment(bag);
+        (0..self.scenario().nodes).filter_map(of).max_by_key(|appointment| appointment.term)
     }
 
     /// Whether the user of a machine has a ticket of this bag.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use idlewood_machine::WriteId;
 use idlewood_overlay::Time;
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagId, Change, Record, RecordKey, TaskId};
+use idlewood_scheduler::{Appointment, BagId, Change, Record, RecordKey, TaskId};
 
 /// Bytes of a record, without the zeros that a small output is of: the disks of all machines are in memory.
 #[derive(Debug)]
@@ -129,6 +129,19 @@ impl Store {
             None => !matches!(read(RecordKey::Stewards(bag)), Some(Ok(Record::Stewards { adopts: true, .. }))),
         };
         is_whole && matches!(read(RecordKey::Bag(bag)), Some(Ok(_)))
+    }
+
+    /// The newest appointment of a bag's keepers that is on the disk.
+    pub(crate) fn appointment(&self, bag: BagId) -> Option<Appointment> {
+        let read = |key: RecordKey| {
+            let record = Record::decode(&self.records.get(&key.to_bytes())?.unpack()).ok()?;
+            match record {
+                Record::Kept { acting, .. } => Some(acting.appointment),
+                Record::Stewards { appointment, .. } => Some(appointment),
+                _ => None,
+            }
+        };
+        [RecordKey::Kept(bag), RecordKey::Stewards(bag)].into_iter().filter_map(read).max_by_key(|one| one.term)
     }
 
     /// Everything that is durable.

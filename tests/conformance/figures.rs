@@ -13,6 +13,9 @@ const GOAL_PERCENT: f64 = 10.0;
 /// Before the names of figures of one kind of messages: in short runs they are small numbers, and shown on demand.
 const KIND: &str = "kind ";
 
+/// What agents ask each other for people who look at them, which nobody does in a simulation.
+const FOR_PEOPLE: [&str; 2] = ["which_machines", "machines"];
+
 /// Figures of one run, by their names.
 pub(crate) type Figures = BTreeMap<String, f64>;
 
@@ -70,6 +73,9 @@ impl Counted {
             into.insert(format!("bytes of {group}"), 0.0);
         }
         for (kind, (count, bytes)) in &self.messages {
+            if FOR_PEOPLE.contains(&kind.as_str()) {
+                continue;
+            }
             (count_all, bytes_all) = (count_all + count, bytes_all + bytes);
             into.insert(format!("{KIND}{kind}, messages"), *count as f64);
             into.insert(format!("{KIND}{kind}, bytes"), *bytes as f64);

@@ -352,7 +352,10 @@ impl Driver {
     fn command(&mut self, command: Command) {
         let (peer, shared) = (self.machine.peer(), &mut self.shared);
         match command {
-            Command::Question(question) => self.view().answer(question),
+            Command::Question(question) => {
+                self.listing.look(shared);
+                self.view().answer(question);
+            }
             Command::Reading(reading) => {
                 readings::read(reading, self.storage.reader(), self.storage.pins(), peer, shared)
             }

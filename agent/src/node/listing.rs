@@ -54,6 +54,11 @@ impl Listing {
         }
     }
 
+    /// Somebody has asked for something in which names can be.
+    pub(super) fn look(&mut self, shared: &Shared) {
+        self.names.look(shared.clock.now());
+    }
+
     /// What machines are called.
     pub(super) fn names(&self) -> &Names {
         &self.names

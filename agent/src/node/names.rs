@@ -14,6 +14,8 @@ const NAMES_MAX: usize = 16_384;
 /// At most so often a page is asked for to learn names, and the same machine is looked for.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 const AGAIN_AFTER: Duration = Duration::from_secs(600);
+/// How long after a question about this machine its owner may still look at it.
+const LOOKED_AT: Duration = Duration::from_secs(10);
 /// The end of an id tells machines of one name apart.
 const SUFFIX: usize = 6;
 
@@ -25,6 +27,8 @@ pub(super) struct Names {
     /// When machines were looked for whose names are not known.
     sought: BTreeMap<PeerId, Time>,
     next: Option<Time>,
+    /// Until then somebody looks at this machine.
+    looked_at: Time,
 }
 
 impl Names {
@@ -48,7 +52,13 @@ impl Names {
         }
     }
 
-    /// Where to ask for names next: at the place of a machine that has tasks of this one, or whose tasks this one has.
+    /// Somebody has asked for something in which names can be.
+    pub(super) fn look(&mut self, now: Time) {
+        self.looked_at = now + LOOKED_AT;
+    }
+
+    /// Where to ask for names next: at the place of a machine that has tasks of this one, or, while somebody looks, whose tasks this one
+    /// has. Otherwise all machines that have tasks of a new bag would ask for the name of its submitter at the same time.
     pub(super) fn wanted(&mut self, peer: &Peer, now: Time) -> Option<u64> {
         if self.next.is_some_and(|next| next > now) {
             return None;
@@ -56,7 +66,8 @@ impl Names {
         self.next = Some(now + ASK_EVERY);
         self.sought.retain(|_, since| *since + AGAIN_AFTER > now);
         let of_mine = peer.own_tasks_by_machine().into_keys();
-        let concerned: BTreeSet<PeerId> = of_mine.chain(peer.held().into_iter().map(|held| held.submitter)).collect();
+        let others = (now < self.looked_at).then(|| peer.held()).into_iter().flatten().map(|held| held.submitter);
+        let concerned: BTreeSet<PeerId> = of_mine.chain(others).collect();
         let is_sought = |machine: &PeerId| !self.known.contains_key(machine) && !self.sought.contains_key(machine);
         let machine = concerned.into_iter().find(is_sought)?;
         self.sought.insert(machine, now);

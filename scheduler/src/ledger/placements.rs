@@ -351,7 +351,8 @@ impl Ledger {
         let term = self.term(io, config);
         let mut kept = IntervalSet::new();
         let (is_open, bag) = (!self.is_closed() && self.issues.has_begun(), self.bag.id);
-        let taken = is_open.then(|| self.placed.take(executor.peer, ranges, bag)).flatten();
+        let may_issue = is_open && !self.keeping.is_held;
+        let taken = may_issue.then(|| self.placed.take(executor.peer, ranges, bag)).flatten();
         if let Some((given, placed)) = taken {
             self.votes.look_for_copies();
             let former = self.note_former(executor.peer, &given);
@@ -378,7 +379,7 @@ impl Ledger {
                 io.persist(changes, vec![Then::Send(to, request)]);
             }
         } else if is_open {
-            // Nothing is placed with it: it has to send a `Holding` first.
+            // Nothing is placed with it: it has to send a `Holding` first. Or nothing can be issued now.
             kept = ranges.clone();
         }
         io.send(executor, Message::lease(bag, Some((&io.me).into()), term, ranges.difference(&kept)));

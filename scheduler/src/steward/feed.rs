@@ -300,6 +300,11 @@ impl Feed {
         self.pending.extend(changes.clone());
     }
 
+    /// Whether the receiver has acknowledged something in the sender's term.
+    pub(crate) fn knows_term(&self) -> bool {
+        self.knows_term
+    }
+
     /// Whether the receiver has all that it was to be told.
     pub(crate) fn is_up_to_date(&self) -> bool {
         self.was_whole

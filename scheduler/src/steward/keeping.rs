@@ -7,7 +7,7 @@ use idlewood_overlay::{Contact, PeerId, Time};
 use super::copy::Copy;
 use super::feed::{Delta, send};
 use super::submitting::Own;
-use super::{Acting, Appointment, DELTA_EVERY, REPLACE_AFTER, Term};
+use super::{Acting, Appointment, DELTA_EVERY, DISMISSED, REPLACE_AFTER, Term};
 use crate::bag::{BagHeader, BagId, BagKey, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
@@ -366,7 +366,7 @@ impl Stewards {
                 copy.submitter_heard = Some(io.now);
                 if term > copy.term() {
                     // It acts again, in a term that this machine has not been told of, or has appointed others.
-                    copy.is_dismissed |= term.appointed > copy.term().appointed;
+                    copy.is_dismissed |= number == DISMISSED && term.appointed > copy.term().appointed;
                     copy.hear(None, io.now);
                     if let Some(ledger) = ledgers.remove(&bag) {
                         copy.stand_down(ledger, io);

@@ -8,7 +8,7 @@ use idlewood_overlay::{Contact, PeerId, Time};
 use super::choice::choose;
 use super::feed::{Changes, Delta, Feed, Tap};
 use super::returning::Returning;
-use super::{APPOINTED_FOR, Acting, Appointment, LIFE, REPLACE_AFTER, Term};
+use super::{APPOINTED_FOR, Acting, Appointment, DISMISSED, LIFE, REPLACE_AFTER, Term};
 use crate::bag::BagId;
 use crate::config::Config;
 use crate::io::{Io, Then};
@@ -46,6 +46,9 @@ pub(crate) struct Own {
     claimed: BTreeMap<PeerId, Time>,
     /// This machine was made from a ticket, and rises above all terms that stewards know.
     adopts: bool,
+    /// This machine has begun another life of the bag, of which no steward knows yet: nothing is issued, since a machine that adopted the
+    /// bag after this one would number its attempts alike.
+    is_unknown: bool,
     /// Another machine goes on as this one, by a higher term under this one's key: this one does nothing.
     pub(super) is_elsewhere: bool,
     /// Since when this machine acts, by its last appointment that followed its return; `None`: it does not.
@@ -146,6 +149,9 @@ impl Own {
             return false;
         }
         self.find(ledger, known, io, config);
+        if self.is_unknown {
+            self.resume(ledger, io, config);
+        }
         false
     }
 
@@ -237,12 +243,20 @@ impl Own {
         }
         io.acts_by(bag, Some(Acting { appointment: appointment.clone(), acting: 0, rank: 0 }));
         self.appointment = Some(appointment);
-        self.adopts = false;
+        self.is_unknown |= std::mem::take(&mut self.adopts);
         if self.returning.is_some() {
             self.acting_since = None;
         }
         self.acting_since.get_or_insert(io.now);
         if self.returning.take().is_some() {
+            self.resume(ledger, io, config);
+        }
+    }
+
+    /// Issues tasks again, unless the new life of a bag has to become known first: to a steward, if one is left.
+    fn resume(&mut self, ledger: &mut Ledger, io: &mut Io, config: &Config) {
+        self.is_unknown &= !self.feeds.is_empty() && !self.feeds.values().any(Feed::knows_term);
+        if !self.is_unknown {
             ledger.hold(false);
             ledger.greet(io, config);
         }
@@ -299,7 +313,8 @@ impl Own {
         }
     }
 
-    /// A steward tells something: it acts, or answers. Returns the number of the last delta that was taken in.
+    /// A steward tells something: it acts, or answers. Returns the number of the last delta that was taken in, or
+    /// [`DISMISSED`].
     pub(super) fn told_by_steward(&mut self, from: &Contact, delta: &Delta, ledger: &mut Ledger, io: &mut Io) -> u64 {
         let (mine, theirs) = (self.acts_in(), delta.term);
         // Only this machine's key can have signed the appointment, and only a keeper by it speaks with it.
@@ -318,6 +333,11 @@ impl Own {
             }
             let is_known = is_steward || returning.has_met(from.peer);
             return if is_known { returning.told(from.peer, delta, io.now) } else { 0 };
+        }
+        if !self.is_steward(from.peer) && theirs.appointed < mine.appointed {
+            // One that was dismissed while it was away would be needed if this machine were lost before another has all.
+            let has_other = self.returning.is_none() && self.feeds.values().any(Feed::is_up_to_date);
+            return if has_other { DISMISSED } else { 0 };
         }
         if theirs <= mine || !self.is_steward(from.peer) {
             return 0;

@@ -4,6 +4,7 @@ use idlewood_scheduler::{Acting, Appointment, Delta, STEWARDS_MAX, Term, Wish};
 
 use super::*;
 
+mod adopting;
 mod leaving;
 
 const SUBMITTER: u8 = 2;
@@ -15,6 +16,8 @@ struct Grid {
     down: BTreeMap<u8, Vec<Record>>,
     /// Pairs that do not hear each other.
     cut: Vec<(u8, u8)>,
+    /// These messages never come.
+    is_lost: fn(&Message) -> bool,
     now: Time,
     seconds: u64,
     runs: BTreeMap<TaskId, u32>,
@@ -38,8 +41,15 @@ fn is_signed(message: &Message) -> bool {
 impl Grid {
     fn new() -> Self {
         let hosts = (2..7).map(|number| (number, Host::restore(number, config(), Vec::new()))).collect();
-        let mut grid =
-            Self { hosts, down: BTreeMap::new(), cut: Vec::new(), now: Time::ZERO, seconds: 0, runs: BTreeMap::new() };
+        let mut grid = Self {
+            hosts,
+            down: BTreeMap::new(),
+            cut: Vec::new(),
+            is_lost: |_| false,
+            now: Time::ZERO,
+            seconds: 0,
+            runs: BTreeMap::new(),
+        };
         for number in 3..7 {
             grid.give(number, Event::Bootstrap(contact(2)));
         }
@@ -82,7 +92,7 @@ impl Grid {
                     if let Some(host) = self.hosts.get_mut(&from) {
                         host.give(Event::ConnectionLost(PeerId([to; 32])));
                     }
-                } else if is_signed(&message) {
+                } else if is_signed(&message) && !(self.is_lost)(&message) {
                     self.hosts.get_mut(&to).expect("it is up").receive(from, message);
                 }
             }

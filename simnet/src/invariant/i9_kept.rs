@@ -32,14 +32,21 @@ pub fn keepers(simulation: &Simulation, bag: BagId) -> Vec<HostIndex> {
     (0..simulation.scenario().nodes).filter(|&host| simulation.can_keep(host, bag)).collect()
 }
 
-/// Whether no bag would be lost if the disk of this machine were taken now: another keeper has each of the bags that it has, and its user a
-/// ticket of those that were submitted from it.
+/// Whether no bag would be lost if the disk of this machine were taken now: another keeper by the newest appointment has each of the bags
+/// that it has, and its user a ticket of those that were submitted from it. That such a bag is kept no longer may already be on its way
+/// to a keeper that was replaced.
 pub fn can_lose_disk(simulation: &Simulation, host: HostIndex) -> bool {
     open(simulation).all(|(submitter, bag)| {
         let keepers = keepers(simulation, bag);
         let is_needed = keepers.contains(&host) || submitter == host;
         let has_ticket = submitter != host || simulation.has_ticket(host, bag);
-        !is_needed || has_ticket && keepers.iter().any(|keeper| *keeper != host)
+        let appointment = simulation.appointment(bag);
+        let is_appointed = |host: HostIndex| {
+            let appointment = appointment.as_ref();
+            let id = simulation.host_id(host);
+            appointment.is_some_and(|appointment| appointment.keepers.iter().any(|keeper| keeper.peer == id))
+        };
+        !is_needed || has_ticket && keepers.iter().any(|keeper| *keeper != host && is_appointed(*keeper))
     })
 }
 

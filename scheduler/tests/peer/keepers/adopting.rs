@@ -1,0 +1,62 @@
+//! Machines that adopt a bag, and stewards that others have replaced.
+
+use super::*;
+
+/// A machine that adopts the bag after this one, with the same ticket, would number its attempts alike: found by `simnet swarm --bags
+/// --stewards --case 781`.
+#[test]
+fn a_machine_that_adopts_issues_nothing_before_a_steward_knows_of_the_bags_new_life() {
+    let mut grid = Grid::new();
+    grid.wait_until_kept();
+    let ticket = grid.hosts[&SUBMITTER].peer.records_of(BAG);
+    grid.crash(SUBMITTER);
+    let adopted = ticket.into_iter().map(|record| match record {
+        Record::Stewards { appointment, .. } => Record::Stewards { appointment, adopts: true },
+        record => record,
+    });
+    grid.down.insert(SUBMITTER, adopted.collect());
+    grid.is_lost = |message| {
+        if let Message::Request { request, .. } = message {
+            assert!(request.attempt < 1 << 20, "it was issued in the new life: {request:?}");
+        }
+        message.appointments().any(|appointment| appointment.term >= 1 << 40)
+    };
+    grid.start(SUBMITTER);
+    grid.pass(60);
+    grid.is_lost = |_| false;
+    grid.pass(900);
+    assert_eq!(grid.done(), TASKS);
+}
+
+/// Where all stewards are gone for good nobody could confuse the two lives, and the bag goes on.
+#[test]
+fn a_machine_that_adopts_goes_on_where_all_stewards_are_gone() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    let ticket = grid.hosts[&SUBMITTER].peer.records_of(BAG);
+    grid.crash(SUBMITTER);
+    stewards.iter().for_each(|&steward| grid.crash(steward));
+    let adopted = ticket.into_iter().map(|record| match record {
+        Record::Stewards { appointment, .. } => Record::Stewards { appointment, adopts: true },
+        record => record,
+    });
+    grid.down.insert(SUBMITTER, adopted.collect());
+    grid.start(SUBMITTER);
+    grid.pass(1_800);
+    assert_eq!(grid.done(), TASKS);
+}
+
+/// The word that there is a newer appointment may come long before the appointment itself, which may name the steward again: found by
+/// `simnet swarm --bags --stewards --case 669`.
+#[test]
+fn a_steward_keeps_the_bag_until_it_is_told_that_others_have_all() {
+    let mut grid = Grid::new();
+    let steward = grid.wait_until_kept()[1];
+    let term = Term { appointed: grid.appointed_terms()[0] + 1, acting: 0 };
+    for (number, is_kept) in [(0, true), (u64::MAX, false)] {
+        let ack = Message::DeltasAck { bags: vec![(BAG, number, term)] };
+        grid.hosts.get_mut(&steward).expect("it is up").receive(SUBMITTER, ack);
+        grid.pass(5);
+        assert_eq!(grid.hosts[&steward].peer.keeps(BAG), is_kept, "{number}");
+    }
+}
