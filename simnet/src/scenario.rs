@@ -370,7 +370,7 @@ impl Default for Scenario {
             given_bags: Vec::new(),
             given_machines: Vec::new(),
             inputs: Inputs::default(),
-            peer: idlewood_scheduler::Config::default(),
+            peer: policy::shipped(),
         }
     }
 }

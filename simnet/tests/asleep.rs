@@ -20,8 +20,10 @@ const SLEEPS: [(Duration, Range<u64>); 2] = [(HOUR, 1..4), (Duration::from_secs(
 
 /// A bag in the middle of its way, and the machine that submitted it.
 fn in_mid_bag(seed: u64) -> (Simulation, HostIndex) {
-    let scenario =
+    let mut scenario =
         Scenario { nodes: MACHINES, bags: 1, tasks_per_node: 10, horizon: 8 * DAY, seed, ..Scenario::default() };
+    // Stewards would act, and issue what they do not hear of, while the submitter sleeps.
+    scenario.peer.stewards = 0;
     let mut simulation = Simulation::new(scenario).expect("a valid scenario");
     step_until(&mut simulation, |simulation| delivered(simulation) >= 5);
     let (submitter, _) = simulation.record().bags()[0].submitted.expect("it was submitted");

@@ -36,7 +36,8 @@ pub(crate) struct Counted {
     pub(crate) messages: BTreeMap<String, (u64, u64)>,
     /// Bytes of programs, inputs and outputs.
     pub(crate) blob_bytes: u64,
-    /// Bytes that crossed the links of all machines, with all that carries messages and blobs.
+    /// Bytes that crossed the links of all machines, with all that carries messages and blobs, but for Ethernet's headers and mere
+    /// acknowledgements of TCP, which simulations do not count.
     pub(crate) wire_bytes: u64,
     /// Tasks that ran to their end.
     pub(crate) tasks_run: u64,

@@ -51,7 +51,7 @@ pub(crate) fn run(scenario: &Scenario, keep: Option<&Path>) -> Result<Figures, S
     run.run_to_end()?;
     let mut counted = run.counted()?.since(&before);
     let after = lab.switch.crossed();
-    counted.wire_bytes = after.bytes - crossed.bytes;
+    counted.wire_bytes = after.stream_bytes - crossed.stream_bytes;
     let fates: Vec<Fate> = run.bags.iter().filter_map(|bag| bag.fate).collect();
     tell_overhead(scenario, &counted, after.bytes - crossed.bytes, after.frames - crossed.frames);
     Ok(figures(scenario, &fates, &counted))

@@ -17,8 +17,10 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::packet_socket::{FRAME_BYTES_MAX, PREFIX_BYTES};
 
+/// Bytes of Ethernet's header.
+const ETHERNET_BYTES: u64 = 14;
 /// Bytes of the headers of one frame of TCP: Ethernet, IP, TCP with time stamps.
-const HEADERS_BYTES: u64 = 14 + 20 + 32;
+const HEADERS_BYTES: u64 = ETHERNET_BYTES + 20 + 32;
 
 /// The Ethernet address of what is behind a port.
 pub(crate) fn address(port: usize) -> String {
@@ -46,6 +48,18 @@ fn segments(prefix: &[u8], frame_bytes: usize) -> u64 {
     let size = u16::from_le_bytes([prefix[4], prefix[5]]);
     let payload = (frame_bytes as u64).saturating_sub(HEADERS_BYTES);
     if prefix[1] == 0 || size == 0 { 1 } else { payload.div_ceil(u64::from(size)).max(1) }
+}
+
+/// How many bytes of a stream a frame carries: 0 for what is no TCP, and for mere acknowledgements.
+fn payload(frame: &[u8]) -> u64 {
+    let Some((ethernet, packet)) = frame.split_at_checked(ETHERNET_BYTES as usize) else { return 0 };
+    let &[version_length, _, high, low, _, _, _, _, _, protocol, ..] = packet else { return 0 };
+    if ethernet[12..] != [8, 0] || version_length >> 4 != 4 || protocol != 6 {
+        return 0;
+    }
+    let ip_bytes = u64::from(version_length & 15) * 4;
+    let Some(offset) = packet.get(ip_bytes as usize + 12) else { return 0 };
+    u64::from(u16::from_be_bytes([high, low])).saturating_sub(ip_bytes + u64::from(offset >> 4) * 4)
 }
 
 /// A frame on its way.
@@ -84,6 +98,8 @@ pub(crate) struct Crossed {
     pub(crate) bytes: u64,
     /// How many.
     pub(crate) frames: u64,
+    /// Bytes of the packets that carry bytes of a stream: without Ethernet's headers, and without mere acknowledgements.
+    pub(crate) stream_bytes: u64,
 }
 
 struct Shared {
@@ -97,6 +113,7 @@ struct Shared {
     ends: AtomicBool,
     bytes: AtomicU64,
     frames: AtomicU64,
+    stream_bytes: AtomicU64,
     order: AtomicU64,
 }
 
@@ -119,6 +136,7 @@ impl Switch {
             ends: AtomicBool::new(false),
             bytes: AtomicU64::new(0),
             frames: AtomicU64::new(0),
+            stream_bytes: AtomicU64::new(0),
             order: AtomicU64::new(0),
         });
         let reader = |port| {
@@ -139,7 +157,8 @@ impl Switch {
     /// What has come so far.
     pub(crate) fn crossed(&self) -> Crossed {
         let read = |of: &AtomicU64| of.load(Ordering::Relaxed);
-        Crossed { bytes: read(&self.shared.bytes), frames: read(&self.shared.frames) }
+        let Shared { bytes, frames, stream_bytes, .. } = &*self.shared;
+        Crossed { bytes: read(bytes), frames: read(frames), stream_bytes: read(stream_bytes) }
     }
 }
 
@@ -173,7 +192,11 @@ impl Shared {
         let (prefix, frame) = prefixed.split_at(PREFIX_BYTES);
         let segments = segments(prefix, frame.len());
         self.frames.fetch_add(segments, Ordering::Relaxed);
-        self.bytes.fetch_add(frame.len() as u64 + (segments - 1) * HEADERS_BYTES, Ordering::Relaxed);
+        let bytes = frame.len() as u64 + (segments - 1) * HEADERS_BYTES;
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if payload(frame) > 0 {
+            self.stream_bytes.fetch_add(bytes - segments * ETHERNET_BYTES, Ordering::Relaxed);
+        }
         let at = Instant::now() + self.delay;
         let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
         let reached = |port: &usize| *port != from && groups[*port] == groups[from];
@@ -248,6 +271,19 @@ mod tests {
         }
         assert_eq!(target(&frame("ff:ff:ff:ff:ff:ff")), Target::All);
         assert_eq!(target(&frame("01:00:5e:00:00:fb")), Target::Nowhere, "multicast DNS");
+    }
+
+    #[test]
+    fn a_mere_acknowledgement_carries_nothing() {
+        let frame = |protocol: u8, total: u16, offset: u8| {
+            let ip = [&[0x45, 0][..], &total.to_be_bytes(), &[0; 5], &[protocol], &[0; 10]].concat();
+            [&[0; 12][..], &[8, 0], &ip, &[0; 12], &[offset << 4], &[0; 100]].concat()
+        };
+        assert_eq!(payload(&frame(6, 52 + 100, 8)), 100);
+        assert_eq!(payload(&frame(6, 52, 8)), 0);
+        assert_eq!(payload(&frame(6, 64, 11)), 0, "with selective acknowledgements");
+        assert_eq!(payload(&frame(17, 52 + 100, 8)), 0, "UDP");
+        assert_eq!(payload(&[2; 20]), 0);
     }
 
     #[test]

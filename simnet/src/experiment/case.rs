@@ -224,6 +224,9 @@ const OURS: Variant = ("ours", |_| {});
 /// Each bag as if it were another user's, as for the rivals that do not know submitters.
 const BAGS_ALONE: Variant = ("bags_alone", |config| config.per_submitter = PerSubmitter::Off);
 
+/// Nobody keeps a bag beside its submitter.
+const NO_STEWARDS: Variant = ("no_stewards", |config| (config.stewards, config.kept_bags_max) = (0, 0));
+
 /// Compared on every load of desktops.
 const RIVALS: [Variant; 2] = [OURS, ("paper", papers_scheme)];
 
@@ -260,8 +263,10 @@ fn desktops(paper: &Case) -> Vec<Case> {
                 let ablations = ABLATIONS.iter().chain(&REDISTRIBUTIONS).filter(|_| is_first);
                 let variants = RIVALS.iter().chain(ablations);
                 cases.extend(variants.map(|variant| desktop(paper, machines, sizes, load, variant)));
-                let alone = desktop(paper, machines, sizes, load, &BAGS_ALONE);
-                cases.push(Case { on_demand: Some("variant"), ..alone });
+                for variant in [&BAGS_ALONE, &NO_STEWARDS] {
+                    let case = desktop(paper, machines, sizes, load, variant);
+                    cases.push(Case { on_demand: Some("variant"), ..case });
+                }
             }
         }
     }

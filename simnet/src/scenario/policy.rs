@@ -56,9 +56,14 @@ impl Policy {
     }
 }
 
+/// What an agent has that its owner and its user have left as it came: two stewards for each bag, and room for 64 bags of others. A peer alone has neither.
+pub(crate) fn shipped() -> Config {
+    Config { stewards: 2, kept_bags_max: 64, ..Config::default() }
+}
+
 /// Makes the peers' settings those of the paper's scheme: its size, its summaries with their lookup and booking, its limit for each child,
 /// and none of our additions: no preemption, no handing on of work, each bag by itself, no place for the few tasks of a bag but that of its
-/// deadline, and no delayed reports.
+/// deadline, no delayed reports, and nobody who keeps a bag beside its submitter.
 ///
 /// `simnet run --paper`, `scenarios/paper.toml` and the variant `paper` of `desktops` have these settings. docs/adr/0039 lists what
 /// is still different from the paper, and why.
@@ -68,6 +73,7 @@ pub fn papers_scheme(peer: &mut Config) {
     peer.redistribution = false;
     peer.levelling = false;
     peer.idle_slots = false;
+    (peer.stewards, peer.kept_bags_max) = (0, 0);
     peer.per_submitter = PerSubmitter::Off;
     peer.summary_patience = Duration::ZERO;
     peer.summaries = SummaryForm::Paper;
