@@ -41,10 +41,12 @@ mod rounds;
 mod run;
 mod schema;
 mod service;
+mod show;
 mod store;
 mod submit;
 mod tasks;
 mod ticket;
+mod watching;
 mod which;
 
 use std::env;

@@ -332,7 +332,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
         endless: EndlessOrders::default(),
         shared: Shared::new(clock, config, settings, net, supplies, lines),
     };
-    endless::restore(driver.machine.peer(), &mut driver.shared);
+    endless::restore(driver.storage.pins_mut(), driver.machine.peer(), &mut driver.shared);
     let ran = driver.run().await;
     let end = match (driver.presence.restarts(), driver.presence.leaves_grid()) {
         (_, true) => Ended::LeftGrid,

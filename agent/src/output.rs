@@ -88,6 +88,18 @@ pub fn notice(sentence: &str) -> io::Result<()> {
     writeln!(io::stderr(), "{}", printable(sentence))
 }
 
+/// Prints values as one JSON value: the first where the user named one thing, else a list.
+///
+/// # Errors
+/// When standard output refuses.
+pub fn one_or_all<T: Serialize>(values: Vec<T>, is_one: bool) -> anyhow::Result<()> {
+    match values.first().filter(|_| is_one) {
+        Some(value) => json(value)?,
+        None => json(&values)?,
+    }
+    Ok(())
+}
+
 /// Prints a warning on standard error.
 ///
 /// # Errors

@@ -23,7 +23,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use idlewood_scheduler::{AFTER_MAX, BAG_TASKS_MAX, PRIORITY_MAX, REPLICAS_MAX, Replication, STEWARDS_MAX};
-use idlewood_trust::manifest::{self, DISK_BYTES_DEFAULT, Entry, Fields, OUTPUT_BYTES_MAX, OwnInput, Rounds};
+use idlewood_trust::manifest::{self, DISK_BYTES_DEFAULT, Entry, Fields, OUTPUT_BYTES_MAX, OwnInput, Rounds, Source};
 use idlewood_units::{Span, TASKS_MAX};
 
 use idlewood_api::SubmitRequest;
@@ -91,7 +91,8 @@ impl Plan {
             }
         }
         own.sort_by_key(|own: &OwnInput| own.task);
-        let own_files = entries.iter().any(|entry| entry.input.is_some());
+        let comes_with_files = endless.is_some_and(|endless| endless.source == Source::Files);
+        let own_files = comes_with_files || entries.iter().any(|entry| entry.input.is_some());
         let stdin = options.stdin.as_deref().map(|name| shared.stdin(name, own_files, &mut files)).transpose()?;
         let of_entries = entries.iter().filter_map(|entry| entry.input.as_ref());
         shared.check_beside(of_entries.chain(own.iter().map(|own| &own.input)), &files)?;
@@ -168,7 +169,8 @@ fn check_values(options: &Options) -> Result<(), SubmitError> {
     let wrong = |sentence: String| Err(SubmitError::Value(sentence));
     if options.sources() > 1 {
         return wrong(
-            "more than one source of tasks: use one of array, each-line, csv, from-json, glob and `:::`".to_owned(),
+            "more than one source of tasks: use one of array, each-line, csv, from-json, glob, watch and `:::`"
+                .to_owned(),
         );
     }
     if let Some(work) = options.work.filter(|work| !work.is_finite() || *work <= 0.0) {

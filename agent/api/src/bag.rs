@@ -237,9 +237,23 @@ pub struct Bag {
     pub endless: Option<Endless>,
 }
 
+/// What the tasks of an endless bag are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskSource {
+    /// Numbers.
+    Range,
+    /// Lines of a pipe.
+    Lines,
+    /// Files of a directory.
+    Files,
+}
+
 /// An endless bag.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Endless {
+    /// What its tasks are.
+    pub source: TaskSource,
     /// Its weight.
     pub share: f64,
     /// Whether no more tasks will come: it was closed, or its pipe has ended.

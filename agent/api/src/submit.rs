@@ -112,7 +112,7 @@ pub struct SubmitRequest {
 pub struct EndlessRequest {
     /// Its weight: the grid is shared in proportion to the weights of endless bags.
     pub share: f64,
-    /// `{"range": {"first": 0, "step": 1}}`, or `"lines"`: those of `POST /v1/bags/{id}/lines`.
+    /// `{"range": {"first": 0, "step": 1}}`, `"lines"`, or `"files"`: those of `POST /v1/bags/{id}/lines`.
     #[schemars(with = "serde_json::Value")]
     pub source: Source,
 }
@@ -123,7 +123,7 @@ pub struct EndlessRequest {
 pub struct LinesRequest {
     /// The task that the first of them is. Those that the bag has already are not added again: a request may be repeated.
     pub from: u64,
-    /// The lines.
+    /// The lines. Of a bag of files: each is an entry like those of a submission, as JSON, whose `input` was uploaded.
     pub lines: Vec<String>,
 }
 

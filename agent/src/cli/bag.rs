@@ -3,22 +3,16 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use anyhow::bail;
 use idlewood_api::client::{Client, ClientError};
-use idlewood_api::{Bag, BagDetail, RerunRequest, Swallowed, TaskResult};
-use idlewood_scheduler::Replication;
-use idlewood_trust::manifest::TaskOutput;
+use idlewood_api::{Bag, BagState, RerunRequest, TaskSource};
 use idlewood_units::Numbers;
 
-use super::context::Context;
+use super::context::{BadUsage, Context};
 use super::follow::{self, View};
-use super::which::{BagName, Found, TheseBags, WhichBag, WhichBags};
-use super::{endless, explain, kept, list, logs, progress, receipts, results, rounds, tasks, ticket};
-use crate::output::{self, Colour, Column, Format, Table};
-
-/// Failed tasks whose reasons are shown.
-const REASONS_MAX: usize = 5;
-/// Length of each that is shown.
-const REASON_CHARACTERS_MAX: usize = 300;
+use super::which::{BagName, Found, TheseBags, WhichBags};
+use super::{endless, explain, list, logs, receipts, results, show, tasks, ticket, watching};
+use crate::output::{self, Format};
 
 /// The verbs under `bag`.
 #[derive(Debug, clap::Subcommand)]
@@ -31,14 +25,14 @@ pub(super) enum BagCommand {
         #[command(flatten)]
         bags: WhichBags,
     },
-    /// List the tasks of a bag: where each is, how long it took, its exit code
+    /// List the tasks of bags: where each is, how long it took, its exit code
     #[command(after_help = tasks::STATES)]
     Tasks(tasks::TasksArgs),
-    /// Why tasks of a bag run or do not, how many machines that concerns, and what would end it
+    /// Why tasks of bags run or do not, how many machines that concerns, and what would end it
     #[command(after_help = explain::CODES)]
     Explain {
         #[command(flatten)]
-        bag: WhichBag,
+        bags: WhichBags,
     },
     /// Watch a bag until every task is over (Ctrl-C leaves it alone)
     Watch {
@@ -81,6 +75,13 @@ pub(super) enum BagCommand {
         #[arg(value_name = "NAME")]
         name: String,
     },
+    /// Go on giving an endless bag tasks, where `submit` was ended: files of the directory that it watches (--watch), or lines of standard
+    /// input (--each-line -); until the bag is closed, or the lines end
+    Feed {
+        /// Its id, a unique beginning of it, its name, or `last`
+        #[arg(value_name = "BAG")]
+        id: BagName,
+    },
     /// Let endless bags come to an end: no task begins that no machine has, and they are over when those are
     Close {
         #[command(flatten)]
@@ -91,12 +92,11 @@ pub(super) enum BagCommand {
         #[command(flatten)]
         bags: TheseBags,
     },
-    /// Run tasks again that are over, with all their retries; opens a bag that was over
+    /// Run tasks again that are over, with all their retries; opens bags that were over
     #[command(group = clap::ArgGroup::new("tasks").required(true).args(["failed", "index"]))]
     Rerun {
-        /// Its id, a unique beginning of it, its name, or `last`
-        #[arg(value_name = "BAG")]
-        id: BagName,
+        #[command(flatten)]
+        bags: TheseBags,
         /// Those that failed: what succeeded is not run again
         #[arg(long)]
         failed: bool,
@@ -125,9 +125,9 @@ pub(super) enum BagCommand {
 pub(super) fn run(context: &Context, command: BagCommand) -> anyhow::Result<ExitCode> {
     match command {
         BagCommand::List(args) => list::list(context, &args),
-        BagCommand::Show { bags } => show(context, &bags),
+        BagCommand::Show { bags } => show::show(context, &bags),
         BagCommand::Tasks(args) => tasks::tasks(context, &args),
-        BagCommand::Explain { bag } => explain::bag(context, &bag.id.0),
+        BagCommand::Explain { bags } => explain::bags(context, &bags),
         BagCommand::Watch { bags } => follow(context, &bags, View::on_stdout()),
         BagCommand::Wait { bags, progress } => {
             follow(context, &bags, if progress { View::on_stderr() } else { View::Silent })
@@ -136,19 +136,44 @@ pub(super) fn run(context: &Context, command: BagCommand) -> anyhow::Result<Exit
         BagCommand::Release { bags } => each(context, &bags, is_open, Client::release, told_released),
         BagCommand::Priority { id, priority } => prioritise(context, &id.0, priority),
         BagCommand::Rename { id, name } => rename(context, &id.0, &name),
+        BagCommand::Feed { id } => feed(context, &id.0),
         BagCommand::Close { bags } => each(context, &bags, is_endless, Client::close, told_closed),
         BagCommand::Cancel { bags } => each(context, &bags, is_open, Client::cancel, told_cancelled),
-        BagCommand::Rerun { id, failed: _, index } => rerun(context, &id.0, index.as_ref()),
+        BagCommand::Rerun { bags, failed: _, index } => rerun(context, &bags, index.as_ref()),
         BagCommand::Ticket(args) => ticket::ticket(context, &args),
         BagCommand::Adopt(args) => ticket::adopt(context, &args),
         BagCommand::Receipts(args) => receipts::receipts(context, &args),
         BagCommand::Rm { bags } => each(context, &bags, |bag| bag.state.is_closed(), Client::remove, told_removed),
         BagCommand::Logs(args) => logs::logs(context, &args),
         BagCommand::Get(args) if args.follow => {
-            endless::drain(context, context.client()?, &args.bag.id.0, args.out.as_deref())
+            let client = context.client()?;
+            let Found { ids, .. } = args.bags.find(&client, is_endless)?;
+            let [id] = &ids[..] else {
+                return Err(BadUsage(format!("--follow takes one bag, and these are {}", ids.len())).into());
+            };
+            endless::drain(context, client, id, args.out.as_deref())
         }
         BagCommand::Get(args) => results::get(context, &args),
     }
+}
+
+fn feed(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    let bag = client.bag(id)?.bag;
+    let short = output::short_id(&bag.id);
+    let bag = match bag.endless.as_ref().map(|endless| endless.source) {
+        None => bail!("bag {short} has an end: this is for bags that were submitted with --endless"),
+        Some(TaskSource::Range) => bail!("the tasks of bag {short} are numbers: it has all of them"),
+        Some(_) if !is_endless(&bag) => bail!("bag {short} is closed: it takes no more tasks"),
+        Some(TaskSource::Lines) => endless::feed(context, client, &bag.id, bag.tasks, io::BufReader::new(io::stdin()))?,
+        Some(TaskSource::Files) => watching::go_on(context, client, &bag)?,
+    };
+    if context.format == Format::Json {
+        output::json(&bag)?;
+    } else {
+        writeln!(io::stdout(), "{}", told_closed(&bag))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn is_endless(bag: &Bag) -> bool {
@@ -187,209 +212,17 @@ fn each(
         }
         done.push(bag);
     }
-    match (context.format, is_one) {
-        (Format::Json, true) => output::json(&done[0])?,
-        (Format::Json, false) => output::json(&done)?,
-        (Format::Text, _) if done.is_empty() => writeln!(io::stdout(), "there is no such bag")?,
-        (Format::Text, _) => {}
-    }
-    Ok(ExitCode::SUCCESS)
+    self::told(context, done, is_one)
 }
 
-fn show(context: &Context, bags: &WhichBags) -> anyhow::Result<ExitCode> {
-    let client = context.client()?;
-    let Found { ids, is_one } = bags.find(&client, |_| true)?;
-    let details = ids.iter().map(|id| client.bag(id)).collect::<Result<Vec<_>, _>>()?;
+/// Says what came of an order as JSON, or that there was nothing to order.
+fn told(context: &Context, done: Vec<Bag>, is_one: bool) -> anyhow::Result<ExitCode> {
     match context.format {
-        Format::Json if is_one => output::json(&details[0])?,
-        Format::Json => output::json(&details)?,
-        Format::Text => {
-            for (position, detail) in details.iter().enumerate() {
-                if position > 0 {
-                    writeln!(io::stdout())?;
-                }
-                show_one(context, &client, detail)?;
-            }
-        }
+        Format::Json => output::one_or_all(done, is_one)?,
+        Format::Text if done.is_empty() => writeln!(io::stdout(), "there is no such bag")?,
+        Format::Text => {}
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn show_one(context: &Context, client: &Client, detail: &BagDetail) -> anyhow::Result<()> {
-    let reasons = if detail.bag.failed > 0 { reasons(client, &detail.bag.id)? } else { Vec::new() };
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    output::pairs(&mut out, &description(detail, context.is_verbose))?;
-    if !detail.placements.is_empty() {
-        writeln!(out)?;
-        let mut table = Table::new(&[Column::left("machine"), Column::right("tasks"), Column::left("")]);
-        for placement in &detail.placements {
-            let slow = |left: u64| format!("answers too slowly: nothing is fetched from it for {left} s");
-            let slow = placement.left_alone_s.map(slow).unwrap_or_default();
-            table.row([output::short_peer(&placement.peer).to_owned(), placement.tasks.to_string(), slow]);
-        }
-        table.write(&mut out)?;
-    }
-    if !reasons.is_empty() {
-        writeln!(out)?;
-        let mut table = Table::new(&[
-            Column::right("failed task"),
-            Column::left("entry"),
-            Column::left("machine"),
-            Column::left("why"),
-        ]);
-        for (result, why) in &reasons {
-            let machine = output::short_peer(&result.machine).to_owned();
-            table.row([result.index.to_string(), result.entry.clone(), machine, why.clone()]);
-        }
-        table.write(&mut out)?;
-        let rest = detail.bag.failed.saturating_sub(reasons.len() as u64);
-        if rest > 0 {
-            writeln!(out, "and {rest} more")?;
-        }
-        let id = output::short_id(&detail.bag.id);
-        writeln!(out, "what they wrote: idlewood bag logs {id} --stderr --index {}", reasons[0].0.index)?;
-    }
-    out.flush()?;
-    Ok(())
-}
-
-fn description(detail: &BagDetail, is_verbose: bool) -> Vec<(&'static str, String)> {
-    let bag = &detail.bag;
-    let args: Vec<String> = detail.args.iter().map(|arg| shown(arg)).collect();
-    let over = bag.done + bag.failed;
-    let mut pairs = vec![
-        ("bag", bag.id.clone()),
-        ("name", output::printable(&bag.name)),
-        ("program", output::printable(&format!("{} {}", detail.program, args.join(" "))).trim_end().to_owned()),
-        ("state", Colour::of(bag.state).paint(output::state(bag.state))),
-        (
-            "tasks",
-            format!(
-                "{}: {} done, {} failed, {} to go",
-                bag.tasks,
-                bag.done,
-                bag.failed,
-                bag.tasks.saturating_sub(over)
-            ),
-        ),
-        ("placed", format!("{} on {}, {} unplaced", bag.placed, output::count(bag.machines, "machine"), bag.unplaced)),
-    ];
-    pairs.extend(progress::endless(bag));
-    if let Some(first) = bag.bounds.first() {
-        pairs.push(("now", progress::bound(first)));
-    }
-    if let Some(identity) = &bag.given_up_with {
-        let why = "which this machine does not have any more: get what is here, and submit it again";
-        pairs.push(("given up", format!("it was submitted under the identity {identity}, {why}")));
-    }
-    pairs.extend(rounds::description(bag));
-    pairs.extend(kept::description(bag));
-    if let Some(most) = bag.max_running {
-        pairs.push(("at once", format!("{most} at most")));
-    }
-    if bag.priority != 0 {
-        pairs.push(("priority", format!("{} among your bags", bag.priority)));
-    }
-    if let Some(codes) = &bag.retry_on {
-        let codes: Vec<String> = codes.iter().map(ToString::to_string).collect();
-        pairs.push(("tried again", format!("on exit code {}", codes.join(", "))));
-    }
-    if bag.reissued + bag.duplicates > 0 {
-        pairs.push(("repeated", format!("{} issued again, {} results came twice", bag.reissued, bag.duplicates)));
-    }
-    if bag.replication.quorum > 1 {
-        let Replication { replicas, quorum, .. } = bag.replication;
-        let disputed = output::count(bag.disputed, "task");
-        pairs.push(("replicas", format!("{replicas}, of which {quorum} decide; {disputed} disputed")));
-    }
-    if let Some(why) = &bag.undecidable {
-        pairs.push(("undecidable", why.clone()));
-    }
-    for declined in &bag.declined {
-        let tasks = output::count(declined.tasks, "task");
-        pairs.push(("declined", format!("{tasks}, last by {}: {}", declined.machine, declined.reason)));
-    }
-    if bag.astray > 0 {
-        let way = "sent straight to machines, since nobody had accounted for them";
-        pairs.push(("astray", format!("{} {way}", output::count(bag.astray, "task"))));
-    }
-    pairs.extend(bag.swallowed.iter().map(|router| ("swallowed", swallowed(router))));
-    if bag.unasked > 0 {
-        let from = "from machines that never had the task";
-        pairs.push(("not taken", format!("{} {from}", output::count(bag.unasked, "result"))));
-    }
-    if bag.overstated > 0 {
-        let claim = "claimed more work than their machine can have done: their work is not believed";
-        pairs.push(("overstated", format!("{} {claim}", output::count(bag.overstated, "result"))));
-    }
-    if is_verbose {
-        pairs.extend(figures(bag));
-    }
-    pairs.push(("submitted", output::when(&bag.submitted)));
-    if let Some(finished) = &bag.finished {
-        pairs.push(("finished", output::when(finished)));
-    }
-    pairs.push(("took", output::duration(bag.elapsed_s)));
-    if bag.computed_s > 0.0 {
-        let machines = output::count(bag.machines_used, "machine");
-        pairs.push(("computing", format!("{} on {machines}, in time of this one", output::span(bag.computed_s))));
-    }
-    pairs.extend(progress::prediction(bag).map(|prediction| ("prediction", prediction)));
-    pairs.extend(progress::fairness(bag).map(|fairness| ("fairness", fairness)));
-    pairs
-}
-
-/// What the scheduler counts with.
-fn figures(bag: &Bag) -> Vec<(&'static str, String)> {
-    let work = bag
-        .work_mops
-        .map_or_else(|| "not measured yet".to_owned(), |work| format!("{} Mop per task", output::number(work)));
-    let took = bag.measured_mops.zip(bag.work_mops).filter(|(took, said)| *took > 3.0 * said);
-    let work = match took {
-        Some((took, _)) => {
-            format!("{work}, but they take {} Mop: machines give them later deadlines", output::number(took))
-        }
-        None => work,
-    };
-    let mut pairs = vec![("work", format!("{work} ({})", progress::MOP))];
-    if let Some(stretch) = bag.stretch {
-        pairs.push(("stretch", format!("{} s/Mop ({})", output::number(stretch), progress::STRETCH)));
-    }
-    pairs
-}
-
-/// An argument as one would type it.
-fn shown(arg: &str) -> String {
-    let plain = !arg.is_empty()
-        && arg.chars().all(|character| character.is_alphanumeric() || "-_./{}=,:+%@".contains(character));
-    if plain { arg.to_owned() } else { format!("'{}'", arg.replace('\'', r"'\''")) }
-}
-
-/// The first failed tasks, and why they failed.
-fn reasons(client: &Client, id: &str) -> anyhow::Result<Vec<(TaskResult, String)>> {
-    let mut reasons = Vec::new();
-    for result in client.results(id)?.into_iter().filter(|result| !result.success).take(REASONS_MAX) {
-        let why = match client.output(id, &result).map(|bytes| TaskOutput::decode(&bytes)) {
-            Ok(Ok(output)) => why(&output),
-            Ok(Err(error)) => format!("its output is damaged: {error}"),
-            Err(error) => error.to_string(),
-        };
-        reasons.push((result, why));
-    }
-    Ok(reasons)
-}
-
-fn why(task: &TaskOutput) -> String {
-    let end = match (&task.error, task.exit_code) {
-        (Some(error), _) => output::shortened(error, REASON_CHARACTERS_MAX),
-        (None, Some(code)) => format!("exit code {code}"),
-        (None, None) => "it did not end by itself".to_owned(),
-    };
-    // Programs state the reason in the last line.
-    let text = String::from_utf8_lossy(&task.stderr);
-    let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let last: String = last.chars().take(100).collect();
-    if last.is_empty() { end } else { format!("{end}: {last}") }
 }
 
 fn told_cancelled(bag: &Bag) -> String {
@@ -432,51 +265,21 @@ fn rename(context: &Context, id: &str, name: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn rerun(context: &Context, id: &str, index: Option<&Numbers>) -> anyhow::Result<ExitCode> {
+fn rerun(context: &Context, bags: &TheseBags, index: Option<&Numbers>) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
+    // Of all those that have something to run again.
+    let may_run = |bag: &Bag| bag.state != BagState::Cancelled && (bag.failed > 0 || index.is_some());
+    let Found { ids, is_one } = bags.find(&client, may_run)?;
     if let Some(index) = index {
-        results::check(&client.bag(id)?.bag, index)?;
+        ids.iter().try_for_each(|id| Ok::<_, anyhow::Error>(results::check(&client.bag(id)?.bag, index)?))?;
     }
-    let request = RerunRequest { tasks: index.map(|index| index.iter().collect()) };
-    let bag = client.rerun(id, &request)?;
-    if context.format == Format::Json {
-        output::json(&bag)?;
-    } else {
-        let to_go = output::count(bag.tasks.saturating_sub(bag.done + bag.failed), "task");
-        writeln!(io::stdout(), "bag {} goes on: {to_go} to go", output::short_id(&bag.id))?;
+    let mut done = Vec::with_capacity(ids.len());
+    for id in &ids {
+        let bag = client.rerun(id, &RerunRequest { tasks: index.map(|index| index.iter().collect()) })?;
+        if context.format == Format::Text {
+            writeln!(io::stdout(), "{}", told_released(&bag))?;
+        }
+        done.push(bag);
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// The router that lost tasks, and the consequence.
-fn swallowed(router: &Swallowed) -> String {
-    let Swallowed { machine, tasks, is_left_out } = router;
-    let so = if *is_left_out { ": left out by this machine" } else { "" };
-    format!("{} by the router of {machine}{so}", output::count(*tasks, "task"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_router_that_lost_tasks_is_named() {
-        let router = |is_left_out| Swallowed { machine: "12D3".to_owned(), tasks: 12, is_left_out };
-        assert_eq!(swallowed(&router(false)), "12 tasks by the router of 12D3");
-        assert_eq!(swallowed(&router(true)), "12 tasks by the router of 12D3: left out by this machine");
-    }
-
-    #[test]
-    fn reasons_name_the_end_and_the_last_line() {
-        let mut task =
-            TaskOutput { exit_code: Some(3), stderr: b"a\nout of cheese\n\n".to_vec(), ..TaskOutput::default() };
-        assert_eq!(why(&task), "exit code 3: out of cheese");
-        task = TaskOutput { error: Some("it ran longer than 5 s".to_owned()), ..TaskOutput::default() };
-        assert_eq!(why(&task), "it ran longer than 5 s");
-    }
-
-    #[test]
-    fn arguments_are_shown_as_typed() {
-        assert_eq!(["a", "", "a b", "it's", "{}"].map(shown).join(" "), r"a '' 'a b' 'it'\''s' {}");
-    }
+    told(context, done, is_one)
 }

@@ -35,14 +35,16 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How long the agent may be away.
 const ABSENCE_MAX: Duration = Duration::from_secs(600);
 const AGAIN: Duration = Duration::from_millis(500);
+/// How long the agent may have no room for something before its user hears of it.
+const WAIT_TOLD: Duration = Duration::from_secs(5);
 /// The list of what was saved, a line for each result.
 const LIST: &str = "results.jsonl";
 
 /// An agent that may be restarted meanwhile.
-struct Agent<'a> {
-    context: &'a Context,
-    client: Arc<Client>,
-    interrupt: &'a Interrupt,
+pub(super) struct Agent<'a> {
+    pub(super) context: &'a Context,
+    pub(super) client: Arc<Client>,
+    pub(super) interrupt: &'a Interrupt,
 }
 
 impl Agent<'_> {
@@ -50,11 +52,12 @@ impl Agent<'_> {
     ///
     /// # Errors
     /// When it refuses, is away for very long, or a signal comes.
-    fn ask<T: Send + 'static>(
+    pub(super) fn ask<T: Send + 'static>(
         &mut self,
         ask: impl Fn(&Client) -> Result<T, ClientError> + Clone + Send + 'static,
     ) -> anyhow::Result<T> {
         let mut absent_since: Option<Instant> = None;
+        let (begin, mut is_told) = (Instant::now(), false);
         loop {
             self.interrupt.check()?;
             let (client, this) = (self.client.clone(), ask.clone());
@@ -63,7 +66,12 @@ impl Agent<'_> {
                 Err(error) => error,
             };
             match &error {
-                ClientError::Refused { status: 503, .. } => {}
+                ClientError::Refused { status: 503, .. } => {
+                    if !is_told && begin.elapsed() >= WAIT_TOLD {
+                        output::notice(&format!("waiting: {error}"))?;
+                        is_told = true;
+                    }
+                }
                 error if error.is_absence() => {
                     if absent_since.get_or_insert_with(Instant::now).elapsed() > ABSENCE_MAX {
                         bail!("the agent does not come back: {error}");
@@ -137,17 +145,18 @@ fn some_lines(lines: &Receiver<io::Result<String>>, interrupt: &Interrupt) -> an
     }
 }
 
-/// Makes tasks of a bag of lines as they come, until there are no more: then the bag is closed. Returns the bag.
+/// Makes tasks of a bag of lines as they come, the first of them this one, until there are no more: then the bag is closed. Returns the bag.
 pub(super) fn feed(
     context: &Context,
     client: Client,
     id: &str,
+    first: u64,
     input: impl BufRead + Send + 'static,
 ) -> anyhow::Result<Bag> {
     let interrupt = Interrupt::hear()?;
     let mut agent = Agent { context, client: Arc::new(client), interrupt: &interrupt };
     let lines = read(input);
-    let mut from = 0;
+    let mut from = first;
     let short = output::short_id(id).to_owned();
     let ended = (|| {
         loop {
@@ -165,7 +174,8 @@ pub(super) fn feed(
     })();
     ended.with_context(|| {
         format!(
-            "bag {short} has the first {}; it stays open: `idlewood bag close {short}` closes it",
+            "bag {short} has the first {}; it stays open: `idlewood bag feed {short}` takes further lines, `idlewood bag close {short}` \
+             closes it",
             output::count(from, "line")
         )
     })

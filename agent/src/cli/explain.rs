@@ -3,10 +3,12 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use idlewood_api::client::ClientError;
 use idlewood_api::{Bag, BagState, Bound, Status};
 use serde::Serialize;
 
 use super::context::Context;
+use super::which::{Found, WhichBags};
 use crate::output::{self, Format, count};
 
 /// All codes of bounds, for programs and for those who read help.
@@ -35,14 +37,14 @@ The first line is what decides now; further ones hold, too. Codes of the lines i
 
 /// JSON output of `bag explain`.
 #[derive(Serialize, schemars::JsonSchema)]
-pub(super) struct BagExplained<'a> {
-    id: &'a str,
-    name: &'a str,
+pub(super) struct BagExplained {
+    id: String,
+    name: String,
     state: BagState,
     /// Whether any of its tasks may be running now.
     runs: bool,
     /// What decides how many of them run, the most important first.
-    bounds: &'a [Bound],
+    bounds: Vec<Bound>,
 }
 
 /// JSON output of `explain`.
@@ -56,27 +58,31 @@ pub(super) struct MachineExplained<'a> {
     bounds: &'a [Bound],
 }
 
-/// Explains a bag of this machine.
-pub(super) fn bag(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
-    let bag = context.client()?.bag(id)?.bag;
+/// Explains bags of this machine; of all those that are not over.
+pub(super) fn bags(context: &Context, bags: &WhichBags) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    let Found { ids, is_one } = bags.find(&client, |bag| !bag.state.is_closed())?;
+    let found = ids.iter().map(|id| Ok(client.bag(id)?.bag)).collect::<Result<Vec<Bag>, ClientError>>()?;
     if context.format == Format::Json {
-        let Bag { id, name, state, runs, bounds, .. } = &bag;
-        output::json(&BagExplained { id, name, state: *state, runs: *runs, bounds })?;
-        return Ok(ExitCode::SUCCESS);
+        let explained = |Bag { id, name, state, runs, bounds, .. }| BagExplained { id, name, state, runs, bounds };
+        return output::one_or_all(found.into_iter().map(explained).collect(), is_one).map(|()| ExitCode::SUCCESS);
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let (id, name) = (output::short_id(&bag.id), output::printable(&bag.name));
-    writeln!(
-        out,
-        "bag {id} ({name}): {} of {} done, {}",
-        bag.done,
-        count(bag.tasks, "task"),
-        output::state(bag.state)
-    )?;
-    if bag.state.is_closed() {
-        writeln!(out, "it is over; `idlewood bag show {id}` says what came of it")?;
+    if found.is_empty() {
+        writeln!(out, "no bag of this machine is open")?;
     }
-    write(&bag.bounds, &mut out)?;
+    for (position, bag) in found.iter().enumerate() {
+        if position > 0 {
+            writeln!(out)?;
+        }
+        let (id, name) = (output::short_id(&bag.id), output::printable(&bag.name));
+        let (tasks, state) = (count(bag.tasks, "task"), output::state(bag.state));
+        writeln!(out, "bag {id} ({name}): {} of {tasks} done, {state}", bag.done)?;
+        if bag.state.is_closed() {
+            writeln!(out, "it is over; `idlewood bag show {id}` says what came of it")?;
+        }
+        write(&bag.bounds, &mut out)?;
+    }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }

@@ -13,12 +13,12 @@ use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_units::Numbers;
 use serde::Serialize;
 
-use super::context::Context;
+use super::context::{BadUsage, Context};
 use super::interrupt::Interrupt;
 use super::log_follow::{self, bytes_of, ranges, seen_after};
 use super::log_lines::harmless;
 use super::results::{self, Chosen, Problem};
-use super::which::WhichBag;
+use super::which::{self, BagName, Found};
 use crate::output::{self, Format};
 
 /// For `--help`.
@@ -29,7 +29,9 @@ nothing is to be followed. Most can be told otherwise (python3 -u, setvbuf, flus
 Examples:
   idlewood bag logs last 7                   what task 7 of the last bag has written so far
   idlewood bag logs --follow                 all tasks of the last bag, until it is over
-  idlewood bag logs sweep 0-9 --follow       ten tasks of the bag `sweep`";
+  idlewood bag logs sweep 0-9 --follow       ten tasks of the bag `sweep`
+  idlewood bag logs sweep night 0-9          ten tasks of each of two bags
+  idlewood bag logs sweep 2026 --index 0-9   of the bags `sweep` and `2026`, which looks like tasks";
 
 /// Questions for what running tasks have written by now.
 const ROUNDS_MAX: usize = 1000;
@@ -37,13 +39,11 @@ const ROUNDS_MAX: usize = 1000;
 /// Arguments of `bag logs`.
 #[derive(Debug, clap::Args)]
 pub(super) struct LogsArgs {
-    #[command(flatten)]
-    bag: WhichBag,
+    /// Bags: ids, unique beginnings of them, names, `last`, or `all`; and behind them the only tasks: 5, 0-9, 1,3,7-9
+    #[arg(value_name = "BAG|TASKS", default_value = "last")]
+    words: Vec<BagName>,
     /// Only these tasks: 5, 0-9, 1,3,7-9
-    #[arg(value_name = "TASKS")]
-    tasks: Option<Numbers>,
-    /// The same
-    #[arg(long, value_name = "RANGE", conflicts_with = "tasks")]
+    #[arg(long, value_name = "RANGE")]
     index: Option<Numbers>,
     /// What they wrote on standard error instead of standard output
     #[arg(long)]
@@ -64,16 +64,92 @@ pub(super) struct Log {
     state: TaskState,
 }
 
+/// What tasks of one of several bags wrote, as JSON.
+#[derive(schemars::JsonSchema)]
+#[expect(dead_code, reason = "it describes what is printed")]
+pub(super) struct LogsOfBag {
+    /// Its id.
+    bag: String,
+    tasks: Vec<Log>,
+}
+
+/// JSON output: what tasks of one bag wrote, or of several.
+#[derive(schemars::JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "it describes what is printed")]
+pub(super) enum Logs {
+    One(Vec<Log>),
+    Several(Vec<LogsOfBag>),
+}
+
+impl LogsArgs {
+    /// The bags, and the tasks where some are named: the last word, where it reads like tasks and is not the only one.
+    fn chosen(&self) -> (&[BagName], Option<Numbers>) {
+        if let Some(index) = &self.index {
+            return (&self.words, Some(index.clone()));
+        }
+        match &self.words[..] {
+            [bags @ .., BagName(last)] if !bags.is_empty() => match last.parse() {
+                Ok(tasks) => (bags, Some(tasks)),
+                Err(_) => (&self.words, None),
+            },
+            words => (words, None),
+        }
+    }
+}
+
 pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCode> {
-    let chosen = args.tasks.as_ref().or(args.index.as_ref());
+    let (names, chosen) = args.chosen();
+    let json = context.format == Format::Json;
+    let client = Arc::new(context.client()?);
+    let Found { ids, is_one } = which::find(names, &client, |_| true)?;
+    if args.follow && ids.len() != 1 {
+        return Err(BadUsage(format!("--follow takes one bag, and these are {}", ids.len())).into());
+    }
     let mut code = ExitCode::SUCCESS;
     if args.follow {
-        code = log_follow::follow(context, &args.bag.id.0, chosen, args.stderr)?;
+        code = log_follow::follow(context, &ids[0], chosen.as_ref(), args.stderr)?;
+        if !json {
+            return Ok(code);
+        }
     }
-    if !args.follow || context.format == Format::Json {
-        print(context, args, chosen)?;
+    // Text may end anywhere.
+    let interrupt = if json { Interrupt::hear()? } else { Interrupt::default() };
+    if is_one {
+        print(&client, &ids[0], json, args.stderr, chosen.as_ref(), &interrupt)?;
+        return if json { writeln!(io::stdout()).map_err(Into::into) } else { Ok(()) }.map(|()| code);
     }
-    Ok(code)
+    let mut ends = Vec::new();
+    if json {
+        write!(io::stdout(), "[")?;
+    }
+    for (position, id) in ids.iter().enumerate() {
+        let bag = client.bag(id)?.bag;
+        let space = if position > 0 { "\n" } else { "" };
+        match (json, position) {
+            (true, 0) => write!(io::stdout(), "{{\"bag\":\"{}\",\"tasks\":", bag.id)?,
+            (true, _) => write!(io::stdout(), ",{{\"bag\":\"{}\",\"tasks\":", bag.id)?,
+            (false, _) => {
+                let (id, name) = (output::short_id(&bag.id), output::printable(&bag.name));
+                writeln!(io::stdout(), "{space}==> bag {id} ({name})")?;
+            }
+        }
+        // What is wrong with one bag keeps nothing from the others.
+        ends.push(print(&client, &bag.id, json, args.stderr, chosen.as_ref(), &interrupt));
+        if json {
+            write!(io::stdout(), "}}")?;
+        }
+        if interrupt.check().is_err() {
+            break;
+        }
+    }
+    if json {
+        writeln!(io::stdout(), "]")?;
+    }
+    let mut failed = ends.into_iter().filter_map(Result::err);
+    let Some(first) = failed.next() else { return Ok(code) };
+    failed.try_for_each(|error| output::notice(&format!("{error:#}")))?;
+    Err(first)
 }
 
 /// A task that has written something.
@@ -83,16 +159,20 @@ enum Wrote {
     SoFar(Vec<u8>),
 }
 
-fn print(context: &Context, args: &LogsArgs, chosen: Option<&Numbers>) -> anyhow::Result<()> {
-    let json = context.format == Format::Json;
-    let client = Arc::new(context.client()?);
-    let Chosen { bag, results, missing } = results::choose(&client, &args.bag.id.0, chosen)?;
-    // Text may end anywhere.
-    let interrupt = if json { Interrupt::hear()? } else { Interrupt::default() };
+/// Prints what tasks of one bag wrote; as JSON without an end of the line.
+fn print(
+    client: &Arc<Client>,
+    id: &str,
+    json: bool,
+    stderr: bool,
+    chosen: Option<&Numbers>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<()> {
+    let Chosen { bag, results, missing } = results::choose(client, id, chosen)?;
     let mut all: BTreeMap<u64, Wrote> = results.into_iter().map(|result| (result.index, Wrote::Over(result))).collect();
     let mut silent = Vec::new();
     if missing > 0 && !bag.state.is_closed() {
-        let (asked, id, ranges, stderr) = (client.clone(), bag.id.clone(), ranges(chosen), args.stderr);
+        let (asked, id, ranges) = (client.clone(), bag.id.clone(), ranges(chosen));
         let written = interrupt.unless(move || written_so_far(&asked, &id, ranges, stderr))?;
         let (written, unheard) = written?;
         silent = unheard;
@@ -117,10 +197,10 @@ fn print(context: &Context, args: &LogsArgs, chosen: Option<&Numbers>) -> anyhow
                 let entry = task.map(|task| task.entry).unwrap_or_default();
                 (text, entry, TaskState::Placed)
             }
-            Wrote::Over(result) => match results::fetch_output(&client, &bag.id, &result, &interrupt)? {
+            Wrote::Over(result) => match results::fetch_output(client, &bag.id, &result, interrupt)? {
                 Ok(task) => {
                     let state = if result.success { TaskState::Succeeded } else { TaskState::Failed };
-                    (if args.stderr { task.stderr } else { task.stdout }, result.entry, state)
+                    (if stderr { task.stderr } else { task.stdout }, result.entry, state)
                 }
                 Err(Problem { is_lost, sentence }) => {
                     if is_lost {
@@ -143,7 +223,7 @@ fn print(context: &Context, args: &LogsArgs, chosen: Option<&Numbers>) -> anyhow
         Ok(())
     });
     // Output that ended early is JSON, too.
-    let closed = if json { out.write_all(b"]\n") } else { Ok(()) };
+    let closed = if json { out.write_all(b"]") } else { Ok(()) };
     ended?;
     closed.and_then(|()| out.flush())?;
     drop(out);

@@ -145,7 +145,7 @@ fn limit_in_words(limit: &str, ahead: u64) -> String {
         "waits" => {
             format!("so many endless bags share the grid that it waits; {} before it", output::count(ahead, "bag"))
         }
-        "tasks" => "it has no task to give: its pipe is silent, or it is closed or held".to_owned(),
+        "tasks" => "it has no task to give: nothing comes, or it is closed or held".to_owned(),
         "undrained" => "its results take all the room that they may have: save them with bag get --follow".to_owned(),
         other => output::printable(other),
     }

@@ -1,4 +1,4 @@
-//! `idlewood bag get`: the output of tasks, as files.
+//! `idlewood bag get`: the output of tasks of bags, as files.
 //!
 //! ```text
 //! DIR/results.json          one record per task that was saved, also by an earlier `get`
@@ -37,7 +37,7 @@ use serde::Serialize;
 use super::context::{BadUsage, Context};
 use super::interrupt::Interrupt;
 use super::rounds;
-use super::which::WhichBag;
+use super::which::{Found, WhichBags};
 use crate::output::{self, Format};
 
 /// Problems that are printed; JSON has all.
@@ -58,8 +58,8 @@ const CLOSE: u64 = 1000;
 #[derive(Debug, clap::Args)]
 pub(super) struct GetArgs {
     #[command(flatten)]
-    pub(super) bag: WhichBag,
-    /// Where to [default: results-ID]
+    pub(super) bags: WhichBags,
+    /// Where to [default: results-ID]; of several bags, each into a directory results-ID in there
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
     /// Only these tasks: 5, 0-9, 1,3,7-9
@@ -109,17 +109,59 @@ pub(super) struct Fetched {
     problems: Vec<String>,
 }
 
+/// What came of one bag.
+struct Got {
+    bag: Bag,
+    out: PathBuf,
+    tasks: u64,
+    missing: u64,
+    problems: Vec<String>,
+    lost: IntervalSet,
+    /// Further sentences.
+    told: Vec<String>,
+}
+
 pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode> {
     let client = Arc::new(context.client()?);
+    let Found { ids, is_one } = args.bags.find(&client, |_| true)?;
+    let interrupt = Interrupt::hear()?;
+    let (mut all, mut ends) = (Vec::new(), Vec::new());
+    for id in &ids {
+        // What is wrong with one bag keeps nothing from the others.
+        let ended = get_one(&client, id, args, is_one, &interrupt).and_then(|got| {
+            if context.format == Format::Text {
+                got.tell()?;
+            }
+            let ended = end(&got.bag, &got.problems, &got.lost);
+            all.push(got.into_json());
+            ended
+        });
+        interrupt.check().or_else(|interrupted| ended.as_ref().map(drop).map_err(|_| interrupted))?;
+        ends.push(ended.with_context(|| format!("bag {}", output::short_id(id))));
+    }
+    if context.format == Format::Json && all.len() == ids.len() {
+        output::one_or_all(all, is_one)?;
+    }
+    let mut failed = ends.into_iter().filter_map(Result::err);
+    let Some(first) = failed.next() else { return Ok(ExitCode::SUCCESS) };
+    failed.try_for_each(|error| output::notice(&format!("{error:#}")))?;
+    Err(first)
+}
+
+/// Saves what one bag has produced.
+fn get_one(client: &Arc<Client>, id: &str, args: &GetArgs, is_one: bool, interrupt: &Interrupt) -> anyhow::Result<Got> {
     let of_round = match args.index {
-        None => rounds::results(&client.bag(&args.bag.id.0)?.bag, args.round)?,
+        None => rounds::results(&client.bag(id)?.bag, args.round)?,
         Some(_) => None,
     };
-    let tasks = of_round.as_ref().map(rounds::Results::tasks);
-    let Chosen { bag, results, missing } = choose(&client, &args.bag.id.0, tasks.as_ref().or(args.index.as_ref()))?;
+    let tasks = of_round.as_ref().map(rounds::Results::tasks).or_else(|| args.index.clone());
+    let (asked, name) = (client.clone(), id.to_owned());
+    let Chosen { bag, results, missing } = interrupt.unless(move || choose(&asked, &name, tasks.as_ref()))??;
+    let of_bag = format!("results-{}", output::short_id(&bag.id));
     let out = match &args.out {
-        Some(out) => out.clone(),
-        None => PathBuf::from(format!("results-{}", output::short_id(&bag.id))),
+        Some(out) if is_one => out.clone(),
+        Some(out) => out.join(of_bag),
+        None => PathBuf::from(of_bag),
     };
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     let chosen = output::count(results.len() as u64, "task");
@@ -131,38 +173,37 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
         let otherwise = "name another directory with --out, or mix them with --mix";
         bail!("{out} has results of bag {other}, and these are of bag {id}: {otherwise}");
     }
-    let unsaved = unsaved(&client, &bag.id, &before)?;
+    let unsaved = unsaved(client, &bag.id, &before)?;
     let mut saved = Saved { bag: bag.id.clone(), unsaved, before, ..Saved::default() };
-    // Before this there was nothing to save.
-    let interrupt = Interrupt::hear()?;
-    let mut ended = saved.fetch(&client, &bag.id, &out, results, &interrupt);
+    let mut ended = saved.fetch(client, &bag.id, &out, results, interrupt);
     if ended.is_ok() && args.receipts {
-        ended = saved.fetch_receipts(&client, &bag.id, &out, &interrupt);
+        ended = saved.fetch_receipts(client, &bag.id, &out, interrupt);
     }
     let listed = saved.list(&out);
     let tasks = saved.records.len() as u64;
     ended.with_context(|| format!("got as far as {tasks} of {chosen}, in {}", out.display()))?;
     listed?;
-    let arranged = of_round.map(|of_round| of_round.arrange(&out)).transpose()?;
+    let mut told: Vec<String> = of_round.map(|of_round| of_round.arrange(&out)).transpose()?.into_iter().collect();
     let Saved { records, problems, lost, .. } = saved;
-    if context.format == Format::Json {
-        let problems = problems.clone();
-        output::json(&Fetched { bag: bag.id.clone(), out: out.clone(), tasks, missing, problems })?;
-    } else {
+    told.extend(records.iter().filter(|record| !record.left_out.is_empty()).map(not_kept));
+    Ok(Got { bag, out, tasks, missing, problems, lost, told })
+}
+
+impl Got {
+    fn tell(&self) -> io::Result<()> {
         let mut stdout = io::stdout().lock();
-        writeln!(stdout, "the outputs of {} are in {}", output::count(tasks, "task"), out.display())?;
-        if missing > 0 {
-            writeln!(stdout, "{}", still_missing(&bag, missing))?;
+        writeln!(stdout, "the outputs of {} are in {}", output::count(self.tasks, "task"), self.out.display())?;
+        if self.missing > 0 {
+            writeln!(stdout, "{}", still_missing(&self.bag, self.missing))?;
         }
-        if let Some(arranged) = arranged {
-            writeln!(stdout, "{arranged}")?;
-        }
-        for record in records.iter().filter(|record| !record.left_out.is_empty()) {
-            writeln!(stdout, "{}", not_kept(record))?;
-        }
-        stdout.flush()?;
+        self.told.iter().try_for_each(|told| writeln!(stdout, "{told}"))?;
+        stdout.flush()
     }
-    end(&bag, &problems, &lost)
+
+    fn into_json(self) -> Fetched {
+        let Self { bag, out, tasks, missing, problems, .. } = self;
+        Fetched { bag: bag.id, out, tasks, missing, problems }
+    }
 }
 
 /// The state of a `get`.

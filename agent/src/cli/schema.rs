@@ -51,8 +51,8 @@ fn commands(of: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
         of.subschema_for::<T>()
     }
     let status = ["status", "pause", "resume", "finish", "restart"].map(|name| (name, a::<Status>(of)));
-    let bag = ["submit", "bag rename", "bag priority", "bag rerun"].map(|name| (name, a::<Bag>(of)));
-    let bags = ["bag watch", "bag wait", "bag close", "bag cancel", "bag hold", "bag release", "bag rm"];
+    let bag = ["submit", "bag rename", "bag priority", "bag feed"].map(|name| (name, a::<Bag>(of)));
+    let bags = ["bag watch", "bag wait", "bag close", "bag cancel", "bag hold", "bag release", "bag rerun", "bag rm"];
     let bags = bags.map(|name| (name, a::<OneOrAll<Bag>>(of)));
     let grid = ["grid create", "grid join", "grid show"].map(|name| (name, a::<grid::GridJson>(of)));
     let tables = ["config show", "config set", "config unset"].map(|name| (name, a::<config::Tables>(of)));
@@ -62,10 +62,10 @@ fn commands(of: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
         ("submit --dry-run", a::<SubmitRequest>(of)),
         ("bag list", a::<Vec<Bag>>(of)),
         ("bag show", a::<OneOrAll<BagDetail>>(of)),
-        ("bag tasks", a::<Tasks>(of)),
-        ("bag explain", a::<explain::BagExplained>(of)),
-        ("bag logs", a::<Vec<logs::Log>>(of)),
-        ("bag get", a::<results::Fetched>(of)),
+        ("bag tasks", a::<OneOrAll<Tasks>>(of)),
+        ("bag explain", a::<OneOrAll<explain::BagExplained>>(of)),
+        ("bag logs", a::<logs::Logs>(of)),
+        ("bag get", a::<OneOrAll<results::Fetched>>(of)),
         ("bag get --follow", a::<Bag>(of)),
         ("bag receipts", a::<Vec<receipts::View>>(of)),
         ("bag ticket", a::<ticket::Written>(of)),

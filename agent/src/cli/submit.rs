@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use blake3::Hash;
+use idlewood_api::EndlessRequest;
 use idlewood_api::client::Client;
 use idlewood_scheduler::Replication;
 use idlewood_trust::manifest::{Input, Source};
@@ -14,7 +15,7 @@ use idlewood_trust::manifest::{Input, Source};
 use super::context::{BadUsage, Context};
 use super::follow::{self, View};
 use super::which::Found;
-use super::{endless, kept, progress};
+use super::{endless, kept, progress, watching};
 use crate::output::{self, Format};
 use crate::submit::options::Options;
 use crate::submit::{self, Lists, Plan};
@@ -38,6 +39,7 @@ Examples:
   idlewood submit bag.toml --max-retries 0 --wait
   idlewood submit --program walk.wasm --endless --array 0- --share 2 -- --seed {}
   tail -f queue | idlewood submit --program fetch.wasm --endless --each-line - -- {}
+  idlewood submit --program scan.wasm --endless --watch incoming -- {}
   idlewood submit --program merge.wasm --after fit --notify 'date > over'
 
 Everything after `:::` is an entry, so options come before it. Several lists make a task of each
@@ -75,7 +77,9 @@ pub(super) fn run(context: &Context, args: SubmitArgs, entries: Option<Lists>) -
     if flags.sources() > 1 {
         return Err(BadUsage("`:::` and a flag both say what the tasks are: use one of them".to_owned()).into());
     }
-    let plan = Plan::new(flags.over(spec), io::stdin())?;
+    let options = flags.over(spec);
+    let watch = options.watch.clone();
+    let plan = Plan::new(options, io::stdin())?;
     if args.dry_run {
         preview(context, &plan)?;
         tell_left_out(&plan)?;
@@ -86,7 +90,7 @@ pub(super) fn run(context: &Context, args: SubmitArgs, entries: Option<Lists>) -
     let bag = client.submit(&plan.request)?;
     tell_left_out(&plan)?;
     let waits = args.wait || args.progress;
-    let reads_lines = plan.request.endless.is_some_and(|endless| endless.source == Source::Lines);
+    let source = plan.request.endless.map(|endless| endless.source);
     if context.format == Format::Text {
         let mut out = io::stdout().lock();
         let id = output::short_id(&bag.id);
@@ -107,7 +111,11 @@ pub(super) fn run(context: &Context, args: SubmitArgs, entries: Option<Lists>) -
         }
         out.flush()?;
     }
-    let bag = if reads_lines { endless::feed(context, client, &bag.id, io::BufReader::new(io::stdin()))? } else { bag };
+    let bag = match (source, watch) {
+        (Some(Source::Lines), _) => endless::feed(context, client, &bag.id, 0, io::BufReader::new(io::stdin()))?,
+        (Some(Source::Files), Some(directory)) => watching::begin(context, client, &bag, &directory)?,
+        _ => bag,
+    };
     if !waits {
         if context.format == Format::Json {
             output::json(&bag)?;
@@ -252,8 +260,8 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
         "upload",
         format!("{} in {}", output::bytes(plan.bytes()), output::count(plan.files.len() as u64, "file")),
     ));
-    let previewed =
-        if request.endless.is_some_and(|endless| endless.source == Source::Lines) { 0 } else { PREVIEW_TASKS };
+    let comes_later = |endless: &EndlessRequest| matches!(endless.source, Source::Lines | Source::Files);
+    let previewed = if request.endless.as_ref().is_some_and(comes_later) { 0 } else { PREVIEW_TASKS };
     for index in 0..request.tasks.min(previewed) {
         let args: Vec<String> = request.args.iter().map(|arg| submit::fill(arg, index, request)).collect();
         let text = usize::try_from(index).ok().and_then(|index| request.entries.get(index)).map(|entry| &entry.text);

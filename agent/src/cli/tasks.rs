@@ -1,12 +1,13 @@
-//! `idlewood bag tasks`: the tasks of a bag, one a line.
+//! `idlewood bag tasks`: the tasks of bags, one a line.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use idlewood_api::{Task, TaskState, Tasks};
+use idlewood_api::client::{Client, ClientError};
+use idlewood_api::{Bag, Task, TaskState, Tasks};
 
 use super::context::Context;
-use super::which::WhichBag;
+use super::which::{Found, WhichBags};
 use crate::output::{self, Colour, Column, Format, Table};
 
 /// What a task may be, for `--help`.
@@ -30,7 +31,7 @@ const TOGETHER: u64 = 5000;
 #[derive(Debug, clap::Args)]
 pub(super) struct TasksArgs {
     #[command(flatten)]
-    bag: WhichBag,
+    bags: WhichBags,
     /// Only tasks that are one of these: waiting, retrying, placed, succeeded, failed, cancelled
     #[arg(long, value_name = "STATES", value_delimiter = ',')]
     state: Vec<TaskState>,
@@ -40,32 +41,44 @@ pub(super) struct TasksArgs {
     /// From the task with this index on
     #[arg(long, value_name = "INDEX", default_value_t = 0)]
     from: u64,
-    /// So many tasks at most; 0: all
+    /// So many tasks of each bag at most; 0: all
     #[arg(long, value_name = "N", default_value_t = 1000)]
     limit: u64,
 }
 
 pub(super) fn tasks(context: &Context, args: &TasksArgs) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
+    let Found { ids, is_one } = args.bags.find(&client, |_| true)?;
+    let bags = ids.iter().map(|id| Ok(client.bag(id)?.bag)).collect::<Result<Vec<Bag>, ClientError>>()?;
+    let all = bags.iter().map(|bag| of_bag(&client, &bag.id, args)).collect::<Result<Vec<Tasks>, ClientError>>()?;
+    if context.format == Format::Json {
+        return output::one_or_all(all, is_one).map(|()| ExitCode::SUCCESS);
+    }
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    for (position, (bag, tasks)) in bags.iter().zip(&all).enumerate() {
+        if !is_one {
+            let space = if position > 0 { "\n" } else { "" };
+            writeln!(out, "{space}bag {} ({})", output::short_id(&bag.id), output::printable(&bag.name))?;
+        }
+        write(tasks, &mut out)?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The tasks of one bag.
+fn of_bag(client: &Client, id: &str, args: &TasksArgs) -> Result<Tasks, ClientError> {
     let states = if args.failed { vec![TaskState::Failed] } else { args.state.clone() };
     let mut left = if args.limit == 0 { u64::MAX } else { args.limit };
-    let id = client.bag(&args.bag.id.0)?.bag.id;
-    let mut all = client.tasks(&id, args.from, left.min(TOGETHER), &states)?;
+    let mut all = client.tasks(id, args.from, left.min(TOGETHER), &states)?;
     left = left.saturating_sub(TOGETHER);
     while let Some(from) = all.next.filter(|_| left > 0) {
-        let more = client.tasks(&id, from, left.min(TOGETHER), &states)?;
+        let more = client.tasks(id, from, left.min(TOGETHER), &states)?;
         left = left.saturating_sub(TOGETHER);
         all.tasks.extend(more.tasks);
         (all.next, all.matching) = (more.next, more.matching);
     }
-    if context.format == Format::Json {
-        output::json(&all)?;
-    } else {
-        let mut out = io::BufWriter::new(io::stdout().lock());
-        write(&all, &mut out)?;
-        out.flush()?;
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(all)
 }
 
 fn write(all: &Tasks, out: &mut impl Write) -> io::Result<()> {

@@ -10,14 +10,6 @@ const NAME_BYTES_MAX: usize = 1000;
 /// Stands for every bag for which the command makes sense.
 const ALL: &str = "all";
 
-/// The bag that a command is about.
-#[derive(Clone, Debug, clap::Args)]
-pub(super) struct WhichBag {
-    /// Its id, a unique beginning of it, its name, or `last`
-    #[arg(value_name = "BAG", default_value = "last")]
-    pub(super) id: BagName,
-}
-
 /// The bags that a command is about; without any, the last.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct WhichBags {
@@ -76,7 +68,8 @@ impl TheseBags {
     }
 }
 
-fn find(names: &[BagName], client: &Client, of_all: impl Fn(&Bag) -> bool) -> Result<Found, ClientError> {
+/// As [`TheseBags::find`].
+pub(super) fn find(names: &[BagName], client: &Client, of_all: impl Fn(&Bag) -> bool) -> Result<Found, ClientError> {
     if let [BagName(name)] = names
         && name != ALL
     {

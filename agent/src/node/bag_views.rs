@@ -146,7 +146,7 @@ pub(super) fn bag(
         max_running: view.conditions.running_max,
         retry_on: view.conditions.retry_on.as_ref().map(|codes| codes.iter().copied().collect()),
         priority: view.conditions.priority,
-        endless: endless_view::shown(view),
+        endless: endless_view::shown(view, pins.source(view.bag.id)),
         rounds: peer.rounds(view.bag.id).map(|progress| rounds(progress, view.conditions.converged)),
     }
 }

@@ -23,6 +23,17 @@ use crate::handle::{Refusal, Reply};
 /// Result of a fetch: a pin of the blobs that must stay, and for a checkpoint its signed name.
 pub(super) type Fetched = (Pin, Option<Checkpoint>);
 
+/// Lines of an endless bag that are tasks now.
+#[derive(Debug)]
+pub(super) struct NewLines {
+    /// The first task.
+    pub(super) from: u64,
+    /// How many tasks the bag has with them.
+    pub(super) tasks: u64,
+    /// Their files, if they are files.
+    pub(super) files: Vec<Pin>,
+}
+
 /// What work beside the loop ends in.
 pub(super) enum Done {
     Prepared {
@@ -59,10 +70,10 @@ pub(super) enum Done {
         reply: Reply<idlewood_api::Bag>,
     },
     AcceptLost,
-    /// New lines of an endless bag are durable, which then has so many tasks, or not.
+    /// New lines of an endless bag are durable, or not.
     LinesKept {
         bag: BagId,
-        result: Result<u64, Refusal>,
+        result: Result<NewLines, Refusal>,
         reply: Option<Reply<idlewood_api::Bag>>,
     },
     RerunReady {

@@ -275,7 +275,9 @@ impl Driver {
             Notice::BagGivenUp { bag, disk_is_full: false } => {
                 tracing::info!(%bag, "limits.keep is lower now: another machine is asked to keep a bag in this one's place");
             }
-            Notice::BagDrained(bag) => self.endless.drained(bag, self.machine.peer(), &mut self.shared),
+            Notice::BagDrained(bag) => {
+                self.endless.drained(bag, self.storage.pins_mut(), self.machine.peer(), &mut self.shared);
+            }
             Notice::BagRemoved(bag) => {
                 tracing::info!(%bag, "bag removed");
                 self.endless.removed(bag, &mut self.shared);
@@ -393,7 +395,9 @@ impl Driver {
     }
 
     fn done(&mut self, id: Id, done: Done) {
-        let Self { machine, shared, execution, measuring, submissions, storage, keeping, notify, starts, .. } = self;
+        let Self {
+            machine, shared, execution, measuring, submissions, storage, keeping, notify, starts, endless, ..
+        } = self;
         let peer = machine.peer();
         match done {
             Done::Prepared { job, task, preparation } => {
@@ -408,7 +412,9 @@ impl Driver {
                 submissions.accepted(result, reply, storage.pins_mut(), notify, peer, shared);
             }
             Done::AcceptLost => submissions.accept_lost(),
-            Done::LinesKept { bag, result, reply } => self.endless.lines_kept(bag, result, reply, shared),
+            Done::LinesKept { bag, result, reply } => {
+                endless.lines_kept(bag, result, reply, storage.pins_mut(), shared)
+            }
             Done::RerunReady { bag, tasks, needs, reply } => {
                 submissions::rerun_ready(bag, tasks.as_ref(), needs, reply, storage.pins_mut(), machine, shared);
             }

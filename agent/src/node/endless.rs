@@ -2,12 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use idlewood_blobs::Blobs;
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BAG_TASKS_MAX, BagId, BagView, Event, LINE_BYTES_MAX, Peer};
+use idlewood_scheduler::{BAG_TASKS_MAX, BagId, BagView, BlobId, Event, LINE_BYTES_MAX, Peer, TaskId};
+use idlewood_trust::manifest::{Entry, Manifest};
 
 use super::bag_views::find;
-use super::done::Done;
-use super::pins::Pins;
+use super::done::{Done, NewLines};
+use super::lines::Lines;
+use super::pin::Pin;
+use super::pins::{self, Pins};
 use super::shared::{Due, Shared};
 use crate::handle::{Refusal, Reply, answer};
 
@@ -49,6 +53,49 @@ fn flaw(lines: &[String]) -> Option<String> {
     ))
 }
 
+/// The content of the file that a line stands for.
+fn file(line: &str) -> Option<BlobId> {
+    Some(serde_json::from_str::<Entry>(line).ok()?.input?.blob)
+}
+
+/// Lines that are tasks already have to be those that are: else somebody else adds to the bag, too, and these would be lost. Pages of drained
+/// tasks are gone, but for the last one. Blocks.
+fn are_repeated(kept: &Lines, bag: BagId, from: u64, lines: &[String]) -> Result<(), Refusal> {
+    let same = |(index, line): (u64, &String)| kept.get(TaskId { bag, index }).is_none_or(|kept| kept == *line);
+    if (from..).zip(lines).all(same) {
+        return Ok(());
+    }
+    let why = format!("task {from} of bag {bag} is another one already: something else adds tasks to this bag, too");
+    Err(Refusal::Conflict(why))
+}
+
+/// Checks the files of new tasks, and makes them durable. Blocks.
+fn check_files(manifest: &Manifest, lines: &[String], blobs: &Blobs) -> Result<(), Refusal> {
+    for line in lines {
+        let entry = manifest.entry_of_line(line.clone()).map_err(|error| Refusal::Invalid(error.to_string()))?;
+        if let Some(input) = entry.input {
+            let hash = blake3::Hash::from_bytes(input.blob.0);
+            if blobs.len(hash).is_none() {
+                // It may have gone for want of room since.
+                return Err(Refusal::Unavailable(format!("{} is not here: upload it, then send it again", input.name)));
+            }
+            blobs.make_durable(hash).map_err(|error| Refusal::Unavailable(error.to_string()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Keeps new lines, durably; returns how many tasks there are then. Blocks.
+fn keep_lines(kept: &Lines, bag: BagId, from: u64, lines: Vec<String>) -> Result<u64, Refusal> {
+    let tasks = from + lines.len() as u64;
+    if lines.is_empty() {
+        return Ok(tasks);
+    }
+    let unavailable = |error| Refusal::Unavailable(format!("the lines could not be kept: {error}"));
+    kept.keep(bag, from, lines).map_err(unavailable)?;
+    Ok(tasks)
+}
+
 impl EndlessOrders {
     /// Adds lines as tasks, from this one on. They are written beside the loop, and whoever sends them is answered then.
     pub(super) fn add_lines(
@@ -74,6 +121,8 @@ impl EndlessOrders {
             Some(Refusal::Invalid(flaw))
         } else if from > known {
             Some(Refusal::Conflict(format!("bag {bag} has {known} tasks, and these begin with task {from}")))
+        } else if pins.is_unread(bag) {
+            Some(Refusal::Unavailable(format!("what bag {bag} is made of cannot be read at the moment: see the log")))
         } else if self.keeping.contains(&bag) {
             Some(Refusal::Unavailable(format!("other lines of bag {bag} are being written: send these once they are")))
         } else if of_bag.is_some_and(|endless| endless.waiting >= WAITING_MAX) {
@@ -86,16 +135,21 @@ impl EndlessOrders {
             return answer(reply, Err(refusal));
         }
         // Those that are here already are repeated, since their answer was lost.
-        lines.drain(..usize::try_from(known - from).unwrap_or(usize::MAX).min(lines.len()));
-        let gone = Refusal::NotFound("the bag was removed meanwhile".to_owned());
-        if lines.is_empty() {
-            return shared.due.push(Due::Bag { bag, was: None, gone, reply });
-        }
+        let new = lines.split_off(usize::try_from(known - from).unwrap_or(usize::MAX).min(lines.len()));
+        let takes_files = pins.takes_files(bag);
+        // They stay from before it is checked whether they are here.
+        let files = new.iter().filter(|_| takes_files).filter_map(|line| file(line));
+        let files: Vec<Pin> = files.map(|file| pins.of_task(bag, file)).collect();
         self.keeping.insert(bag);
-        let (kept, tasks) = (shared.lines.clone(), known + lines.len() as u64);
+        let (kept, blobs, manifest) = (shared.lines.clone(), shared.supplies.blobs.clone(), shared.manifests.get(bag));
         let keep = move || {
-            let result = kept.keep(bag, known, lines).map(|()| tasks);
-            let result = result.map_err(|error| Refusal::Unavailable(format!("the lines could not be kept: {error}")));
+            let manifest = if takes_files { pins::manifest(manifest, &blobs, bag) } else { Ok(None) };
+            let kept = manifest.and_then(|manifest| {
+                are_repeated(&kept, bag, from, &lines)?;
+                manifest.map_or(Ok(()), |manifest| check_files(&manifest, &new, &blobs))?;
+                keep_lines(&kept, bag, known, new)
+            });
+            let result = kept.map(|tasks| NewLines { from: known, tasks, files });
             Done::LinesKept { bag, result, reply: Some(reply) }
         };
         let lost = Refusal::Unavailable("the lines could not be kept: send them again".to_owned());
@@ -106,14 +160,16 @@ impl EndlessOrders {
     pub(super) fn lines_kept(
         &mut self,
         bag: BagId,
-        result: Result<u64, Refusal>,
+        result: Result<NewLines, Refusal>,
         reply: Option<Reply<idlewood_api::Bag>>,
+        pins: &mut Pins,
         shared: &mut Shared,
     ) {
         self.keeping.remove(&bag);
         let gone = Refusal::NotFound("the bag was removed meanwhile".to_owned());
         match result {
-            Ok(tasks) => {
+            Ok(NewLines { from, tasks, files }) => {
+                pins.keep_files(bag, from, files);
                 shared.events.tell(Event::TasksAdded { bag, tasks });
                 shared.due.extend(reply.map(|reply| Due::Bag { bag, was: None, gone, reply }));
             }
@@ -144,12 +200,13 @@ impl EndlessOrders {
     }
 
     /// Drained results are gone from the disk, and lines of their tasks need not be kept either.
-    pub(super) fn drained(&mut self, bag: BagId, peer: &Peer, shared: &mut Shared) {
+    pub(super) fn drained(&mut self, bag: BagId, pins: &mut Pins, peer: &Peer, shared: &mut Shared) {
         for reply in self.draining.remove(&bag).unwrap_or_default() {
             let gone = Refusal::NotFound("the bag was removed meanwhile".to_owned());
             shared.due.push(Due::Bag { bag, was: None, gone, reply });
         }
         let below = peer.bag(bag).and_then(|view| view.endless).map_or(0, |endless| endless.drained_below);
+        pins.drained(bag, below);
         remove(shared.lines.drained(bag, below), shared);
     }
 
@@ -179,13 +236,27 @@ fn remove(paths: Vec<std::path::PathBuf>, shared: &mut Shared) {
     shared.jobs.spawn_blocking(remove, Done::Discarded);
 }
 
-/// After the start: lines that came before a crash are tasks, and those of bags that are gone are removed.
-pub(super) fn restore(peer: &Peer, shared: &mut Shared) {
+/// After the start: lines that came before a crash are tasks, whose files stay, and those of bags that are gone are removed. Blocks.
+pub(super) fn restore(pins: &mut Pins, peer: &Peer, shared: &mut Shared) {
     for (bag, tasks) in shared.lines.tasks() {
         match peer.bag(bag) {
-            Some(_) => shared.events.tell(Event::TasksAdded { bag, tasks }),
+            Some(_) => {
+                restore_files(bag, pins, &shared.lines);
+                shared.events.tell(Event::TasksAdded { bag, tasks });
+            }
             None => remove(shared.lines.removed(bag).into_iter().collect(), shared),
         }
+    }
+}
+
+/// The files of tasks of a bag stay. Blocks.
+pub(super) fn restore_files(bag: BagId, pins: &mut Pins, lines: &Lines) {
+    if !pins.takes_files(bag) {
+        return;
+    }
+    for (first, lines) in lines.all(bag) {
+        let files = lines.iter().filter_map(|line| file(line)).map(|file| pins.of_task(bag, file)).collect();
+        pins.keep_files(bag, first, files);
     }
 }
 

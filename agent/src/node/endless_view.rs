@@ -1,6 +1,8 @@
 //! Endless bags in the API's words.
 
+use idlewood_api::TaskSource;
 use idlewood_scheduler::{BagView, Limit};
+use idlewood_trust::manifest::Source;
 
 /// How many tasks a bag has; of an endless one so far.
 pub(super) fn tasks(view: &BagView) -> u64 {
@@ -9,12 +11,18 @@ pub(super) fn tasks(view: &BagView) -> u64 {
 }
 
 /// An endless bag in the API's words.
-pub(super) fn shown(view: &BagView) -> Option<idlewood_api::Endless> {
+pub(super) fn shown(view: &BagView, source: Option<Source>) -> Option<idlewood_api::Endless> {
     let endless = view.endless.as_ref()?;
     let per_task = |mops: f64| if view.bag.task_mops > 0.0 { mops / view.bag.task_mops } else { 0.0 };
     // One that waits has no rate yet that anybody could tell.
     let grant = endless.grant.filter(|_| view.closed.is_none());
+    let source = match source {
+        Some(Source::Range { .. }) | None => TaskSource::Range,
+        Some(Source::Lines) => TaskSource::Lines,
+        Some(Source::Files) => TaskSource::Files,
+    };
     Some(idlewood_api::Endless {
+        source,
         share: endless.weight,
         closed: endless.is_ended || view.closed.is_some(),
         rate: endless.rate,

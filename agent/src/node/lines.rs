@@ -5,6 +5,8 @@
 //! for their tasks, straight to the machines that run them. On such a machine they are in memory: after a restart a task without its line does
 //! not start, goes back, and comes again with it.
 //!
+//! A line is text of a pipe, or a file of a watched directory (`Source::Files`), whose content is a blob that [`super::pins`] keeps and lends.
+//!
 //! Left out: lines in receipts. What a machine signs of a task's input says nothing of its line.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -132,6 +134,13 @@ impl Lines {
         }
         let (_, lines) = own.last.as_ref()?;
         lines.get(usize::try_from(task.index - first).ok()?).cloned()
+    }
+
+    /// All lines of a bag of this machine that are still here, by task. Blocks.
+    pub(super) fn all(&self, bag: BagId) -> Vec<(u64, Vec<String>)> {
+        let pages: Vec<u64> =
+            self.inner().own.get(&bag).map(|own| own.pages.keys().copied().collect()).unwrap_or_default();
+        pages.into_iter().filter_map(|first| Some((first, read(&self.page(bag, first))?))).collect()
     }
 
     /// A request of this machine leaves: the lines of its tasks go along.

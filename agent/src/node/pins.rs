@@ -10,9 +10,9 @@ use blake3::Hash;
 use idlewood_blobs::{BlobError, Blobs, To};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagHeader, BagId, BagView, Change, Record, RecordKey, Seed, TaskResult};
+use idlewood_scheduler::{BagHeader, BagId, BagView, BlobId, Change, Record, RecordKey, Seed, TaskResult};
 use idlewood_trust::envelope::Opened;
-use idlewood_trust::manifest::Manifest;
+use idlewood_trust::manifest::{Manifest, Source};
 
 use super::kept_files;
 use super::pin::Pin;
@@ -151,6 +151,10 @@ struct Bag {
     _manifest: Vec<Pin>,
     /// The program and the inputs, until the bag is closed.
     needs: Vec<Pin>,
+    /// Of an endless one: what its tasks are.
+    source: Option<Source>,
+    /// Files that came with tasks (`lines`), by task, until the results are drained.
+    files: BTreeMap<u64, Pin>,
 }
 
 /// A bag of which this machine has run tasks. The agent signs its results with data from its manifest, so the manifest
@@ -273,12 +277,44 @@ impl Pins {
             None => read_envelope(&self.blobs, bag).ok().flatten().and_then(|opened| opened.manifest_blob()),
         };
         let hidden = name.map(|blob| pin(blob.0, holders));
+        let before = self.bags.remove(&bag);
         let bag_kept = Bag {
             description,
             _manifest: std::iter::once(pin(bag.0, To::Everybody)).chain(hidden).collect(),
             needs: needs.into_iter().map(|need| pin(need, holders)).collect(),
+            source: manifest.and_then(|manifest| manifest.source),
+            files: before.map(|before| before.files).unwrap_or_default(),
         };
         self.bags.insert(bag, bag_kept);
+    }
+
+    /// What the tasks of an endless bag of this machine are, as far as its manifest could be read.
+    pub(super) fn source(&self, bag: BagId) -> Option<Source> {
+        self.bags.get(&bag)?.source
+    }
+
+    /// Whether the tasks of a bag of this machine are files that come with them.
+    pub(super) fn takes_files(&self, bag: BagId) -> bool {
+        self.source(bag) == Some(Source::Files)
+    }
+
+    /// A file of a task of a bag of this machine, which stays and is lent to machines that have tasks of the bag.
+    pub(super) fn of_task(&self, bag: BagId, file: BlobId) -> Pin {
+        Pin::lent(&self.blobs, Hash::from_bytes(file.0), bag, To::Holders(Some(self.seed.key(bag))))
+    }
+
+    /// These files stay until the results of their tasks, from this one on, are drained.
+    pub(super) fn keep_files(&mut self, bag: BagId, from: u64, files: Vec<Pin>) {
+        if let Some(bag) = self.bags.get_mut(&bag) {
+            bag.files.extend((from..).zip(files));
+        }
+    }
+
+    /// All tasks of a bag below this one are drained: their files are not needed any more.
+    pub(super) fn drained(&mut self, bag: BagId, below: u64) {
+        if let Some(bag) = self.bags.get_mut(&bag) {
+            bag.files = bag.files.split_off(&below);
+        }
     }
 
     /// The files of a bag that is kept for another are here: they stay, and whoever has the bag's key may have them. `None`: it is not
@@ -492,7 +528,7 @@ pub(super) fn manifest(
 #[cfg(test)]
 mod tests {
     use idlewood_overlay::{Contact, PeerId, WallTime};
-    use idlewood_scheduler::{BagHeader, BlobId, Checkpoint, Closing, Finished, Replication, SmallOutput};
+    use idlewood_scheduler::{BagHeader, Checkpoint, Closing, Finished, Replication, SmallOutput};
 
     use super::super::task::tests::manifest;
     use super::*;

@@ -55,7 +55,10 @@ fn results(bag: BagId, page: Page, reply: Reply<Vec<idlewood_api::TaskResult>>, 
         let mut views = Vec::new();
         let read = results::read(&reader, bag, page, |Finished { executor, at, result }| {
             let line = lines.get(TaskId { bag, index: result.index });
-            let entry = line.or_else(|| Some(manifest.as_ref()?.entry(result.index).text));
+            let entry = match &manifest {
+                Some(manifest) => Some(manifest.text_of(result.index, line)),
+                None => line,
+            };
             views.push(idlewood_api::TaskResult {
                 index: result.index,
                 entry: entry.unwrap_or_default(),

@@ -8,6 +8,7 @@ use idlewood_store::{CommitError, CommitResult, Reader, Store, VALUE_BYTES_MAX};
 use idlewood_trust::manifest::Manifest;
 
 use super::done::Done;
+use super::endless;
 use super::pins::{self, Pins};
 use super::shared::Shared;
 use crate::handle::Refusal;
@@ -140,6 +141,7 @@ impl Storage {
     pub(super) fn manifest_read(&mut self, bag: BagId, manifest: Arc<Manifest>, peer: &Peer, shared: &mut Shared) {
         if self.pins.is_unread(bag) {
             self.pins.learn(bag, Some(&manifest));
+            endless::restore_files(bag, &mut self.pins, &shared.lines);
             if peer.bag(bag).is_some_and(|view| view.closed.is_some()) {
                 self.pins.close(bag);
             }

@@ -108,7 +108,7 @@ pub(super) fn accept(
         endless: request.endless.map(|endless| Endless {
             weight: endless.share,
             task_bytes: 0.0,
-            tasks: if endless.source == Source::Lines { 0 } else { BAG_TASKS_MAX },
+            tasks: if matches!(endless.source, Source::Range { .. }) { BAG_TASKS_MAX } else { 0 },
         }),
     };
     Ok(Accepted { submission, manifest: Arc::new(manifest), pins })

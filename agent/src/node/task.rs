@@ -163,7 +163,10 @@ pub(super) async fn prepare(
         return prepare_round(supplies, task, attempt, manifest, checkpoint, origin).await;
     }
     let of_task = match line {
-        Some(line) if manifest.has_lines() => Arc::new(manifest.with_line(task.index, line)),
+        Some(line) if manifest.has_lines() => match manifest.with_line(task.index, line) {
+            Ok(of_task) => Arc::new(of_task),
+            Err(error) => return Preparation::failed(Some(manifest), PrepareError::Never(error.to_string())),
+        },
         None if manifest.has_lines() => {
             let error = anyhow::anyhow!("the line that is this task did not come, or was lost in a restart");
             return Preparation::failed(Some(manifest), error.into());

@@ -111,9 +111,13 @@ pub(super) fn answer_with(
             }
         };
         let (states, matching, next) = page(&whereabouts, &query);
-        let line = |index| lines.get(TaskId { bag, index });
-        let of_manifest = |index| manifest.as_ref().map(|manifest| manifest.entry(index).text).unwrap_or_default();
-        let entry = |index| line(index).unwrap_or_else(|| of_manifest(index));
+        let entry = |index| {
+            let line = lines.get(TaskId { bag, index });
+            match &manifest {
+                Some(manifest) => manifest.text_of(index, line),
+                None => line.unwrap_or_default(),
+            }
+        };
         let told = endings(&reader, view_of(&states), bag).map(|endings| {
             let task = |(&index, &state): (&u64, &TaskState)| match endings.get(&index) {
                 Some(finished) => Some(ended(finished, entry(index), &blobs)),

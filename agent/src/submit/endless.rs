@@ -17,9 +17,10 @@ use super::options::Options;
 pub(super) fn request(options: &Options) -> Result<Option<EndlessRequest>, SubmitError> {
     let wrong = |sentence: &str| Err(SubmitError::Value(sentence.to_owned()));
     if !options.endless {
-        return match options.share {
-            Some(_) => wrong("share is the weight of an endless bag: add endless, or leave it out"),
-            None => Ok(None),
+        return match (options.share, &options.watch) {
+            (Some(_), _) => wrong("share is the weight of an endless bag: add endless, or leave it out"),
+            (None, Some(_)) => wrong("files are waited for by an endless bag: add --endless, or name them with --glob"),
+            (None, None) => Ok(None),
         };
     }
     let share = options.share.unwrap_or(1.0);
@@ -28,22 +29,28 @@ pub(super) fn request(options: &Options) -> Result<Option<EndlessRequest>, Submi
             "a share of {share} makes no sense: give {WEIGHT_MIN} to {WEIGHT_MAX}"
         )));
     }
-    let source = match (&options.array, &options.each_line) {
-        (Some(Array::From { first, step }), None) => Source::Range { first: *first, step: *step },
-        (Some(Array::Some(_)), None) => {
+    if options.sources() > 1 {
+        return wrong("an endless bag has one source of tasks: --array 0-, --each-line -, or --watch DIR");
+    }
+    let source = match (&options.array, &options.each_line, &options.watch) {
+        (Some(Array::From { first, step }), ..) => Source::Range { first: *first, step: *step },
+        (Some(Array::Some(_)), ..) => {
             return wrong("an endless bag has an array without an end: write --array 0-, or leave out --endless");
         }
-        (None, Some(path)) if path == Path::new("-") => Source::Lines,
-        (None, Some(_)) => {
+        (None, Some(path), _) if path == Path::new("-") => Source::Lines,
+        (None, Some(_), _) => {
             return wrong("an endless bag reads lines as they are written into a pipe: write --each-line -");
         }
+        (None, None, Some(directory)) => {
+            check_directory(directory)?;
+            Source::Files
+        }
         _ => {
-            return wrong("say what the tasks of an endless bag are: --array 0-, or --each-line - for lines of a pipe");
+            return wrong(
+                "say what the tasks of an endless bag are: --array 0-, --each-line - for lines of a pipe, or --watch DIR for files",
+            );
         }
     };
-    if options.sources() > 1 {
-        return wrong("an endless bag has one source of tasks: --array 0-, or --each-line -");
-    }
     if options.replicas.is_some_and(|replicas| replicas > 1) {
         return wrong("--endless does not go with --replicas: each task of an endless bag runs once");
     }
@@ -53,6 +60,13 @@ pub(super) fn request(options: &Options) -> Result<Option<EndlessRequest>, Submi
         );
     }
     Ok(Some(EndlessRequest { share, source }))
+}
+
+fn check_directory(directory: &Path) -> Result<(), SubmitError> {
+    match std::fs::read_dir(directory) {
+        Ok(_) => Ok(()),
+        Err(source) => Err(SubmitError::File { what: "directory to watch", path: directory.to_owned(), source }),
+    }
 }
 
 /// How the lines of an endless bag are cut into fields.
@@ -68,7 +82,7 @@ pub(super) fn entry(index: u64, request: &SubmitRequest) -> Option<Entry> {
             let text = first.saturating_add(index.saturating_mul(step)).to_string();
             Some(Entry { text, input: None })
         }
-        Source::Lines => None,
+        Source::Lines | Source::Files => None,
     }
 }
 
@@ -88,7 +102,13 @@ mod tests {
         assert_eq!(of(&options(None, Some("-"))).unwrap(), Some(Source::Lines));
         assert_eq!(of(&Options::default()).unwrap(), None);
         let plain = || options(Some("0-"), None);
+        let here = || Options { endless: true, watch: Some(".".into()), ..Options::default() };
+        assert_eq!(of(&here()).unwrap(), Some(Source::Files));
         for wrong in [
+            Options { watch: Some("/nonexistent/nowhere".into()), ..here() },
+            Options { watch: Some("/etc/passwd".into()), ..here() },
+            Options { endless: false, ..here() },
+            Options { glob: Some("*".to_owned()), ..here() },
             options(Some("0-9"), None),
             options(None, Some("file")),
             options(None, None),

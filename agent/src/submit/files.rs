@@ -370,7 +370,9 @@ impl Shared {
             return if own_files {
                 Ok(name.to_owned())
             } else {
-                Err(SubmitError::Value("--stdin {} needs tasks with a file of their own: use --glob".to_owned()))
+                Err(SubmitError::Value(
+                    "--stdin {} needs tasks with a file of their own: use --glob, or --watch".to_owned(),
+                ))
             };
         }
         let path = Path::new(name);

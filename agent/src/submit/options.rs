@@ -57,9 +57,15 @@ pub struct Options {
     #[arg(long, alias = "each-file", value_name = "PATTERN", group = "source", help_heading = "Tasks")]
     #[serde(alias = "each-file")]
     pub glob: Option<String>,
-    /// A bag without a last task: of --array 0-, or of lines as they come with --each-line -; it shares the grid with other such bags
+    /// A bag without a last task: of --array 0-, of lines as they come with --each-line -, or of files as they appear with --watch; it
+    /// shares the grid with other such bags
     #[arg(long, help_heading = "Tasks")]
     pub endless: bool,
+    /// With --endless: one task per file that appears in DIR, which becomes its input. A file is taken when whoever writes it has closed
+    /// it, or when it is renamed into DIR; where the system does not tell (files that were there before, disks of other machines): when
+    /// it has not changed for 5 s. Names that begin with a dot are left alone
+    #[arg(long, value_name = "DIR", group = "source", requires = "endless", help_heading = "Tasks")]
+    pub watch: Option<PathBuf>,
     /// Weight of an endless bag: the grid is shared in proportion to weights [default: 1]
     #[arg(long, value_name = "WEIGHT", requires = "endless", help_heading = "Tasks")]
     pub share: Option<f64>,
@@ -70,7 +76,7 @@ pub struct Options {
     /// has its own; repeatable. At most 10,000 files of up to 4G
     #[arg(long, value_name = "FILE", help_heading = "What a task gets")]
     pub input: Vec<PathBuf>,
-    /// What a task reads on standard input: a file, or {} for its own file with --glob
+    /// What a task reads on standard input: a file, or {} for its own file with --glob or --watch
     #[arg(long, value_name = "FILE", help_heading = "What a task gets")]
     pub stdin: Option<String>,
     /// An environment variable; repeatable
@@ -203,7 +209,8 @@ impl Options {
             List::File(path) => Some(path),
             List::Values(_) => None,
         });
-        let sources = self.each_line.iter_mut().chain(&mut self.csv).chain(&mut self.from_json).chain(files);
+        let sources = self.each_line.iter_mut().chain(&mut self.csv).chain(&mut self.from_json).chain(&mut self.watch);
+        let sources = sources.chain(files);
         let paths = self.program.iter_mut().chain(&mut self.merge).chain(sources).chain(&mut self.input);
         for path in paths.filter(|path| path.as_os_str() != "-") {
             *path = directory.join(&*path);
@@ -236,6 +243,7 @@ impl Options {
             from_json: self.from_json.or(source.from_json),
             glob: self.glob.or(source.glob),
             endless: self.endless || spec.endless,
+            watch: self.watch.or(source.watch),
             share: self.share.or(spec.share),
             entries: self.entries.or(source.entries),
             input: pick(self.input, spec.input),
@@ -273,7 +281,7 @@ impl Options {
 
     /// How many sources of tasks are named; more than one contradict each other.
     pub fn sources(&self) -> usize {
-        let files = [self.each_line.is_some(), self.csv.is_some(), self.from_json.is_some()];
+        let files = [self.each_line.is_some(), self.csv.is_some(), self.from_json.is_some(), self.watch.is_some()];
         let named = files.into_iter().chain([self.array.is_some(), self.glob.is_some(), self.entries.is_some()]);
         named.filter(|&named| named).count()
     }

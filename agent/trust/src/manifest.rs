@@ -7,6 +7,7 @@
 mod bounded;
 mod files;
 mod in_rounds;
+mod lines;
 mod rounds;
 mod start;
 mod tail;
@@ -154,9 +155,9 @@ pub struct Manifest {
     /// The blob that it was read from. None if it is part of the signed blob, and before it is written.
     #[serde(skip)]
     pub blob: Option<BlobId>,
-    /// Of an endless bag whose tasks are lines: a task and its line, which came with the task.
+    /// Of an endless bag whose tasks are lines or files: a task and its entry, which came with the task.
     #[serde(skip)]
-    pub line: Option<(u64, String)>,
+    pub line: Option<(u64, Entry)>,
 }
 
 /// What the tasks of an endless bag are.
@@ -173,6 +174,9 @@ pub enum Source {
     /// Lines that come with the tasks, as they are written into a pipe.
     #[serde(rename = "lines")]
     Lines,
+    /// Files that come with the tasks, as they appear in a directory. The line of each task is its [`Entry`] as JSON.
+    #[serde(rename = "files")]
+    Files,
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -384,27 +388,15 @@ impl Manifest {
         (size_of::<Self>() + entries + inputs + own + texts) as u64
     }
 
-    /// This manifest, of an endless bag whose tasks are lines, with the line of one task.
-    pub fn with_line(&self, index: u64, line: String) -> Self {
-        Self { line: Some((index, line)), ..self.clone() }
-    }
-
-    /// Whether each task comes with a line.
-    pub fn has_lines(&self) -> bool {
-        self.source == Some(Source::Lines)
-    }
-
     /// The entry of a task; an empty one if the bag has none.
     pub fn entry(&self, index: u64) -> Entry {
-        let text = match (&self.source, &self.line) {
+        match (&self.source, &self.line) {
             (Some(Source::Range { first, step }), _) => {
-                Some(first.saturating_add(index.saturating_mul(*step)).to_string())
+                let text = first.saturating_add(index.saturating_mul(*step)).to_string();
+                return Entry { text, input: None };
             }
-            (Some(Source::Lines), Some((of, line))) if *of == index => Some(line.clone()),
-            _ => None,
-        };
-        if let Some(text) = text {
-            return Entry { text, input: None };
+            (Some(Source::Lines | Source::Files), Some((of, entry))) if *of == index => return entry.clone(),
+            _ => {}
         }
         let position = match &self.rounds {
             Some(rounds) => rounds.entry(index).unwrap_or(u64::MAX),

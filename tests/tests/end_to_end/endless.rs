@@ -202,6 +202,96 @@ fn lines_of_a_pipe_become_tasks_and_its_end_closes_the_bag() {
     }
 }
 
+/// Whether a file is a task is told after it has been closed, renamed, or left alone, whichever comes first.
+#[test]
+fn files_of_a_directory_become_tasks_once_and_the_watching_goes_on_after_its_end() {
+    let mut grid = Grid::start(2);
+    grid.wait_until_formed(2);
+    let watched = grid.root.path().join("incoming");
+    fs::create_dir(&watched).expect("our directory");
+    let put = |name: &str, text: &str| fs::write(watched.join(name), text).expect("our directory");
+    put("before", "there before");
+    let program = probe_program();
+    let directory = watched.to_str().expect("a path of ours");
+    let submit = ["submit", "--program", program.to_str().expect("a path of ours"), "--endless", "--watch", directory];
+    let args = [&submit[..], &["--work", "50", "--name", "watched", "--stdin", "{}", "--", "cat"]].concat();
+    let mut watching = start(&grid.agents[0], &args, Stdio::null());
+    wait_for("the bag to be there", || grid.agents[0].cli(&["bag", "show", "watched"]).code == 0);
+    let show = |grid: &Grid| grid.agents[0].cli(&["bag", "show", "watched"]).json;
+    assert_eq!(show(&grid)["endless"]["source"], "files");
+    // Half a file is none, however long it stays one.
+    let mut half = fs::File::create(watched.join("half")).expect("our directory");
+    half.write_all(b"first half, ").expect("there is room");
+    put(".renamed", "renamed");
+    fs::rename(watched.join(".renamed"), watched.join("renamed")).expect("our directory");
+    put("closed", "closed");
+    fs::create_dir(watched.join("folder")).expect("our directory");
+    wait_for("three tasks to be done", || show(&grid)["done"] == 3);
+    // Who removes a file that was taken takes nothing from its task.
+    fs::remove_file(watched.join("closed")).expect("our directory");
+    half.write_all(b"second half").expect("there is room");
+    drop(half);
+    wait_for("the file to be whole", || show(&grid)["tasks"] == 4);
+
+    // The command is interrupted, and then the agent crashes.
+    interrupt(&watching);
+    let (code, _, stderr) = ended(watching);
+    assert_eq!(code, 130, "{stderr}");
+    assert!(stderr.contains("bag feed") && stderr.contains("4 tasks"), "{stderr}");
+    put("meanwhile", "meanwhile");
+    // As before, and as another.
+    put("renamed", "renamed");
+    put("before", "replaced");
+    grid.agents[0].kill();
+    grid.run(0);
+    watching = start(&grid.agents[0], &["bag", "feed", "watched"], Stdio::null());
+    wait_for("what came meanwhile to be done", || show(&grid)["done"] == 6);
+    // No second command takes the same files.
+    let second = grid.agents[0].cli(&["bag", "feed", "watched"]);
+    assert!(second.code == 1 && second.stderr.contains("already"), "{second:?}");
+    // The command is killed, and the agent too, while much comes.
+    for number in 0..80 {
+        put(&format!("many-{number}"), &format!("of many {number}"));
+        if number == 40 {
+            watching.kill().expect("it runs");
+            watching.wait().expect("it is a child");
+            grid.agents[0].kill();
+            grid.run(0);
+            watching = start(&grid.agents[0], &["bag", "feed", "watched"], Stdio::null());
+        }
+    }
+    wait_for("all to be tasks", || show(&grid)["tasks"].as_u64() >= Some(86));
+    grid.agents[0].ask(&["bag", "close", "watched"]);
+    let (code, bag, stderr) = ended(watching);
+    assert_eq!((code, &bag["tasks"]), (0, &Value::from(86)), "{stderr}");
+    let bag = grid.agents[0].ask(&["bag", "wait", "watched"]);
+    assert_eq!((&bag["state"], &bag["done"]), (&Value::from("succeeded"), &Value::from(86)));
+    let logs = grid.agents[0].ask(&["bag", "logs", "watched"]);
+    let read = |log: &Value| (log["entry"].as_str().map(str::to_owned), log["text"].as_str().map(str::to_owned));
+    let mut read: Vec<_> = logs.as_array().expect("a list").iter().map(read).collect();
+    let mut put: Vec<(String, String)> = [
+        ("before", "there before"),
+        ("before", "replaced"),
+        ("closed", "closed"),
+        ("half", "first half, second half"),
+        ("meanwhile", "meanwhile"),
+        ("renamed", "renamed"),
+    ]
+    .map(|(name, text)| (name.to_owned(), text.to_owned()))
+    .to_vec();
+    put.extend((0..80).map(|number| (format!("many-{number}"), format!("of many {number}"))));
+    put.sort();
+    read.sort();
+    assert_eq!(read, put.into_iter().map(|(name, text)| (Some(name), Some(text))).collect::<Vec<_>>());
+    let refused = grid.agents[0].cli(&["bag", "feed", "watched"]);
+    assert!(refused.code == 1 && refused.stderr.contains("closed"), "{refused:?}");
+}
+
+fn interrupt(child: &Child) {
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("there is kill");
+    assert!(sent.success());
+}
+
 #[test]
 fn what_is_no_endless_bag_is_refused_with_a_remedy() {
     let grid = Grid::start(1);
@@ -214,6 +304,9 @@ fn what_is_no_endless_bag_is_refused_with_a_remedy() {
         (&["--endless", "--array", "0-", "--share", "0"], "0.001"),
         (&["--endless", "--array", "0-", "--replicas", "2"], "--replicas"),
         (&["--endless", "--array", "0-", "--stewards", "1"], "--stewards"),
+        (&["--endless", "--watch", "/nonexistent/nowhere"], "directory to watch"),
+        (&["--endless", "--watch", "/tmp", "--array", "0-"], "cannot be used with"),
+        (&["--watch", "/tmp"], "--endless"),
     ] {
         let answer = grid.agents[0].cli(&[&["submit", "--program", program], args, &["--", "noop"]].concat());
         assert_eq!(answer.code, 2, "{args:?}: {}", answer.stderr);

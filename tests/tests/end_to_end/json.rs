@@ -12,8 +12,8 @@ use crate::harness::{AGENT, Agent, Grid, command, probe_program, wait_for};
 
 /// Verbs that print no JSON: they run an agent, or print text for other programs.
 const WITHOUT: [&str; 3] = ["run", "completions", "schema"];
-/// They take minutes, or systemd; their types are described, and other tests call them.
-const ELSEWHERE: [&str; 5] = ["demo", "bench", "service install", "service uninstall", "bag adopt"];
+/// They take minutes, systemd, or somebody who goes on writing; their types are described, and other tests call them.
+const ELSEWHERE: [&str; 6] = ["demo", "bench", "service install", "service uninstall", "bag adopt", "bag feed"];
 
 /// The schema, and the commands whose output was compared with it.
 struct Schema {
@@ -141,6 +141,12 @@ fn every_command_prints_what_the_schema_says() {
     // Machines, placements and bounds of a bag that runs.
     schema.ask(second, "bag show", &[&slow]);
     schema.ask(second, "bag tasks", &[&slow]);
+    for name in ["bag tasks", "bag explain", "bag logs"] {
+        let printed = schema.ask(second, name, &["all"]);
+        assert_eq!(printed.as_array().map(Vec::len), Some(if name == "bag explain" { 1 } else { 3 }), "{printed}");
+    }
+    schema.ask(second, "bag get", &[&bag, "last", "--out", &file("both")]);
+    schema.ask(second, "bag rerun", &["all", "--failed"]);
     schema.ask(second, "bag hold", &[&slow]);
     schema.ask(second, "bag show", &[&slow, &bag]);
     schema.ask(second, "bag release", &[&slow]);

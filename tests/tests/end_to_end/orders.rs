@@ -93,6 +93,64 @@ fn bags_are_found_by_name_several_at_once_or_all() {
 }
 
 #[test]
+fn what_is_asked_of_a_bag_can_be_asked_of_several() {
+    let grid = Grid::start(1);
+    let agent = &grid.agents[0];
+    let of = |name: &str, codes: &str| {
+        let options = ["--name", name, "--work", "50", "--array", codes, "--max-retries", "0"];
+        submit(agent, &options, &["exit", "{}"])
+    };
+    let (fine, failing) = (of("fine", "0"), of("7", "0-2"));
+    assert_eq!(agent.cli(&["bag", "wait", &fine, &failing]).code, 3);
+    let ids = |answer: &Value| -> Vec<String> {
+        let id = |of: &Value| of["bag"].as_str().or(of["id"].as_str()).expect("an id").to_owned();
+        answer.as_array().expect("a list").iter().map(id).collect()
+    };
+    let both = [fine.clone(), failing.clone()];
+    let tasks = agent.ask(&["bag", "tasks", "fine", &failing[..10]]);
+    assert_eq!(ids(&tasks), both);
+    assert_eq!([&tasks[0]["matching"], &tasks[1]["matching"]], [1, 3]);
+    assert_eq!(agent.ask(&["bag", "tasks", "fine"])["bag"], fine.as_str(), "one that is named is no list");
+    assert_eq!(ids(&agent.ask(&["bag", "explain", "fine", "last"])), both);
+    assert_eq!(agent.ask(&["bag", "explain", "all"]).as_array().map(Vec::len), Some(0), "none is open");
+
+    // The last word is tasks where it looks like them.
+    let logs = agent.ask(&["bag", "logs", "fine", "last", "0"]);
+    assert_eq!(ids(&logs), both);
+    assert_eq!(logs[1]["tasks"].as_array().map(Vec::len), Some(1), "{logs}");
+    let logs = agent.ask(&["bag", "logs", "fine", "7", "--index", "0"]);
+    assert_eq!(ids(&logs), both);
+    assert_eq!(agent.ask(&["bag", "logs", "fine", "0"]).as_array().map(Vec::len), Some(1), "of one, as ever");
+    let text = agent.text(&["bag", "logs", "fine", "last", "--stderr"]);
+    assert!(text.contains(&format!("==> bag {} (fine)", &fine[..12])), "{text}");
+    let follow = agent.cli(&["bag", "logs", "fine", "last", "--follow"]);
+    assert!(follow.code == 2 && follow.stderr.contains("one bag"), "{}", follow.stderr);
+
+    let out = grid.root.path().join("both");
+    let words = ["bag", "get", "fine", "last", "--out", out.to_str().expect("a path of ours")];
+    assert_eq!(ids(&agent.ask(&words)), both);
+    for (bag, tasks) in [(&fine, 1), (&failing, 3)] {
+        let of_bag = out.join(format!("results-{}", &bag[..12]));
+        let list: Value = serde_json::from_slice(&std::fs::read(of_bag.join("results.json")).expect("it is there"))
+            .expect("it is JSON");
+        assert_eq!(list.as_array().map(Vec::len), Some(tasks));
+    }
+    // What is wrong with one keeps nothing from the others.
+    let spoilt = out.join(format!("results-{}", &fine[..12])).join("results.json");
+    std::fs::write(&spoilt, "no list").expect("our directory");
+    std::fs::remove_dir_all(out.join(format!("results-{}", &failing[..12]))).expect("our directory");
+    let partly = agent.cli(&words);
+    assert!(partly.code == 1 && partly.stderr.contains(&fine[..12]), "{}", partly.stderr);
+    assert!(out.join(format!("results-{}", &failing[..12])).join("results.json").exists());
+
+    let again = agent.ask(&["bag", "rerun", "all", "--failed"]);
+    assert_eq!(ids(&again), std::slice::from_ref(&failing), "the other has nothing to run again");
+    assert_eq!(agent.cli(&["bag", "wait", &failing]).code, 3);
+    let beyond = agent.cli(&["bag", "rerun", "fine", "last", "--index", "2"]);
+    assert!(beyond.code == 2 && beyond.stderr.contains("no task 2"), "{}", beyond.stderr);
+}
+
+#[test]
 fn a_bag_is_held_and_released_also_across_a_restart() {
     let mut grid = Grid::start(1);
     let agent = &grid.agents[0];

@@ -194,6 +194,7 @@ impl Manifest {
             let is_it = |own: &Input| name == "{}" || *name == own.name;
             let all_have_it =
                 !self.entries.is_empty() && self.entries.iter().all(|entry| entry.input.as_ref().is_some_and(is_it));
+            let all_have_it = all_have_it || name == "{}" && self.has_files();
             if !all_have_it && !shared.files.contains(name.as_str()) {
                 return invalid(format!("standard input {name:?} is not among the inputs of every task: add it"));
             }
