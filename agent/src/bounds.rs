@@ -252,6 +252,7 @@ fn declined(reason: DeclineReason) -> (&'static str, &'static str) {
         }
         DeclineReason::Quota => ("declined_quota", "earlier tasks of this machine end there (bags.work_per_submitter)"),
         DeclineReason::Copy => ("declined_copy", "the machine that has begun it ends it"),
+        DeclineReason::Later => ("declined_later", "another machine begins it"),
     }
 }
 

@@ -24,6 +24,7 @@ mod endless;
 mod explain;
 mod finding;
 mod follow;
+mod forecast;
 mod grid;
 mod interrupt;
 mod kept;

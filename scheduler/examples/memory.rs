@@ -63,6 +63,7 @@ fn request(bag: u64) -> Message {
         link_kb_s: idlewood_scheduler::LINK_KB_S,
         leads: false,
         copy: None,
+        begins_within: None,
         ticket: 0,
         checkpoints: Box::default(),
         lines: Box::default(),

@@ -409,6 +409,10 @@ pub enum DeclineReason {
     #[error("a copy of its task would end no sooner here")]
     #[serde(rename = "c")]
     Copy,
+    /// Its submitter prefers this machine to others, and it would begin here later than predicted.
+    #[error("its task would begin later here than its submitter predicted")]
+    #[serde(rename = "b")]
+    Later,
 }
 
 /// The way a request took down from where it was accepted: one step per split.
@@ -491,6 +495,10 @@ pub struct Request {
     /// Whether these are copies of tasks that have begun elsewhere, and within how many seconds one has to end to be of use; 0: whenever.
     #[serde(rename = "w", default, skip_serializing_if = "Option::is_none")]
     pub copy: Option<u32>,
+    /// Where it is sent straight to a machine that its submitter prefers to others: within how many seconds each of these tasks has to
+    /// begin there. The machine declines those that would begin later.
+    #[serde(rename = "y", default, skip_serializing_if = "Option::is_none")]
+    pub begins_within: Option<u32>,
     /// Of an endless bag whose tasks are lines: the line of each of these tasks. The submitter's driver adds them, and the executor's takes
     /// them out; the peer does not look at them.
     #[serde(rename = "x", default, skip_serializing_if = "<[_]>::is_empty")]

@@ -201,6 +201,7 @@ mod tests {
             attempt: 0,
             ranges: IntervalSet::new(),
             finished: IntervalSet::new(),
+            capacity: None,
         };
         (0..100).for_each(|version| crowds.push(member(1), holding(version)));
         assert!(crowds.is_crowded(member(1).peer) && !crowds.is_crowded(member(2).peer));

@@ -23,6 +23,7 @@ mod held_bags;
 #[cfg(debug_assertions)]
 mod invariants;
 mod keepers;
+mod learning;
 mod offering;
 mod outbox;
 mod places;
@@ -53,8 +54,9 @@ use self::places::Places;
 use self::rest::Rest;
 use self::sharing::{OVERDUE, OVERDUE_MIN, Sharing};
 use self::suspension::Suspension;
-use crate::bag::{AGE_MAX, BagHeader, BagId, BagKey, Checkpoint, Request, Sizes, TaskId, TaskResult};
+use crate::bag::{AGE_MAX, BagHeader, BagId, BagKey, BlobId, Checkpoint, Request, Sizes, TaskId, TaskResult};
 use crate::config::{Config, PerSubmitter};
+use crate::factors::Factors;
 use crate::io::{Io, Then};
 use crate::pace::Pace;
 use crate::peer::{Effect, TaskOutcome};
@@ -107,6 +109,8 @@ pub(crate) struct Executor {
     obeyed_before: Vec<BagId>,
     seen: Recent,
     endless: EndlessBags,
+    /// By what factor each program takes longer here than was said.
+    factors: Factors<BlobId>,
     speed_mops: f64,
     /// The smallest feasible maximum stretch, as last published.
     stretch: f64,
@@ -171,6 +175,7 @@ impl Executor {
             obeyed_before: Vec::new(),
             seen: Recent::default(),
             endless: EndlessBags::new(config.endless_share),
+            factors: Factors::default(),
             speed_mops: config.speed_mops,
             stretch: 0.0,
             changed: true,
@@ -221,6 +226,7 @@ impl Executor {
     /// the bag, and it is asked at once.
     fn queue(&mut self, request: Request, fresh_until: Option<Time>, io: &mut Io, config: &Config) {
         let request = if request.copy.is_some() { self.worth_copying(request, io) } else { Some(request) };
+        let request = request.and_then(|request| self.beginning_in_time(request, io));
         let Some(request) = request.and_then(|request| self.within_quota(request, io, config)) else { return };
         let id = request.bag.id;
         if let Some(held) = self.bags.get(&id).filter(|held| !held.agrees_with(&request.bag)) {
@@ -474,7 +480,7 @@ impl Executor {
         self.availability_grew |= held.unfinished_is_empty();
         match outcome {
             TaskOutcome::Finished(finished) => {
-                let success = finished.success;
+                let (success, work_mops) = (finished.success, finished.work_mops);
                 let result = TaskResult::of(task.index, running.attempt, finished);
                 self.rest.note_end(success);
                 // The submitter believes a failure only of a task that it knows to be placed here: a `Holding` goes first.
@@ -485,6 +491,9 @@ impl Executor {
                 held.task_ended(result, running.began, version, at_once, io, config);
                 if held.outbox.is_unstored(task.index) {
                     self.own_results.push(task);
+                }
+                if success {
+                    self.learn(task.bag, work_mops);
                 }
                 self.rate(task.bag, io.now);
             }

@@ -31,6 +31,7 @@ mod outputs;
 mod placed;
 mod placements;
 mod predicting;
+mod preferring;
 mod quorum;
 mod results;
 mod rounds;
@@ -274,6 +275,7 @@ impl Ledger {
             return;
         }
         self.settle(result, None);
+        self.learn_of_round(result, Some(executor));
         self.note_undrained(result, None);
     }
 
@@ -437,6 +439,7 @@ impl Ledger {
         self.declined.forget(result.index);
         self.outputs.forget(result.index);
         self.copies.forget(result.index);
+        self.learn_of_round(result, executor);
         self.ended.insert(result.index, result.success);
     }
 
@@ -501,10 +504,10 @@ impl Ledger {
         io: &Io,
         config: &Config,
     ) -> Vec<(Option<Contact>, Request)> {
-        let mut requests = Vec::new();
         if self.waiting.unissued().is_empty() || !self.may_issue() {
-            return requests;
+            return Vec::new();
         }
+        let mut requests = self.issue_to_preferred(io, config);
         if let Some(task_mops) = self.work.of_task()
             && !self.bag.declared
         {
@@ -540,6 +543,7 @@ impl Ledger {
         let link_kb_s = io.link_kb_s;
         let until = unheard_until + Writers { machines, link_kb_s }.answer_within();
         let (number, end) = self.issues.send(ranges.clone(), to, io.now, unheard_until, until);
+        self.note_sent(&ranges, io.now);
         self.ends_at(end);
         let checkpoints = self.checkpoints.of(&ranges);
         Request {
@@ -554,6 +558,7 @@ impl Ledger {
             link_kb_s,
             leads: true,
             copy: None,
+            begins_within: None,
             ticket: 0,
             checkpoints,
             lines: Box::default(),

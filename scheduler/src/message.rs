@@ -95,6 +95,36 @@ impl<'de> Deserialize<'de> for Speaker {
     }
 }
 
+/// What a machine can do. Travels as two values without names.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Capacity {
+    /// Tasks that it runs at once.
+    pub slots: u32,
+    /// Speed of each, in Mop/s.
+    pub speed_mops: f32,
+}
+
+impl Capacity {
+    fn is_valid(self) -> bool {
+        (1..=SLOTS_MAX).contains(&self.slots)
+            && self.speed_mops.is_finite()
+            && (SPEED_MOPS_MIN..=SPEED_SUM_MOPS_MAX).contains(&f64::from(self.speed_mops))
+    }
+}
+
+impl Serialize for Capacity {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (self.slots, self.speed_mops).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Capacity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (slots, speed_mops) = Deserialize::deserialize(deserializer)?;
+        Ok(Self { slots, speed_mops })
+    }
+}
+
 /// Anything one peer sends to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Message {
@@ -136,6 +166,9 @@ pub enum Message {
         /// Those of them that have succeeded and whose results follow: the submitter does not drop them for copies elsewhere.
         #[serde(rename = "f", default, skip_serializing_if = "IntervalSet::is_empty")]
         finished: IntervalSet,
+        /// What the executor can do, where tasks came with what they begin with: the submitter prefers machines by that.
+        #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
+        capacity: Option<Capacity>,
     },
     /// Submitter to executor: the answer to `Holding`, also unasked.
     #[serde(rename = "l")]
@@ -562,9 +595,10 @@ impl Message {
                 (is_sane && submitter.as_ref().is_none_or(Speaker::is_valid), "lease")
             }
             Self::Request { request, .. } => (request.is_valid(), "request"),
-            Self::Holding { executor, ranges, finished, .. } => {
+            Self::Holding { executor, ranges, finished, capacity, .. } => {
                 let most = ranges.intervals().max(finished.intervals());
-                (executor.is_valid() && most <= HELD_INTERVALS_MAX, "holding")
+                let is_sane = capacity.is_none_or(Capacity::is_valid);
+                (executor.is_valid() && most <= HELD_INTERVALS_MAX && is_sane, "holding")
             }
             Self::Renewal { executor, bags } => (executor.is_valid() && bags.len() <= RENEWALS_MAX, "renewal"),
             Self::Renewed { bags, .. } => (bags.len() <= RENEWALS_MAX, "renewed"),

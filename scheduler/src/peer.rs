@@ -392,11 +392,11 @@ impl Peer {
                 self.send_back(std::mem::take(&mut request.ticket), from);
                 self.request(request, node, climbing);
             }
-            Message::Holding { bag, executor, version, attempt, ranges, finished } => {
+            Message::Holding { bag, executor, version, attempt, ranges, finished, capacity } => {
                 let executor = executor.contact(from);
                 match self.ledgers.get_mut(&bag) {
                     Some(ledger) => {
-                        let holding = Holding { executor, version, attempt, ranges, finished };
+                        let holding = Holding { executor, version, attempt, ranges, finished, capacity };
                         ledger.holding(holding, &mut self.io, &self.config);
                     }
                     // Its keepers know more than this machine, which does not act.

@@ -10,7 +10,8 @@
 //! - [`Progress`] says which task of a bag in rounds may begin, and with the outputs of which others.
 //! - [`remap`] decides at the end of a round, or when slots come and go, whether another mapping is worth it (§4.3).
 //!
-//! - [`Schedule`] says when that is, and which process begins where.
+//! - [`Schedule`] says when that is, and which process begins where, for whoever has slots of its own: the simulator's model.
+//! - [`homes`] says the same of the processes that are due now on machines that have queues of their own: a submitter's ledger.
 //!
 //! The rest is arithmetic on seconds since a moment that the caller chooses. Left out: who runs what is mapped, how
 //! slots are booked, and the factors by which other machines are predicted from one. docs/adr/0050 says where this
@@ -19,6 +20,7 @@
 mod asynchronous;
 mod course;
 mod fit;
+mod homes;
 mod mapping;
 mod remap;
 mod schedule;
@@ -26,6 +28,7 @@ mod synchronous;
 
 pub use course::{Part, Plan, Progress, Sources, UNMERGED_PROCESSES_MAX};
 pub use fit::{Estimate, ITERATIONS_MAX, PartialRun, Step, Sweep};
+pub use homes::{Due, Home, Machine, homes};
 pub use mapping::{Costs, Curve, Mapping, Mode, Placement, Process, Slot, Stage};
 pub use remap::{WORTH_MOVING_SHARE, map, remap};
 pub use schedule::{Begin, Happening, Schedule};

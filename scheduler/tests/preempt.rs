@@ -163,7 +163,7 @@ impl Machine {
                 }
             }
             Effect::Authorise { bag } => {
-                let approval = Approval { signed_ago: Duration::ZERO, at_hand: true };
+                let approval = Approval { signed_ago: Duration::ZERO, at_hand: true, program: None };
                 events.push_back(Event::Authorised { bag: bag.id, verdict: Ok(approval) });
             }
             Effect::MeasureTask { .. }
@@ -218,6 +218,7 @@ impl Machine {
             link_kb_s: idlewood_scheduler::LINK_KB_S,
             leads: false,
             copy: None,
+            begins_within: None,
             ticket: 0,
             checkpoints: Box::default(),
             lines: Box::default(),

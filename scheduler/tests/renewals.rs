@@ -119,6 +119,7 @@ fn bytes_per_s(bags: u8) -> f64 {
                 attempt: 0,
                 ranges,
                 finished: IntervalSet::new(),
+                capacity: None,
             };
             submitter.hear(executor, holding);
         }

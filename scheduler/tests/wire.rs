@@ -9,10 +9,10 @@ use idlewood_overlay::{Contact, Node, PeerId, Side, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::rounds::Plan;
 use idlewood_scheduler::{
-    Acting, Activity, Appointment, Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, Conditions, DeclineReason,
-    DecodeError, Delta, Ending, Endless, EndlessBag, Grant, Limit, MachineReport, MachinesPage, Message, Path, Record,
-    RecordError, RecordKey, Replication, Reputation, Request, SilentMachine, Sizes, SmallOutput, Speaker, Stamp,
-    Standing, Supply, TaskResult, WhichMachines,
+    Acting, Activity, Appointment, Asker, BagHeader, BagId, BlobId, Capacity, Checkpoint, Closing, Conditions,
+    DeclineReason, DecodeError, Delta, Ending, Endless, EndlessBag, Grant, Limit, MachineReport, MachinesPage, Message,
+    Path, Record, RecordError, RecordKey, Replication, Reputation, Request, SilentMachine, Sizes, SmallOutput, Speaker,
+    Stamp, Standing, Supply, TaskResult, WhichMachines,
 };
 
 fn contact(byte: u8) -> Contact {
@@ -69,6 +69,7 @@ fn request() -> Request {
         link_kb_s: idlewood_scheduler::LINK_KB_S,
         leads: false,
         copy: None,
+        begins_within: None,
         ticket: 0,
         checkpoints: Box::default(),
         lines: Box::default(),
@@ -94,6 +95,7 @@ fn messages() -> Vec<Message> {
             attempt: 1,
             ranges: IntervalSet::from(0..2),
             finished: IntervalSet::from(1..2),
+            capacity: None,
         },
         Message::Holding {
             bag: bag().id,
@@ -102,6 +104,16 @@ fn messages() -> Vec<Message> {
             attempt: 1,
             ranges: IntervalSet::from(0..2),
             finished: IntervalSet::new(),
+            capacity: None,
+        },
+        Message::Holding {
+            bag: bag().id,
+            executor: speaker(2),
+            version: 8,
+            attempt: 1,
+            ranges: IntervalSet::from(0..2),
+            finished: IntervalSet::new(),
+            capacity: Some(Capacity { slots: 4, speed_mops: 1500.0 }),
         },
         Message::Lease {
             bag: bag().id,
@@ -165,8 +177,14 @@ fn messages() -> Vec<Message> {
         Message::Request { request: Request { ticket: 7, ..request() }, node: Node::Router, climbing: true },
         Message::Ask { asker: asker(1000.0, 0.0), node: Node::Router, climbing: true, climbed: 0, ticket: 8 },
         Message::Ticket { ticket: 8 },
+        Message::Request {
+            request: Request { begins_within: Some(12), ..request() },
+            node: Node::Leaf,
+            climbing: false,
+        },
         Message::Request { request: Request { copy: Some(90), ..request() }, node: Node::Leaf, climbing: false },
         Message::Share { bag: bag().id, tasks: [(3, 0), (4, 90)].into() },
+        Message::Decline { bag: bag().id, ranges: IntervalSet::from(0..2), reason: DeclineReason::Later },
         Message::Decline { bag: bag().id, ranges: IntervalSet::from(0..2), reason: DeclineReason::Copy },
         Message::Request {
             request: Request { acting: Some(Box::new(acting())), ..request() },
@@ -573,8 +591,15 @@ fn impossible_messages_are_refused() {
     });
     let ranges: IntervalSet = (0..4097).map(|at| 2 * at..2 * at + 1).collect();
     for (ranges, finished) in [(ranges.clone(), IntervalSet::new()), (IntervalSet::new(), ranges)] {
-        let holding =
-            Message::Holding { bag: bag().id, executor: speaker(2), version: 1, attempt: 0, ranges, finished };
+        let holding = Message::Holding {
+            bag: bag().id,
+            executor: speaker(2),
+            version: 1,
+            attempt: 0,
+            ranges,
+            finished,
+            capacity: None,
+        };
         assert_eq!(Message::decode(&holding.encode()), Err(DecodeError::Invalid("holding")));
     }
     let astray = || Speaker { incarnation: 1, address: "x".repeat(257).into() };

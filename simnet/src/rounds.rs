@@ -6,14 +6,18 @@
 //! - `model`: the same application on machines that come and go and with processes that differ from what is predicted,
 //!   beside a clairvoyant and mappings that nobody changes. A simple model of slots, and not of whole peers.
 //!
+//! - `peers`: forty processes in twelve rounds on whole peers, with owners and with sessions of desktops.
+//!
 //! Left out: the paper's measurements. Its figures 7 and 8 are not in the text that we have, only what it says of them.
 
 mod model;
 mod ours;
 mod paper;
+mod peers;
 mod plan;
 mod prediction;
 mod rivals;
+mod whole;
 mod world;
 
 pub use plan::{Part, Plan};

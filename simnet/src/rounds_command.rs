@@ -17,17 +17,19 @@ enum OnlyPart {
     Paper,
     /// The same application on machines that come and go, with tasks that nobody can predict exactly.
     Model,
+    /// An application in rounds on whole peers, with owners who come and machines that are switched off. Takes minutes.
+    Peers,
 }
 
 #[derive(Args)]
 pub(crate) struct RoundsArguments {
-    /// Only this part. Both by default.
+    /// Only these parts. All by default.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
     only: Vec<OnlyPart>,
-    /// The first seed of the model.
+    /// The first seed of the model and of the peers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Seeds of the model, from the first one on.
+    /// Seeds of these, from the first one on.
     #[arg(long, default_value_t = 10)]
     seeds: u64,
     /// Iterations of each process on the paper's sets, at least; the paper has 200.
@@ -51,6 +53,7 @@ pub(crate) fn reproduce(arguments: RoundsArguments) -> ExitCode {
     let part = |part| match part {
         OnlyPart::Paper => Part::Paper,
         OnlyPart::Model => Part::Model,
+        OnlyPart::Peers => Part::Peers,
     };
     let plan = Plan { only: only.into_iter().map(part).collect(), seed, seeds, iterations, merges_s: merge_s, out };
     let mut line = ProgressLine::new();

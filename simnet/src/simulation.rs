@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, GridId, Node, PeerId, Time};
-use idlewood_scheduler::{Appointment, BagId, Submission};
+use idlewood_scheduler::{Appointment, BagId, Conditions, Submission};
 
 use self::counts::Counts;
 pub use self::deed::Deed;
@@ -45,7 +45,7 @@ use crate::overlay::Wire;
 use crate::random::{SmallStream, digest};
 use crate::record::{BagRecord, Record};
 use crate::report::{LinkUse, MessageCount, Report};
-use crate::scenario::Scenario;
+use crate::scenario::{GivenRounds, Scenario};
 use crate::workload;
 
 /// Contacts that a machine's user names at its first start, as far as others are up.
@@ -340,6 +340,8 @@ impl Simulation {
         if bag.accepted.is_some() {
             return;
         }
+        let given = self.around.scenario.given_bag(bag.bag.whole);
+        let rounds = given.and_then(|given| given.rounds.as_ref()).map(GivenRounds::plan);
         let submission = Submission {
             id: bag.bag.id,
             tasks: bag.bag.tasks,
@@ -347,7 +349,7 @@ impl Simulation {
             retries_max: RETRIES_MAX,
             replication: self.around.scenario.replication(),
             stewards: None,
-            conditions: idlewood_scheduler::Conditions::default(),
+            conditions: Conditions { rounds, ..Conditions::default() },
             endless: None,
         };
         let seat = bag.bag.seat;

@@ -255,12 +255,14 @@ pub fn work_mops(scenario: &Scenario, number: usize, bag: &Bag, index: u64) -> f
     if let Some(run_s) = observed.and_then(|observed| observed.tasks_s.get((bag.first + index) as usize)) {
         return (f64::from(*run_s) * REFERENCE_MOPS).max(TASK_MOPS_MIN);
     }
-    if scenario.task_cv == 0.0 {
-        return bag.task_mops;
+    let rounds = scenario.given_bag(bag.whole).and_then(|given| given.rounds.as_ref());
+    let (varies, mean_mops) = rounds.map_or((true, bag.task_mops), |rounds| rounds.work_mops(index));
+    if scenario.task_cv == 0.0 || !varies {
+        return mean_mops;
     }
     let mut rng = SmallStream::new(scenario.seed ^ (number as u64) << 32, "task", index);
     let variance = ln(1.0 + scenario.task_cv * scenario.task_cv);
-    (bag.task_mops * lognormal(&mut rng, -variance / 2.0, variance.sqrt())).max(TASK_MOPS_MIN)
+    (mean_mops * lognormal(&mut rng, -variance / 2.0, variance.sqrt())).max(TASK_MOPS_MIN)
 }
 
 /// Output size of a task of this bag, in bytes.

@@ -27,7 +27,7 @@ fn three(bag: GivenBag) -> Simulation {
 }
 
 fn bag(tasks: u64) -> GivenBag {
-    GivenBag { at: seconds(3.0), submitter: 1, tasks, task_mops: 2_000.0, output_bytes: Some(10) }
+    GivenBag { at: seconds(3.0), submitter: 1, tasks, task_mops: 2_000.0, output_bytes: Some(10), rounds: None }
 }
 
 /// When the bag ended, after it had arrived, in seconds.

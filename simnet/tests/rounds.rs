@@ -99,7 +99,7 @@ fn wrong_settings_are_refused_in_a_sentence() {
         ("--merge-s x", "invalid float"),
         ("--seeds 0", "seeds must be between 1 and 1000000"),
         ("--seed 18446744073709551615 --seeds 2", "give a smaller --seed"),
-        ("--only peers", "possible values: paper, model"),
+        ("--only queues", "possible values: paper, model, peers"),
     ] {
         let output = reproduce(&format!("rounds {arguments}"), &out);
         let stderr = String::from_utf8_lossy(&output.stderr);

@@ -40,6 +40,7 @@ fn simulated(scenario: &Scenario, seed: u64) -> Simulated {
         tasks: bag.tasks,
         task_mops: Scenario::task_mops(bag),
         output_bytes: Some(OUTPUT_BYTES + bag.output_bytes),
+        rounds: None,
     };
     let machine = |number: u32| {
         scenario.one(number).map(|_| GivenMachine {

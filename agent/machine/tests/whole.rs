@@ -50,7 +50,7 @@ impl World {
                     self.give(Event::FetchEnded { fetch, end: FetchEnd::Here { checkpoint: None } });
                 }
                 Effect::Authorise { bag } => {
-                    let verdict = Ok(Approval { signed_ago: Duration::ZERO, at_hand: true });
+                    let verdict = Ok(Approval { signed_ago: Duration::ZERO, at_hand: true, program: None });
                     self.give(PeerEvent::Authorised { bag: bag.id, verdict });
                 }
                 Effect::Work(WorkOrder::Prepare { job, .. }) => {

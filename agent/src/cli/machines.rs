@@ -81,7 +81,7 @@ pub(super) fn machines(context: &Context, args: &MachinesArgs) -> anyhow::Result
 }
 
 /// One page; waits where the grid is asked too often.
-fn page(client: &Client, wanted: &MachinesWanted) -> anyhow::Result<Machines> {
+pub(super) fn page(client: &Client, wanted: &MachinesWanted) -> anyhow::Result<Machines> {
     let begin = Instant::now();
     loop {
         let page = client.machines(wanted)?;

@@ -15,7 +15,7 @@ use idlewood_trust::manifest::{Input, Source};
 use super::context::{BadUsage, Context};
 use super::follow::{self, View};
 use super::which::Found;
-use super::{endless, kept, progress, watching};
+use super::{endless, forecast, kept, progress, watching};
 use crate::output::{self, Format};
 use crate::submit::options::Options;
 use crate::submit::{self, Lists, Plan};
@@ -256,6 +256,7 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
         "work",
         request.work_mops.map_or("to be measured".to_owned(), |work| format!("{} Mop", output::number(work))),
     ));
+    pairs.push(("predicted end", forecast::forecast(context, request)));
     pairs.push((
         "upload",
         format!("{} in {}", output::bytes(plan.bytes()), output::count(plan.files.len() as u64, "file")),

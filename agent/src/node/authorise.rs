@@ -67,7 +67,8 @@ fn judge(bag: BagId, label: &Label, shared: &mut Shared) -> Result<Approval, Dec
         return Err(DeclineReason::Size);
     }
     wishes(&shared.supplies, label)?;
-    Ok(Approval { signed_ago: label.age(wall_now()), at_hand: shared.manifests.get(bag).is_some() })
+    let at_hand = shared.manifests.get(bag).is_some();
+    Ok(Approval { signed_ago: label.age(wall_now()), at_hand, program: Some(label.program) })
 }
 
 /// What the machine hears of a verdict.

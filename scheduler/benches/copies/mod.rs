@@ -53,6 +53,7 @@ pub(crate) fn submitter(machines: u64) -> (Peer, Event) {
     let mut effects = Vec::new();
     peer.handle(Time::ZERO + Duration::from_millis(1), Event::DeadlineReached, &mut effects);
     let (executor, version, ranges) = ((&contact(1)).into(), 1, of(0, TASKS_EACH - 1));
-    let message = Message::Holding { bag, executor, version, attempt, ranges, finished: IntervalSet::new() };
+    let message =
+        Message::Holding { bag, executor, version, attempt, ranges, finished: IntervalSet::new(), capacity: None };
     (peer, Event::Received { from: contact(1).peer, message })
 }

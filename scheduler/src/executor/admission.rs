@@ -129,7 +129,7 @@ impl Executor {
         let (meant, others): (Vec<Request>, Vec<Request>) =
             waiting.into_iter().partition(|request| agree(request, &first));
         match verdict {
-            Ok(Approval { signed_ago, at_hand }) => {
+            Ok(Approval { signed_ago, at_hand, program }) => {
                 let fresh = if at_hand { FRESH.saturating_sub(signed_ago) } else { Duration::ZERO };
                 let fresh_until = Some(io.now + fresh);
                 for mut request in meant {
@@ -137,6 +137,7 @@ impl Executor {
                     request.age = request.age.min(signed_ago.saturating_add(CLOCKS_APART_MAX));
                     self.queue(request, fresh_until, io, config);
                 }
+                self.runs(bag, program);
             }
             Err(reason) => {
                 self.note_declined(bag, io.now);

@@ -11,11 +11,11 @@ use super::keepers::Keepers;
 use super::outbox::Outbox;
 use super::updates::Updates;
 use crate::bag::{
-    BagHeader, BagKey, Checkpoint, HELD_CHECKPOINTS_MAX, HELD_INTERVALS_MAX, Request, Sizes, TaskId, TaskResult,
+    BagHeader, BagKey, BlobId, Checkpoint, HELD_CHECKPOINTS_MAX, HELD_INTERVALS_MAX, Request, Sizes, TaskId, TaskResult,
 };
 use crate::config::Config;
 use crate::io::{Io, Then};
-use crate::message::{Message, RESULTS_MAX};
+use crate::message::{Capacity, Message, RESULTS_MAX};
 use crate::queue::{Entry, WORK_MOPS_MAX, WORK_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
@@ -60,6 +60,9 @@ pub(super) struct HeldBag {
     pub(super) finished_mops: f64,
     /// The measured work of its tasks as a multiple of the declared one, where that is far more (`rating`); else 1.
     pub(super) times_declared: f64,
+    /// What it runs, where the driver has said so, and by what factor that takes longer here than was said (`learning`).
+    pub(super) program: Option<BlobId>,
+    pub(super) factor: f64,
     /// The bags before it in its submitter's line on this machine (`submitters`).
     pub(super) before: BagsBefore,
     /// The submitter's priority for it, and the bags before it in the submitter's line by priority (`priority`).
@@ -99,6 +102,8 @@ impl HeldBag {
             finished_tasks: 0,
             finished_mops: 0.0,
             times_declared: 1.0,
+            program: None,
+            factor: 1.0,
             before: BagsBefore::default(),
             priority: 0,
             before_by_priority: BagsBefore::default(),
@@ -206,11 +211,12 @@ impl HeldBag {
         }
     }
 
-    /// a as known here, in Mop: declared, or the mean of the tasks finished here.
+    /// a as known here, in Mop: the mean of the tasks finished here, or what was said, times what is known of the bag or of its program here.
     pub(super) fn task_mops(&self) -> f64 {
         match (self.finished_tasks, self.finished_mops) {
             (count, sum) if !self.bag.declared && count > 0 => (sum / count as f64).max(WORK_MOPS_MIN),
-            _ => self.bag.task_mops * self.times_declared,
+            _ if self.times_declared > 1.0 => self.bag.task_mops * self.times_declared,
+            _ => self.bag.task_mops * self.factor,
         }
     }
 
@@ -347,7 +353,10 @@ impl HeldBag {
         self.lists_unsuccessful = finished.len() < self.outbox.len() as u64;
         let finished = finished.ranges().take(HELD_INTERVALS_MAX).collect();
         let (bag, executor) = (self.bag.id, (&io.me).into());
-        Message::Holding { bag, executor, version, attempt: self.attempt, ranges, finished }
+        // Tasks that came with what they begin with may be of an application in rounds, which prefers machines by this.
+        let capacity = || Capacity { slots: config.slots, speed_mops: config.speed_mops as f32 };
+        let capacity = (!self.checkpoints.is_empty()).then(capacity);
+        Message::Holding { bag, executor, version, attempt: self.attempt, ranges, finished, capacity }
     }
 
     /// Unstarted tasks but for `stay` go back to the submitter: a `Holding` that no longer lists them is sent once that is

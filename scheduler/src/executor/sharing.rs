@@ -162,6 +162,30 @@ impl Executor {
         Some(request)
     }
 
+    /// The part of a request sent here by preference that begins here in time; the rest is declined.
+    pub(super) fn beginning_in_time(&mut self, mut request: Request, io: &mut Io) -> Option<Request> {
+        let Some(within_s) = request.begins_within.map(f64::from) else { return Some(request) };
+        let held = self.bags.get(&request.bag.id);
+        let takes_s = held.map_or(request.bag.task_mops, HeldBag::task_mops) / self.speed_mops;
+        // So many begin one after the other on a slot that is free in so many seconds.
+        let on_slot = |wait_s: f64| if wait_s > within_s { 0 } else { ((within_s - wait_s) / takes_s) as u64 + 1 };
+        let busy_s = self.busy_for(io.now).as_secs_f64();
+        let slots = self.places.slots() as u64;
+        let fit = match self.idle_slots() {
+            _ if self.is_suspended() || self.rest.until().is_some() => 0,
+            0 => slots.saturating_mul(on_slot(busy_s)),
+            idle => idle.saturating_mul(on_slot(0.0)),
+        };
+        let known = held.map(HeldBag::ranges).unwrap_or_default();
+        let mut new = request.ranges.difference(&known);
+        drop(new.take_first(fit));
+        if !new.is_empty() {
+            self.decline(&request, new.clone(), DeclineReason::Later, io);
+            request = request.without(&new)?;
+        }
+        Some(request)
+    }
+
     /// All unstarted tasks that can go to another machine go back now, and those that come later soon.
     pub(super) fn hand_back_unstarted(&mut self, io: &mut Io, config: &Config) {
         for held in self.bags.values_mut() {

@@ -1,6 +1,7 @@
 //! Tests of the executor: its load, and that it keeps the promises of its summary.
 
 mod declared;
+mod learning;
 mod offering;
 mod sending;
 mod sharing;
@@ -51,6 +52,7 @@ fn executor(config: &Config) -> (Executor, Io) {
                 link_kb_s: crate::link::LINK_KB_S,
                 leads: false,
                 copy: None,
+                begins_within: None,
                 ticket: 0,
                 checkpoints: Box::default(),
                 lines: Box::default(),
@@ -126,6 +128,7 @@ fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_m
         link_kb_s: crate::link::LINK_KB_S,
         leads: false,
         copy: None,
+        begins_within: None,
         ticket: 0,
         checkpoints: Box::default(),
         lines: Box::default(),
@@ -250,6 +253,7 @@ impl Machine {
             link_kb_s: crate::link::LINK_KB_S,
             leads: false,
             copy: None,
+            begins_within: None,
             ticket: 0,
             checkpoints: Box::default(),
             lines: Box::default(),
@@ -363,6 +367,7 @@ fn laden(config: &Config) -> (Executor, Io) {
                 link_kb_s: crate::link::LINK_KB_S,
                 leads: false,
                 copy: None,
+                begins_within: None,
                 ticket: 0,
                 checkpoints: Box::default(),
                 lines: Box::default(),
@@ -491,6 +496,7 @@ fn each_task_keeps_the_attempt_it_came_with() {
                 link_kb_s: crate::link::LINK_KB_S,
                 leads: false,
                 copy: None,
+                begins_within: None,
                 ticket: 0,
                 checkpoints: Box::default(),
                 lines: Box::default(),
@@ -544,6 +550,7 @@ fn declines_of_scattered_tasks_fit_in_valid_messages() {
     let ranges = IntervalSet::from(0..2000);
     let request = Request {
         copy: None,
+        begins_within: None,
         lines: Box::default(),
         acting: None,
         bag,

@@ -129,6 +129,9 @@ impl Ledger {
         if self.is_closed() {
             return;
         }
+        if reason == DeclineReason::Later {
+            return self.preference_declined(executor, ranges, io);
+        }
         let back = self.issues.take_off(executor, ranges);
         if back.is_empty() {
             return;

@@ -20,7 +20,7 @@ use crate::bag::{BagId, BagKey, REQUEST_INTERVALS_MAX};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::link::renewals_take;
-use crate::message::Message;
+use crate::message::{Capacity, Message};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 
@@ -38,6 +38,7 @@ pub(crate) struct Holding {
     pub(crate) ranges: IntervalSet,
     /// Those of them that have succeeded, and whose results follow.
     pub(crate) finished: IntervalSet,
+    pub(crate) capacity: Option<Capacity>,
 }
 
 impl Ledger {
@@ -281,7 +282,7 @@ impl Ledger {
     /// A `Holding` arrived: places its tasks, and answers with a `Lease` that says which to drop, and how long the others
     /// are its.
     pub(crate) fn holding(&mut self, holding: Holding, io: &mut Io, config: &Config) {
-        let Holding { executor, version, attempt, ranges, finished } = holding;
+        let Holding { executor, version, attempt, ranges, finished, capacity } = holding;
         let (term, submitter) = (self.term(io, config), Some((&io.me).into()));
         let (bag, rest) = (self.bag.id, self.avoided.avoided_for(executor.peer, io.now));
         let withheld = self.conditions.withhold() && !self.is_closed();
@@ -314,6 +315,7 @@ impl Ledger {
         self.waiting.take(&gained);
         self.arrived(&gained, executor.peer, io);
         self.declined.taken(executor.peer, &gained);
+        self.can_do(&executor, capacity, &gained);
         self.turned_away(executor.peer, &dropped, io);
         self.exempt(executor.peer, &gained, io);
         if changed {
@@ -399,12 +401,14 @@ impl Ledger {
             if self.are_copies(&issue.ranges) {
                 self.copies.not_taken(io.now);
             } else {
+                self.answers_not(issue.to);
                 self.astray.lost(&issue, io);
             }
             self.reissue(issue.ranges, io);
         }
         for peer in self.placed.ended(io.now) {
             if let Some(placement) = self.placed.remove(peer) {
+                self.answers_not(Some(peer));
                 let former = self.note_former(peer, &placement.ranges);
                 self.reissue(placement.ranges, io);
                 io.persist(vec![Change::Delete(RecordKey::Placed(self.bag.id, peer)), former], Vec::new());

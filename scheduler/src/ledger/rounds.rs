@@ -16,6 +16,7 @@ use std::time::Duration;
 use idlewood_overlay::Time;
 
 use super::Ledger;
+use super::preferring::Preferring;
 use crate::bag::{Checkpoint, HELD_CHECKPOINTS_MAX, TaskId};
 use crate::io::{Io, Then};
 use crate::peer::{Effect, StartMade};
@@ -30,7 +31,7 @@ const UNMADE_PAUSE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Rounds {
     /// By durable results.
-    progress: Progress,
+    pub(super) progress: Progress,
     /// Tasks of which what they begin with is being made.
     making: BTreeSet<u64>,
     /// Tasks of which it could not be made, and when that is tried again.
@@ -40,12 +41,14 @@ pub(super) struct Rounds {
     starts: BTreeSet<u64>,
     /// Successes that are being written.
     unwritten: u64,
+    pub(super) preferring: Preferring,
 }
 
 impl Rounds {
     fn new(plan: Plan) -> Self {
         let (making, unmade, starts) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        Self { progress: Progress::new(plan), making, unmade, again_at: None, starts, unwritten: 0 }
+        let preferring = Preferring::default();
+        Self { progress: Progress::new(plan), making, unmade, again_at: None, starts, unwritten: 0, preferring }
     }
 }
 
@@ -221,7 +224,9 @@ impl Ledger {
         let Some(rounds) = &mut self.rounds else { return };
         rounds.unwritten = rounds.unwritten.saturating_sub(1);
         if is_done {
-            for next in rounds.progress.succeeded(index) {
+            let next = rounds.progress.succeeded(index);
+            self.prefer(&next, io);
+            for next in next {
                 self.order_start(next, io);
             }
         }
@@ -252,6 +257,7 @@ impl Ledger {
             rounds.unmade.clear();
             rounds.again_at = None;
             rounds.starts.clear();
+            rounds.preferring = Preferring::default();
         }
     }
 }

@@ -46,7 +46,7 @@ pub(super) fn ledger(io: &Io, retries_max: u32) -> Ledger {
 }
 
 pub(super) fn said(executor: u8, version: u64, ranges: IntervalSet) -> Holding {
-    Holding { executor: contact(executor), version, attempt: 0, ranges, finished: IntervalSet::new() }
+    Holding { executor: contact(executor), version, attempt: 0, ranges, finished: IntervalSet::new(), capacity: None }
 }
 
 pub(super) fn result(index: u64, success: bool) -> TaskResult {
@@ -425,7 +425,7 @@ fn ten_million_tasks_on_ten_thousand_executors_take_a_few_megabytes() {
     for number in (0..EXECUTORS).map(|step| step * 7919 % EXECUTORS) {
         let ranges = IntervalSet::from(number * SHARE..(number + 1) * SHARE);
         let finished = IntervalSet::new();
-        let holding = Holding { executor: executor(number), version: 1, attempt: 0, ranges, finished };
+        let holding = Holding { executor: executor(number), version: 1, attempt: 0, ranges, finished, capacity: None };
         ledger.holding(holding, &mut io, &config);
         io.effects.clear();
     }

@@ -55,6 +55,8 @@ pub struct Approval {
     /// Whether this machine has all blobs that the bag's tasks need. Where it has not, tasks begin when the submitter has
     /// answered, which alone gives the key to read the blobs with.
     pub at_hand: bool,
+    /// What the bag runs, by which this machine learns how long its tasks take here; `None`: nothing is learned.
+    pub program: Option<BlobId>,
 }
 
 /// How a started task ended.

@@ -120,6 +120,7 @@ fn request(tasks: u64) -> Request {
         link_kb_s: crate::link::LINK_KB_S,
         leads: true,
         copy: None,
+        begins_within: None,
         ticket: 0,
         checkpoints: Box::default(),
         lines: Box::default(),

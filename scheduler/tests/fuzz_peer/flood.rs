@@ -34,6 +34,7 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
             link_kb_s: idlewood_scheduler::LINK_KB_S,
             leads: false,
             copy: None,
+            begins_within: None,
             lines: Box::default(),
             acting: None,
             ticket: 0,

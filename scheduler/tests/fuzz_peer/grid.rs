@@ -440,6 +440,7 @@ fn answer(source: &mut Source<'_>, from: PeerId, message: &Message) -> Message {
                     attempt,
                     ranges: request.ranges.clone(),
                     finished: source.ranges(),
+                    capacity: None,
                 },
             }
         }
@@ -486,6 +487,7 @@ fn answer(source: &mut Source<'_>, from: PeerId, message: &Message) -> Message {
             attempt: *attempt,
             ranges: source.ranges(),
             finished: IntervalSet::new(),
+            capacity: None,
         },
         _ => source.message(),
     }

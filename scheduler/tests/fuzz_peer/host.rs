@@ -194,7 +194,11 @@ impl Host {
         while let Some(bag) = self.authorising.pop_front() {
             // Some are fresh, some old, and some without a date.
             let ages = [Duration::ZERO, Duration::from_secs(599), Duration::from_secs(86_400), Duration::MAX];
-            let approval = Approval { signed_ago: ages[usize::from(bag.0[0] % 4)], at_hand: bag.0[1] % 2 == 0 };
+            let approval = Approval {
+                signed_ago: ages[usize::from(bag.0[0] % 4)],
+                at_hand: bag.0[1] % 2 == 0,
+                program: Some(BlobId([bag.0[2] % 2; 32])),
+            };
             let verdict = if bag.0[0] % 8 == 7 { Err(DeclineReason::Role) } else { Ok(approval) };
             self.give(Event::Authorised { bag, verdict });
         }

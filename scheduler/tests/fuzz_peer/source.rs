@@ -275,6 +275,7 @@ impl Source<'_> {
                     link_kb_s: self.number() as u32,
                     leads: self.flag(),
                     copy: None,
+                    begins_within: None,
                     lines: Box::default(),
                     acting: None,
                     ticket: 0,
@@ -294,6 +295,7 @@ impl Source<'_> {
                 attempt: self.number() as u32,
                 ranges: self.ranges(),
                 finished: self.ranges(),
+                capacity: None,
             },
             9 | 10 => Message::Lease {
                 bag: self.bag(),

@@ -141,7 +141,7 @@ fn keys(host: &Host) -> Vec<(PeerId, Option<BagKey>)> {
 #[test]
 fn a_fresh_bag_without_blobs_begins_when_the_key_comes() {
     let mut host = Host::new(2);
-    host.verdict = Some(Ok(Approval { signed_ago: Duration::ZERO, at_hand: false }));
+    host.verdict = Some(Ok(Approval { signed_ago: Duration::ZERO, at_hand: false, program: None }));
     host.receive(5, unhurried(1, 0..10, 15_000));
     assert_eq!((host.holdings().len(), host.started.len()), (1, 0), "it is asked at once");
     assert_eq!(host.peer.bag_key(BAG), None);
@@ -177,6 +177,7 @@ fn a_bags_key_goes_to_executors_only() {
         attempt: 0,
         ranges,
         finished: IntervalSet::new(),
+        capacity: None,
     };
     host.sent.clear();
     host.receive(9, holding(1, IntervalSet::from(0..100)));

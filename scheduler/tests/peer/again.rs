@@ -28,7 +28,10 @@ fn submitter_of(tasks: u64, replication: Replication, executors: &[u8]) -> Host 
 impl Host {
     fn hear_holding(&mut self, from: u8, version: u64, attempt: u32, ranges: Range<u64>) {
         let (ranges, finished) = (IntervalSet::from(ranges), IntervalSet::new());
-        self.receive(from, Message::Holding { bag: BAG, executor: speaker(from), version, attempt, ranges, finished });
+        self.receive(
+            from,
+            Message::Holding { bag: BAG, executor: speaker(from), version, attempt, ranges, finished, capacity: None },
+        );
     }
 
     fn hear_result(&mut self, from: u8, index: u64, attempt: u32, success: bool) {

@@ -130,6 +130,7 @@ fn messages_count_for_the_connections_peer() {
             attempt: 9,
             ranges: all.clone(),
             finished: IntervalSet::new(),
+            capacity: None,
         },
         // If this `Holding` counted for the other machine, the unlisted tasks would be issued again.
         Message::Holding {
@@ -139,6 +140,7 @@ fn messages_count_for_the_connections_peer() {
             attempt: 9,
             ranges: IntervalSet::new(),
             finished: IntervalSet::new(),
+            capacity: None,
         },
         Message::Renewal { executor: executor.clone(), bags: vec![(BAG, 10)] },
         Message::Offer { bag: BAG, executor: executor.clone(), ranges: all.clone(), to: contact(3) },

@@ -128,7 +128,15 @@ fn acknowledgements_and_the_newest_messages_wait_for_room() {
     submitter.give(Event::Submitted(submission(100, 1000.0)));
     let holding = |version| {
         let (executor, ranges) = (speaker(3), IntervalSet::from(0..100));
-        Message::Holding { bag: BAG, executor, version, attempt: 0, ranges, finished: IntervalSet::new() }
+        Message::Holding {
+            bag: BAG,
+            executor,
+            version,
+            attempt: 0,
+            ranges,
+            finished: IntervalSet::new(),
+            capacity: None,
+        }
     };
     let result = |index| {
         let finished = Finished {

@@ -53,7 +53,7 @@ fn seconds(seconds: f64) -> Duration {
 
 /// The approval of a bag that was signed so long ago and whose blobs are here.
 fn approval(signed_ago: Duration) -> Approval {
-    Approval { signed_ago, at_hand: true }
+    Approval { signed_ago, at_hand: true, program: None }
 }
 
 /// A peer with a disk on which writes are durable at once, and a log of its effects.
@@ -350,6 +350,7 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
         link_kb_s: idlewood_scheduler::LINK_KB_S,
         leads: false,
         copy: None,
+        begins_within: None,
         ticket: 0,
         checkpoints: Box::default(),
         lines: Box::default(),

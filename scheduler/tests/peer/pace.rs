@@ -241,7 +241,15 @@ fn a_submitter_waits_longer_for_more_machines() {
     let (executor, ranges) = (speaker(3), IntervalSet::from(0..1));
     host.receive(
         3,
-        Message::Holding { bag: BAG, executor, version: 1, attempt: 0, ranges, finished: IntervalSet::new() },
+        Message::Holding {
+            bag: BAG,
+            executor,
+            version: 1,
+            attempt: 0,
+            ranges,
+            finished: IntervalSet::new(),
+            capacity: None,
+        },
     );
     // All other messages are lost; two machines have 80 ms more than the 15 s.
     host.pass(seconds(15.04));

@@ -195,6 +195,64 @@ fn plans_that_are_none_are_refused() {
     assert!(matches!(host.peer.check(&voted), Err(SubmitError::Rounds(_))));
 }
 
+/// Two machines run an application of two processes; which machine (2 submits) ran each task, and the machines that tasks were sent to by
+/// preference. `at` is told of each running task before it ends.
+fn run_on_two(plan: Plan, mut at: impl FnMut(u8, u64, &mut Host)) -> (BTreeMap<u64, u8>, u32, u32) {
+    let [mut host, mut other] = pair();
+    host.give(Event::Submitted(application(plan, 0)));
+    let (mut ran, mut preferred, mut declined) = (BTreeMap::new(), 0, 0);
+    for _ in 0..600 {
+        talk_and(&mut host, &mut other, 1, |message| match message {
+            Message::Request { request, .. } => preferred += u32::from(request.begins_within.is_some()),
+            Message::Decline { reason: DeclineReason::Later, .. } => declined += 1,
+            _ => {}
+        });
+        for (number, one) in [(2, &mut host), (3, &mut other)] {
+            for running in one.peer.running() {
+                ran.insert(running.task.index, number);
+                at(number, running.task.index, one);
+                if !one.peer.running().is_empty() {
+                    one.finish(running.task, true);
+                }
+            }
+        }
+        if host.state().2 {
+            return (ran, preferred, declined);
+        }
+    }
+    panic!("it does not end: {:?}", host.state());
+}
+
+#[test]
+fn a_process_stays_where_its_state_is() {
+    for is_asynchronous in [false, true] {
+        let plan = plan(2, 6, true, is_asynchronous);
+        let (ran, preferred, declined) = run_on_two(plan, |_, _, _| ());
+        assert_eq!((ran.len() as u64, declined), (plan.tasks(), 0), "nothing is lost or declined");
+        assert!(preferred > 0);
+        // Machines say what they can do with the first task that begins with something: from the third round on they are known.
+        for process in 0..2 {
+            let on = |round| ran[&plan.index(idlewood_scheduler::rounds::Part::Process { round, process })];
+            assert!((2..6).all(|round| on(round) == on(2)), "{process}: {ran:?}");
+        }
+    }
+}
+
+#[test]
+fn a_machine_whose_owner_is_back_declines_and_its_processes_go_elsewhere() {
+    let plan = plan(2, 6, true, false);
+    let is_process = |index: u64| matches!(plan.part(index), idlewood_scheduler::rounds::Part::Process { .. });
+    let (ran, _, declined) = run_on_two(plan, |number, index, host| {
+        // The owner comes when the fourth round ends there, and stays.
+        if number == 3 && index >= 9 && is_process(index) {
+            host.finish(TaskId { bag: BAG, index }, true);
+            host.give(Event::OwnerReturned { stands_still: true });
+        }
+    });
+    assert_eq!(ran.len() as u64, plan.tasks(), "nothing is lost");
+    assert!(declined > 0 && ran[&15] == 2 && ran[&16] == 2, "{declined} {ran:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

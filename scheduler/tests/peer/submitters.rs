@@ -49,6 +49,7 @@ fn every_lease_has_the_submitters_address() {
             attempt: 0,
             ranges: IntervalSet::from(0..1),
             finished: IntervalSet::new(),
+            capacity: None,
         },
     );
     host.give(Event::Submitted(submission(3, 1000.0)));
@@ -61,6 +62,7 @@ fn every_lease_has_the_submitters_address() {
             attempt: 0,
             ranges: IntervalSet::from(0..1),
             finished: IntervalSet::new(),
+            capacity: None,
         },
     );
     let leases = host.sent.iter().map(|(_, message)| match message {

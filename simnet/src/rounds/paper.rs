@@ -68,6 +68,20 @@ pub(super) fn costs(set: usize, merge_s: f64) -> Costs {
     }
 }
 
+/// The speed of each slot of a set as a share of the fastest cluster's, in the mean over the topologies.
+pub(super) fn speeds(set: usize) -> Vec<f64> {
+    let of = |cluster: &Cluster| {
+        let shares = cluster.throughput.iter().zip(CLUSTERS[0].throughput).map(|(own, fastest)| own / fastest);
+        shares.sum::<f64>() / cluster.throughput.len() as f64
+    };
+    slots(set).iter().map(|slot| of(&CLUSTERS[slot.machine])).collect()
+}
+
+/// How long an iteration of each topology takes on the fastest cluster, in seconds.
+pub(super) fn iterations_s() -> [f64; 4] {
+    CLUSTERS[0].throughput.map(|throughput| 1.0 / throughput)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::{model, prediction};
+use super::{model, peers, prediction};
 use crate::experiment::{Plan as Experiments, lock, replace, unwritable};
 
 /// The longest merge that is taken, in seconds: a day.
@@ -19,6 +19,8 @@ pub enum Part {
     Paper,
     /// The same application on machines that come and go.
     Model,
+    /// One like it on whole peers.
+    Peers,
 }
 
 /// What to calculate.
@@ -68,7 +70,7 @@ impl Plan {
     ///
     /// # Errors
     /// A sentence that names the file that could not be written, or says that another process works in the directory.
-    pub fn run(&self, progress: impl FnMut(usize, usize)) -> Result<Value, String> {
+    pub fn run(&self, mut progress: impl FnMut(usize, usize)) -> Result<Value, String> {
         std::fs::create_dir_all(&self.out).map_err(|error| unwritable(&self.out, &error))?;
         let _locked = lock(&self.out)?;
         let mut rows = Vec::new();
@@ -76,7 +78,10 @@ impl Plan {
             rows.extend(prediction::rows(self.iterations, &self.merges_s));
         }
         if self.has(Part::Model) {
-            rows.extend(model::rows(self.seed, self.seeds, progress));
+            rows.extend(model::rows(self.seed, self.seeds, &mut progress));
+        }
+        if self.has(Part::Peers) {
+            rows.extend(peers::rows(self.seed, self.seeds, &mut progress));
         }
         let summary = json!({
             "experiment": "rounds",
@@ -94,11 +99,9 @@ impl Plan {
     /// The command line, without the directory, which changes no result.
     fn command(&self) -> String {
         let merges: Vec<String> = self.merges_s.iter().map(f64::to_string).collect();
-        let only = match (self.has(Part::Paper), self.has(Part::Model)) {
-            (true, false) => " --only paper",
-            (false, true) => " --only model",
-            _ => "",
-        };
+        let names = [(Part::Paper, "paper"), (Part::Model, "model"), (Part::Peers, "peers")];
+        let chosen: Vec<&str> = names.into_iter().filter(|(part, _)| self.has(*part)).map(|(_, name)| name).collect();
+        let only = if chosen.len() < names.len() { format!(" --only {}", chosen.join(",")) } else { String::new() };
         let Self { iterations, seed, seeds, .. } = self;
         let merges = merges.join(",");
         format!(

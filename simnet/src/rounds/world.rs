@@ -24,8 +24,8 @@ const MERGE_S: f64 = 3.0;
 /// How long after the beginning machines come and go, in seconds. What is not done then is lost.
 const HORIZON_S: f64 = 60.0 * 86_400.0;
 /// Owners are away and at their machine for so long on average, as in the experiment `desktops` (`20m_1h`).
-const OWNER_AWAY_S: u64 = 3600;
-const OWNER_SESSION_S: u64 = 1200;
+pub(super) const OWNER_AWAY_S: u64 = 3600;
+pub(super) const OWNER_SESSION_S: u64 = 1200;
 /// So many of the 40 machines vanish for good, each at a moment of the first hour.
 const VANISHING: u32 = 4;
 const VANISH_WITHIN_S: f64 = 3600.0;

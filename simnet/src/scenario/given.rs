@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use idlewood_scheduler::rounds::{Part, Plan};
 use serde::{Deserialize, Serialize};
 
 use super::duration::{from_text, seconds};
@@ -22,6 +23,49 @@ pub struct GivenBag {
     /// Size of the output of each; none: the scenario's.
     #[serde(default)]
     pub output_bytes: Option<u64>,
+    /// Of an application in rounds, whose tasks are then as many as these make.
+    #[serde(default)]
+    pub rounds: Option<GivenRounds>,
+}
+
+/// The rounds of an application, whose results a task merges after each round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GivenRounds {
+    /// Processes.
+    pub processes: u64,
+    /// Rounds of each.
+    pub rounds: u64,
+    /// Whether no process waits for another.
+    pub asynchronous: bool,
+    /// Work of one round of a process by its class, in Mop: process p is of class p modulo the number of classes.
+    pub class_mops: Vec<f64>,
+    /// Work of a merge, in Mop.
+    pub merge_mops: f64,
+}
+
+impl GivenRounds {
+    /// The shape of the application.
+    pub fn plan(&self) -> Plan {
+        let Self { processes, rounds, asynchronous, .. } = *self;
+        Plan { processes, rounds, rounds_min: 0, merges: true, is_asynchronous: asynchronous }
+    }
+
+    /// Mean work of this task, in Mop; the first value says whether it may differ from that.
+    pub(crate) fn work_mops(&self, index: u64) -> (bool, f64) {
+        match self.plan().part(index) {
+            Part::Process { process, .. } => (true, self.class_mops[process as usize % self.class_mops.len()]),
+            Part::Merge { .. } => (false, self.merge_mops),
+        }
+    }
+
+    pub(super) fn is_valid(&self, tasks: u64) -> bool {
+        let is_work = |mops: &f64| (1e-3..=1e9).contains(mops);
+        self.plan().flaw().is_none()
+            && self.plan().tasks() == tasks
+            && !self.class_mops.is_empty()
+            && self.class_mops.iter().chain([&self.merge_mops]).all(is_work)
+    }
 }
 
 /// What one machine is like, in place of what the scenario says of all.

@@ -146,6 +146,12 @@ impl Scenario {
             check(bag.submitter < self.nodes, "given_bags must have a submitter below nodes: machines count from 0")?;
             check(bag.tasks >= 1 && bag.tasks <= TASKS_MAX, "given_bags must have at least one task each")?;
             check((1e-3..=1e9).contains(&bag.task_mops), "given_bags must have task_mops between 0.001 and 1e9")?;
+            let are_sane = bag.rounds.as_ref().is_none_or(|rounds| rounds.is_valid(bag.tasks));
+            check(
+                are_sane,
+                "given_bags with rounds need work between 0.001 and 1e9 Mop of at least one class and of merges, and as many tasks as the \
+                 rounds make: processes and one merge a round, or, asynchronous, a merge for each process and round but the last, and one",
+            )?;
             check(bag.at <= HORIZON_MAX, "given_bags must arrive within 366d")?;
         }
         for (place, machine) in self.given_machines.iter().enumerate() {
@@ -308,6 +314,7 @@ mod tests {
             tasks: 1,
             task_mops: 1.0,
             output_bytes: None,
+            rounds: None,
         };
         let given = |given_bags| Scenario { workload: Workload::Given, given_bags, ..Scenario::default() };
         assert_eq!(given(vec![bag(0, 0), bag(3, 99)]).validate(), Ok(()));

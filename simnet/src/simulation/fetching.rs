@@ -51,7 +51,8 @@ impl Shard {
         let age = |made: &WallTime| manifest_age(*made, machine.wall(self.now));
         let signed_ago = self.signed.get(&bag).map_or(Duration::MAX, age);
         let at_hand = machine.fetching.has(Blob::Manifest(bag));
-        let verdict = machine.verdict(bag).map(|()| Approval { signed_ago, at_hand });
+        let program = Some(around.program(bag));
+        let verdict = machine.verdict(bag).map(|()| Approval { signed_ago, at_hand, program });
         self.give(host, Event::Authorised { bag, verdict }, around);
     }
 

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::PeerId;
-use idlewood_scheduler::{BagId, TaskId};
+use idlewood_scheduler::{BagId, BlobId, TaskId};
 
 use crate::fetching::Blob;
 use crate::network::Network;
 use crate::overlay::Wire;
 use crate::scenario::Scenario;
 use crate::workload::{self, Bag};
+
+/// How many programs the bags of a simulation have. Our choice.
+const PROGRAMS: usize = 8;
 
 /// What machines share and only read.
 #[derive(Clone)]
@@ -37,6 +40,15 @@ impl Surroundings {
     pub(super) fn work_mops(&self, task: TaskId) -> f64 {
         let (number, bag) = self.bags.get(&task.bag).expect("a bag of this run");
         workload::work_mops(&self.scenario, *number, bag, task.index)
+    }
+
+    /// What a bag runs: bags have [`PROGRAMS`] programs by turns.
+    ///
+    /// # Panics
+    /// As above.
+    pub(super) fn program(&self, bag: BagId) -> BlobId {
+        let (_, bag) = self.bags.get(&bag).expect("a bag of this run");
+        BlobId([(bag.whole % PROGRAMS) as u8; 32])
     }
 
     /// Size of something that is fetched.

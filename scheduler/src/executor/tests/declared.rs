@@ -15,6 +15,7 @@ fn understated(declared: bool) -> (Executor, Io) {
         let checkpoints = Box::default();
         let request = Request {
             copy: None,
+            begins_within: None,
             lines: Box::default(),
             acting: None,
             bag,

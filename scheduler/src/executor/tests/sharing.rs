@@ -26,6 +26,7 @@ fn request(ranges: IntervalSet, task_mops: f64, copy: Option<u32>) -> Request {
         link_kb_s: crate::link::LINK_KB_S,
         leads: false,
         copy,
+        begins_within: None,
         ticket: 0,
         checkpoints: Box::default(),
     }
@@ -189,4 +190,32 @@ fn a_copy_is_declined_where_it_is_of_no_use() {
     let (mut executor, mut io) = empty(&config);
     assert_eq!(declined(&mut executor, &mut io, request(one(7), 1e5, Some(99))), (vec![one(7)], IntervalSet::new()));
     assert_eq!(declined(&mut executor, &mut io, request(one(8), 1e5, Some(100))), (vec![], one(8)));
+}
+
+#[test]
+fn what_would_begin_later_than_its_submitter_predicted_is_declined() {
+    let taken = |executor: &mut Executor, io: &mut Io, tasks: std::ops::Range<u64>, within_s: u32| {
+        let (before, ranges) = (executor.held_ranges(BAG), IntervalSet::from(tasks));
+        let request = Request { begins_within: Some(within_s), ..request(ranges, 1e5, None) };
+        executor.queue(request, None, io, &Config::default());
+        let declined = std::mem::take(&mut io.effects).into_iter().filter_map(|effect| match effect {
+            Effect::Send { message: Message::Decline { ranges, reason: DeclineReason::Later, .. }, .. } => {
+                Some(ranges.len())
+            }
+            _ => None,
+        });
+        (executor.held_ranges(BAG).difference(&before).len(), declined.sum::<u64>())
+    };
+    // This machine is busy for 100 s.
+    let (mut executor, mut io, config) = with_tasks(1);
+    assert_eq!(taken(&mut executor, &mut io, 1..3, 99), (0, 2));
+    assert_eq!(taken(&mut executor, &mut io, 1..3, 101), (1, 1));
+    // Now it is for 200 s.
+    assert_eq!(taken(&mut executor, &mut io, 4..7, 301), (2, 1));
+    executor.suspend(true, &mut io, &config);
+    io.effects.clear();
+    assert_eq!(taken(&mut executor, &mut io, 8..9, 10_000), (0, 1));
+    // An idle one begins with one at once.
+    let (mut executor, mut io) = empty(&config);
+    assert_eq!(taken(&mut executor, &mut io, 0..2, 0), (1, 1));
 }

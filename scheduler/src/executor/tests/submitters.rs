@@ -31,6 +31,7 @@ fn give(executor: &mut Executor, io: &mut Io, config: &Config, number: u8, submi
     let (number, age, checkpoints) = (1, Duration::ZERO, Box::default());
     let request = Request {
         copy: None,
+        begins_within: None,
         lines: Box::default(),
         acting: None,
         bag,
@@ -134,6 +135,7 @@ fn a_bag_that_leaves_and_comes_again_counts_once() {
         let (number, age, checkpoints) = (round, Duration::ZERO, Box::default());
         let request = Request {
             copy: None,
+            begins_within: None,
             lines: Box::default(),
             acting: None,
             bag,

@@ -61,7 +61,14 @@ fn do_and_drain(tasks: u64) {
         for (to, request) in ledger.serve(&io, &config) {
             version += 1;
             let (executor, ranges) = (to.clone(), request.ranges.clone());
-            let holding = Holding { executor, version, attempt: request.attempt, ranges, finished: IntervalSet::new() };
+            let holding = Holding {
+                executor,
+                version,
+                attempt: request.attempt,
+                ranges,
+                finished: IntervalSet::new(),
+                capacity: None,
+            };
             ledger.holding(holding, &mut io, &config);
             let indices: Vec<u64> = request.ranges.indices().collect();
             let results = indices.iter().map(|&index| TaskResult {
@@ -126,7 +133,14 @@ fn at_most_so_many_results_wait_to_be_drained() {
         for (to, request) in given {
             version += 1;
             let ranges = request.ranges.clone();
-            let holding = Holding { executor: to.clone(), version, attempt: 0, ranges, finished: IntervalSet::new() };
+            let holding = Holding {
+                executor: to.clone(),
+                version,
+                attempt: 0,
+                ranges,
+                finished: IntervalSet::new(),
+                capacity: None,
+            };
             ledger.holding(holding, &mut io, &config);
             let results = request
                 .ranges

@@ -225,7 +225,7 @@ impl World {
                 self.plan(late, Happening::Fetched { index: task.index });
             }
             Effect::Authorise { bag } => {
-                let verdict = Ok(Approval { signed_ago: Duration::MAX, at_hand: false });
+                let verdict = Ok(Approval { signed_ago: Duration::MAX, at_hand: false, program: None });
                 machine.executor.authorised(bag.id, verdict, &mut machine.io, &self.config);
                 self.plan(Duration::ZERO, Happening::Wakes);
             }
@@ -295,7 +295,8 @@ impl World {
         let (peer, io) = (contact(from as u8).peer, &mut self.machines[0].io);
         match message {
             Message::Holding { executor, version, attempt, ranges, finished, .. } => {
-                let holding = Holding { executor: executor.contact(peer), version, attempt, ranges, finished };
+                let holding =
+                    Holding { executor: executor.contact(peer), version, attempt, ranges, finished, capacity: None };
                 self.ledger.holding(holding, io, &self.config);
             }
             Message::Share { tasks, .. } => self.ledger.shared_out(peer, tasks, io),

@@ -56,7 +56,7 @@ impl World {
             Effect::Write { write, .. } => Some(Event::Written { write, end: WriteEnd::Durable }),
             Effect::Changed(_) | Effect::Judged(_) => None,
             Effect::Authorise { bag } => {
-                let verdict = Ok(Approval { signed_ago: Duration::ZERO, at_hand: true });
+                let verdict = Ok(Approval { signed_ago: Duration::ZERO, at_hand: true, program: None });
                 Some(PeerEvent::Authorised { bag: bag.id, verdict }.into())
             }
             Effect::Notify(Notice::BagClosed(bag)) => {

@@ -1,0 +1,44 @@
+//! How long programs take here: what ended tasks show of a program corrects what is expected of its other bags and tasks on this machine
+//! ([`crate::factors`]), and so the queue, what the leaf's summary offers, and which begun tasks are late.
+//!
+//! Only times are corrected. Deadlines follow from sizes as submitters say them, which are the same on all machines: a program that is
+//! slow here must not bring its bag another turn here than elsewhere. Sizes that are far from the truth are corrected by `rating`.
+//!
+//! Left out: bags submitted here, whose work was measured on this very machine.
+
+use super::Executor;
+use super::held_bag::HeldBag;
+use crate::bag::{BagId, BlobId};
+
+/// A factor that has moved by less is not news. Our choice: else each end of a task would change the order and the summary.
+const NEWS: f64 = 0.05;
+
+impl Executor {
+    /// The driver says what a bag runs.
+    pub(super) fn runs(&mut self, bag: BagId, program: Option<BlobId>) {
+        let Some((held, program)) = self.bags.get_mut(&bag).zip(program) else { return };
+        held.program = Some(program);
+        self.corrects(program, self.factors.of(program));
+    }
+
+    /// A task of a bag succeeded here, which turned out to be so much work.
+    pub(super) fn learn(&mut self, bag: BagId, work_mops: f64) {
+        let Some(held) = self.bags.get(&bag) else { return };
+        let Some(program) = held.program else { return };
+        let factor = self.factors.note(program, work_mops / held.bag.task_mops);
+        self.corrects(program, factor);
+    }
+
+    /// All bags that run a program are expected to take so many times what was said.
+    fn corrects(&mut self, program: BlobId, factor: f64) {
+        let is_news = |held: &HeldBag| held.program == Some(program) && (factor / held.factor - 1.0).abs() > NEWS;
+        let bags: Vec<BagId> = self.bags.values().filter(|held| is_news(held)).map(|held| held.bag.id).collect();
+        for bag in bags {
+            if let Some(held) = self.bags.get_mut(&bag) {
+                held.factor = factor;
+                self.order_stale = true;
+                self.changed = true;
+            }
+        }
+    }
+}

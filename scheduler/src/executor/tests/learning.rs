@@ -1,0 +1,54 @@
+//! What ended tasks show of a program corrects its other bags here, in time and not in turn.
+
+use super::*;
+
+const PROGRAM: BlobId = BlobId([5; 32]);
+
+/// Bags of one task of 100 s: the first two run one program, the third another one.
+fn with_bags() -> (Executor, Io) {
+    let config = Config { slots: 1, ..Config::default() };
+    let (mut executor, mut io) = empty(&config);
+    for number in 1..=3 {
+        give(&mut executor, &mut io, number, 1e5, 1e6, 0);
+        executor.runs(BagId([number; 32]), Some(if number < 3 { PROGRAM } else { BlobId([6; 32]) }));
+    }
+    executor.dispatch(&mut io);
+    (executor, io)
+}
+
+fn task_mops(executor: &Executor, io: &Io) -> Vec<f64> {
+    executor.load(io.now, |_| true).0.entries.iter().map(|entry| entry.task_mops).collect()
+}
+
+#[test]
+fn what_a_program_takes_corrects_its_bags_here_and_no_others() {
+    let (mut executor, io) = with_bags();
+    let sizes = |executor: &Executor| -> Vec<f64> {
+        executor.load(io.now, |_| true).0.entries.iter().map(|entry| entry.application_size_mops).collect()
+    };
+    let (before, busy) = (sizes(&executor), executor.busy_for(io.now));
+    executor.changed = false;
+    (0..20).for_each(|_| executor.learn(BagId([1; 32]), 2e5));
+    let found = task_mops(&executor, &io);
+    assert!((found[0] - 2e5).abs() < 5e3 && found[0] == found[1] && found[2] == 1e5, "{found:?}");
+    assert!(executor.busy_for(io.now) > busy.mul_f64(1.6) && executor.changed, "the queue and the summary follow");
+    assert_eq!(sizes(&executor), before, "deadlines follow from what submitters say");
+    executor.changed = false;
+    executor.learn(BagId([1; 32]), 2e5);
+    assert!(!executor.changed, "that is no news");
+    // A bag that comes later begins with what is known.
+    let mut io = io;
+    give(&mut executor, &mut io, 4, 1e5, 1e6, 0);
+    executor.runs(BagId([4; 32]), Some(PROGRAM));
+    assert!(task_mops(&executor, &io)[3] > 1.9e5);
+}
+
+#[test]
+fn one_task_is_little_evidence_and_a_rated_bag_is_not_corrected_twice() {
+    let (mut executor, io) = with_bags();
+    executor.learn(BagId([1; 32]), 2e5);
+    let found = task_mops(&executor, &io);
+    assert!((1.2e5..1.3e5).contains(&found[1]), "{found:?}");
+    executor.bags.get_mut(&BagId([2; 32])).expect("held").times_declared = 6.0;
+    assert_eq!(task_mops(&executor, &io)[1], 6e5);
+}

@@ -1,0 +1,157 @@
+//! On which machine each process of a round that is due begins (Netto and others 2011, §4.3, for a submitter that has slots of its own nowhere).
+//!
+//! A process stays where its state is, unless a fresh mapping of all that are due, transfers included, leaves less than
+//! [`WORTH_MOVING_SHARE`](super::WORTH_MOVING_SHARE) of the time that staying leaves: then all follow the fresh one ([`remap`]). Within a
+//! round processes wait for none of each other, so that both are mapped by Algorithm 2: with no more processes than slots that gives the most
+//! costly the fastest slots, as Algorithm 1 does.
+//!
+//! Processes whose work is within [`CLASS_LOG`] of each other are of one class.
+
+use std::collections::BTreeMap;
+
+use super::mapping::{Costs, Curve, Mapping, Mode, Placement, Process, Slot, Stage};
+use super::remap::remap;
+
+/// Logarithm of how far processes of one class are apart in their work. Our choice: 5 %.
+const CLASS_LOG: f64 = 0.05;
+/// Most slots of all machines that are mapped. Our choice: a round of 4,096 processes is mapped within a tenth of a second.
+const SLOTS_MAX: usize = 2048;
+
+/// A machine on which processes may begin.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// Work of a process in Mop that each slot does in a second: by its speed, and by how much longer the program takes there.
+    pub speed_mops: f64,
+    /// Its slots, at least 1.
+    pub slots: u32,
+    /// How long each process that it has already is predicted to take still, in seconds.
+    pub busy_s: Vec<f64>,
+}
+
+/// A process that is due.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Due {
+    /// Its work, in Mop, above 0.
+    pub work_mops: f64,
+    /// The machine that has its state, by its place in the list.
+    pub home: Option<usize>,
+}
+
+/// Where and when a process is predicted to run, in seconds from now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Home {
+    /// The machine, by its place in the list.
+    pub machine: usize,
+    /// When it begins.
+    pub begins_s: f64,
+    /// When it ends, the transfer of its state included.
+    pub ends_s: f64,
+}
+
+/// Where each of these processes begins; none where no machine is known. `transfer_s`: to bring a state to another machine.
+pub fn homes(due: &[Due], machines: &[Machine], transfer_s: f64) -> Vec<Option<Home>> {
+    let mut homes = vec![None; due.len()];
+    let (slots, of_machine) = slots(machines);
+    let mut classes: BTreeMap<i64, usize> = BTreeMap::new();
+    let key = |due: &Due| (due.work_mops.max(f64::MIN_POSITIVE).ln() / CLASS_LOG).round() as i64;
+    classes.extend(due.iter().map(|due| (key(due), 0)));
+    classes.values_mut().enumerate().for_each(|(number, class)| *class = number);
+    let work_mops: Vec<f64> = classes.keys().map(|&key| (key as f64 * CLASS_LOG).exp()).collect();
+    let curve = |machine: &Machine, work_mops: f64| Curve { start_s: 0.0, iteration_s: work_mops / machine.speed_mops };
+    let of = |machine: &Machine| work_mops.iter().map(|&work_mops| curve(machine, work_mops)).collect();
+    let costs = Costs { curves: machines.iter().map(of).collect(), transfer_s, merge_s: 0.0 };
+    let process = |due: &Due| Process { class: classes[&key(due)], iterations: 1, home: due.home };
+    let processes: Vec<Process> = due.iter().map(process).collect();
+    let Some(mapping) = remap(Mode::Asynchronous, &staying(due, &of_machine), 0.0, &processes, &slots, &costs) else {
+        return homes;
+    };
+    for placement in mapping.stages.iter().flat_map(|stage| &stage.placements) {
+        let Placement { process, slot, begins_s, ends_s, .. } = *placement;
+        homes[process] = Some(Home { machine: slots[slot].machine, begins_s, ends_s });
+    }
+    homes
+}
+
+/// All slots, and those of each machine, the earliest free ones first.
+fn slots(machines: &[Machine]) -> (Vec<Slot>, Vec<Vec<usize>>) {
+    let most = (SLOTS_MAX / machines.len().max(1)).max(1);
+    let mut slots = Vec::new();
+    let mut of_machine = Vec::new();
+    for (number, machine) in machines.iter().enumerate() {
+        let mut free_s: Vec<f64> = vec![0.0; (machine.slots as usize).clamp(1, most)];
+        for busy_s in &machine.busy_s {
+            if let Some(first) = free_s.iter_mut().min_by(|one, other| one.total_cmp(other)) {
+                *first += busy_s;
+            }
+        }
+        free_s.sort_by(f64::total_cmp);
+        of_machine.push((slots.len()..slots.len() + free_s.len()).collect());
+        slots.extend(free_s.into_iter().map(|free_s| Slot { machine: number, free_s }));
+    }
+    (slots, of_machine)
+}
+
+/// The mapping in which each process that has a home stays there, on its slots by turns.
+fn staying(due: &[Due], of_machine: &[Vec<usize>]) -> Mapping {
+    let mut turns = vec![0; of_machine.len()];
+    let mut placements = Vec::new();
+    for (process, home) in due.iter().enumerate().filter_map(|(process, due)| Some((process, due.home?))) {
+        let slots = &of_machine[home];
+        let slot = slots[turns[home] % slots.len()];
+        turns[home] += 1;
+        placements.push(Placement { process, slot, iterations: 1, begins_s: 0.0, ends_s: 0.0 });
+    }
+    Mapping { stages: vec![Stage { placements, ends_s: 0.0 }], ends_s: 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(speed_mops: f64, slots: u32) -> Machine {
+        Machine { speed_mops, slots, busy_s: Vec::new() }
+    }
+
+    fn chosen(due: &[(f64, Option<usize>)], machines: &[Machine], transfer_s: f64) -> Vec<usize> {
+        let due: Vec<Due> = due.iter().map(|&(work_mops, home)| Due { work_mops, home }).collect();
+        homes(&due, machines, transfer_s).into_iter().map(|home| home.expect("there is a machine").machine).collect()
+    }
+
+    #[test]
+    fn a_process_stays_unless_it_would_end_a_tenth_earlier_elsewhere() {
+        let machines = |other| [machine(100.0, 1), machine(other, 1)];
+        assert_eq!(chosen(&[(1000.0, Some(0))], &machines(110.0), 0.0), [0], "9 % are not worth it");
+        assert_eq!(chosen(&[(1000.0, Some(0))], &machines(115.0), 0.0), [1]);
+        // 10 s where it is; 8 s and the transfer elsewhere.
+        assert_eq!(chosen(&[(1000.0, Some(0))], &machines(125.0), 0.5), [1]);
+        assert_eq!(chosen(&[(1000.0, Some(0))], &machines(125.0), 1.5), [0]);
+    }
+
+    #[test]
+    fn the_most_costly_begin_on_the_fastest_and_busy_machines_are_left_alone() {
+        let machines = [machine(100.0, 1), machine(150.0, 1)];
+        assert_eq!(chosen(&[(500.0, None), (1000.0, None)], &machines, 0.0), [0, 1]);
+        let busy = [machine(100.0, 1), Machine { busy_s: vec![20.0, 20.0], ..machine(1000.0, 2) }];
+        assert_eq!(chosen(&[(1000.0, None)], &busy, 0.0), [0]);
+        assert!(homes(&[Due { work_mops: 1.0, home: None }], &[], 0.0) == [None]);
+    }
+
+    /// All whose homes are one slow machine spread over others; those who wait at home begin later.
+    #[test]
+    fn several_for_each_slot_are_predicted_one_after_the_other() {
+        let due = [Due { work_mops: 1000.0, home: Some(0) }; 3];
+        let homes = homes(&due, &[machine(100.0, 1)], 0.0);
+        let begins: Vec<f64> = homes.iter().flatten().map(|home| home.begins_s.round()).collect();
+        assert_eq!(begins, [0.0, 10.0, 20.0]);
+        let moved = chosen(&[(1000.0, Some(0)); 3], &[machine(100.0, 1), machine(100.0, 1), machine(100.0, 1)], 0.1);
+        assert_eq!(moved.iter().collect::<std::collections::BTreeSet<_>>().len(), 3);
+    }
+
+    #[test]
+    fn many_processes_on_many_machines_are_mapped() {
+        let due: Vec<Due> =
+            (0..4096).map(|number| Due { work_mops: 1.0 + number as f64, home: Some(number % 256) }).collect();
+        let machines: Vec<Machine> = (0..256).map(|number| machine(100.0 + number as f64, 16)).collect();
+        assert!(homes(&due, &machines, 1.0).iter().all(Option::is_some));
+    }
+}
