@@ -3,8 +3,8 @@
 //! An endless bag is one of [`BAG_TASKS_MAX`] tasks: so many never run. Nothing else of it differs on the wire or on the disk of an
 //! executor, and its tasks are under the leases of any bag. What differs is how tasks find machines:
 //!
-//! 1. Its submitter *announces* the bag to the root, by a message that climbs, and again every [`ANNOUNCE_EVERY`]. At most
-//!    [`ENDLESS_MAX`] bags share the grid at once; further ones wait in order, and their submitters are told how many are ahead.
+//! 1. Its submitter *announces* the bag to the root, by a message that climbs, and again every [`ANNOUNCE_EVERY`]. The root asks the submitter
+//!    whether that is so, and believes what it says itself (docs/adr/0051). At most [`ENDLESS_MAX`] bags share the grid at once; further ones wait in order, and their submitters are told how many are ahead.
 //! 2. The root makes a *table* of those that share, and passes it down the tree. Each leaf answers what work it would do for each bag
 //!    alone, each router adds up, the root computes the best rates, and each router divides them among its children ([`fold`], by
 //!    [`crate::shares`]).
@@ -114,6 +114,13 @@ impl EndlessBag {
             && (WORK_MOPS_MIN..=BAG_WORK_MOPS_MAX).contains(&self.task_mops)
             && is_size(self.task_bytes)
             && is_size(self.uplink_bytes_s)
+    }
+
+    /// A bag of which its submitter knows nothing any more.
+    pub(crate) fn over(bag: BagId, submitter: Contact) -> Self {
+        let (weight, task_mops, task_bytes, uplink_bytes_s, waited_s) = (1.0, 1.0, 0.0, 0.0, 0);
+        let standing = Standing::Gone;
+        Self { bag, submitter, weight, task_mops, task_bytes, uplink_bytes_s, standing, waited_s }
     }
 
     /// c: bytes for a Mop.

@@ -294,7 +294,7 @@ impl Executor {
         }
         io.persist_held(id, changes, then);
         if is_endless {
-            self.note_came(id, came);
+            self.note_came(id, came, io.me.peer);
             self.changed |= is_first;
             return;
         }

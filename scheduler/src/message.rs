@@ -412,7 +412,8 @@ pub enum Message {
         #[serde(rename = "p")]
         page: Box<MachinesPage>,
     },
-    /// Submitter to the root, by way of the routers above it: an endless bag wants a share of the grid. Repeated like a lease.
+    /// Submitter to the root, by way of the routers above it: an endless bag wants a share of the grid. Repeated like a lease. Also straight to the
+    /// root, which asks for that ([`Self::Granted`]): not climbed then.
     #[serde(rename = "en")]
     Announce {
         /// The bag.
@@ -431,6 +432,9 @@ pub enum Message {
         /// What it has.
         #[serde(rename = "g")]
         grant: Grant,
+        /// The root, where what it knows of the bag came by way of others: the submitter is to say it straight to the root, whose word counts.
+        #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
+        asks: Option<Speaker>,
     },
     /// A node to its parent's router: what the part of the tree below the node would do for each endless bag, if that were alone.
     #[serde(rename = "ea")]
@@ -623,7 +627,9 @@ impl Message {
             Self::WhichMachines { question, .. } => (question.is_valid(), "question for machines"),
             Self::Machines { page, .. } => (page.is_valid(), "machines"),
             Self::Announce { bag, .. } => (bag.is_valid(), "announcement"),
-            Self::Granted { grant, .. } => (grant.is_valid(), "grant"),
+            Self::Granted { grant, asks, .. } => {
+                (grant.is_valid() && asks.as_ref().is_none_or(Speaker::is_valid), "grant")
+            }
             Self::Absorbs { work_mops, .. } => (are_rates(work_mops), "absorption"),
             Self::Shares { table, work_mops, .. } => {
                 let is_sane =

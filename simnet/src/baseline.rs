@@ -57,6 +57,8 @@ pub fn check(scenario: &Scenario) -> Result<(), String> {
         "nobody else knows of tries that fail: leave out --compare, or set fails_percent = 0.0 and crashes_percent = 0.0"
     } else if scenario.replicas > 1 {
         "the others run each task once: leave out --compare, or set replicas = 1 and quorum = 1"
+    } else if scenario.given_bags.iter().any(|bag| bag.endless.is_some()) {
+        "nobody else has bags without an end: leave out --compare, or set given_bags that have tasks"
     } else if !scenario.declared {
         "the others plan by what bags declare of their tasks: leave out --compare, or set declared = true"
     } else {

@@ -34,7 +34,7 @@ pub(crate) use program::build;
 pub(crate) use published::figures;
 pub(crate) use refresh::Refresh;
 pub(crate) use statistic::{Combination, together};
-pub(crate) use table::{Line, Samples, Table, lock, replace, unwritable};
+pub(crate) use table::{Labels, Line, Samples, Table, Values, lock, replace, unwritable};
 
 pub use job::compare;
 pub use plan::Plan;

@@ -72,8 +72,10 @@ pub(crate) fn report(arguments: &ReportArguments) -> ExitCode {
 
 /// Reports an unknown experiment, and lists the known ones.
 pub(crate) fn unknown(arguments: &[String]) -> ExitCode {
-    let names: Vec<&str> =
-        ["overlay", "dlo", "rounds"].into_iter().chain(Experiment::ALL.map(Experiment::name)).collect();
+    let names: Vec<&str> = ["overlay", "dlo", "rounds", "shares", "steady"]
+        .into_iter()
+        .chain(Experiment::ALL.map(Experiment::name))
+        .collect();
     let name = arguments.first().map_or("", String::as_str);
     fail(&format!("there is no experiment {name}; write one of {}", names.join(", ")), 2)
 }

@@ -233,10 +233,13 @@ impl Host {
         let seed = digest(scenario.seed, "peer", u64::from(self.index) << 32 | u64::from(self.life));
         let mut seed_bytes = [0; 8];
         seed_bytes.copy_from_slice(&seed[..8]);
+        let limit_kb_s = scenario.given_machine(self.index).and_then(|given| given.limit_kb_s).unwrap_or(0);
         let config = idlewood_scheduler::Config {
             slots: self.slots,
             speed_mops: speed_mops(scenario, self.index),
             expects_grid,
+            uplink_kb_s: limit_kb_s,
+            downlink_kb_s: limit_kb_s,
             ..scenario.peer.clone()
         };
         let grid = GridId(digest(scenario.seed, "grid", 0));

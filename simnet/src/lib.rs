@@ -49,6 +49,7 @@ pub mod reproduce;
 pub mod rounds;
 pub mod scenario;
 mod seeds;
+pub mod shares;
 mod simulation;
 pub mod size;
 pub mod slab;

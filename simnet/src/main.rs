@@ -10,6 +10,7 @@ mod experiment_command;
 mod output;
 mod rounds_command;
 mod run_command;
+mod shares_command;
 mod steady_command;
 
 use std::io::{IsTerminal, Read, Write};
@@ -122,6 +123,9 @@ enum Reproduce {
     /// Max-min fair throughput of applications without an end on trees whose machines send to one child at a time: the optimum, the
     /// paper's demand-driven heuristics and CG-WAVE (docs/lab/steady.md).
     Steady(steady_command::SteadyArguments),
+    /// Fair shares of bags without an end on grids of whole peers: throughput beside the best rates, how fast shares follow changes, what
+    /// they add to the traffic and to the stretch of finite bags, and what submitters gain by false sizes (docs/lab/shares.md).
+    Shares(shares_command::SharesArguments),
     #[command(external_subcommand)]
     Unknown(Vec<String>),
 }
@@ -208,6 +212,7 @@ fn reproduce(experiment: Reproduce) -> ExitCode {
         Reproduce::Rounds(arguments) => return rounds_command::reproduce(arguments),
         Reproduce::Dlo(arguments) => return dlo_command::reproduce(arguments),
         Reproduce::Steady(arguments) => return steady_command::reproduce(arguments),
+        Reproduce::Shares(arguments) => return shares_command::reproduce(arguments),
         Reproduce::Unknown(arguments) => return experiment_command::unknown(&arguments),
         Reproduce::Fairness(arguments) => (PaperExperiment::Fairness, arguments),
         Reproduce::Updates(arguments) => (PaperExperiment::Updates, arguments),

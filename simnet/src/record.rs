@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use idlewood_overlay::Time;
+use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, KeptPrediction, Peer, TaskId};
 
 use crate::event_queue::HostIndex;
@@ -63,6 +64,17 @@ impl Predicted {
     }
 }
 
+/// What became of the tasks of a bag without an end.
+#[derive(Clone, Debug, Default)]
+pub struct EndlessRecord {
+    /// Tasks that ran to their end and succeeded.
+    pub finished: IntervalSet,
+    /// Executions that did so though the task had succeeded before.
+    pub repeated: u64,
+    /// Tasks whose result is durable at the submitter, with its output.
+    pub delivered: IntervalSet,
+}
+
 /// The fate of one bag.
 #[derive(Clone, Debug)]
 pub struct BagRecord {
@@ -83,8 +95,10 @@ pub struct BagRecord {
     pub ended_but_one: Option<Time>,
     /// How well its submitter predicted its end.
     pub predicted: Option<Predicted>,
-    /// Its tasks by index.
+    /// Its tasks by index; none of a bag without an end.
     pub tasks: Vec<TaskRecord>,
+    /// Of a bag without an end.
+    pub endless: Option<EndlessRecord>,
     open: u64,
     /// Tasks that have neither succeeded nor failed for good.
     running: u64,
@@ -92,8 +106,11 @@ pub struct BagRecord {
 
 impl BagRecord {
     /// Its stretch (C − r)/w with the paper's w = n·a, in s/Mop, with r the time of its user's request, even if no
-    /// machine could accept it then; an incomplete bag counts with the time so far. `None` if it would have come later.
+    /// machine could accept it then; an incomplete bag counts with the time so far. `None` if it would have come later, or has no end.
     pub fn stretch(&self, end: Time) -> Option<f64> {
+        if self.endless.is_some() {
+            return None;
+        }
         let completed = self.completed.unwrap_or(end);
         let time = completed.since(self.bag.arrival);
         (end >= self.bag.arrival).then(|| time.as_secs_f64() / self.bag.application_size_mops())
@@ -118,6 +135,7 @@ impl Record {
             .into_iter()
             .map(|bag| BagRecord {
                 tasks: vec![TaskRecord::default(); bag.tasks as usize],
+                endless: bag.endless.map(|_| EndlessRecord::default()),
                 open: bag.tasks,
                 running: bag.tasks,
                 bag,
@@ -179,11 +197,18 @@ impl Record {
 
     /// An execution begins.
     pub fn started(&mut self, task: TaskId) {
-        self.task(task).started += 1;
+        if self.endless(task.bag).is_none() {
+            self.task(task).started += 1;
+        }
     }
 
     /// An execution ran to its end.
     pub(crate) fn run_ended(&mut self, task: TaskId, ending: Ending, now: Time) {
+        if let Some(endless) = self.endless(task.bag) {
+            let is_again = ending == Ending::Success && !endless.finished.insert_index(task.index);
+            endless.repeated += u64::from(is_again);
+            return;
+        }
         let record = self.task(task);
         match ending {
             Ending::Success => record.finished += 1,
@@ -222,6 +247,12 @@ impl Record {
             self.without_output += 1;
             return;
         }
+        if let Some(endless) = self.endless(task.bag) {
+            if success {
+                endless.delivered.insert_index(task.index);
+            }
+            return;
+        }
         let record = self.task(task);
         let is_new = !record.delivered && !record.failed;
         if success {
@@ -243,6 +274,12 @@ impl Record {
         }
     }
 
+    /// What became of the tasks of a bag, where it has no end.
+    fn endless(&mut self, bag: BagId) -> Option<&mut EndlessRecord> {
+        let number = self.number(bag);
+        self.bags[number].endless.as_mut()
+    }
+
     fn task(&mut self, task: TaskId) -> &mut TaskRecord {
         let number = self.number(task.bag);
         &mut self.bags[number].tasks[task.index as usize]
@@ -262,7 +299,7 @@ mod tests {
 
     fn bag(id: BagId, tasks: u64) -> Bag {
         let (arrival, task_mops) = (Time::ZERO, 4.0);
-        Bag { id, arrival, tasks, task_mops, declared_mops: task_mops, seat: None, whole: 0, first: 0 }
+        Bag { id, arrival, tasks, task_mops, declared_mops: task_mops, seat: None, whole: 0, first: 0, endless: None }
     }
 
     #[test]

@@ -330,7 +330,7 @@ mod tests {
 
     fn bag(number: u8) -> Bag {
         let (id, arrival) = (BagId([number; 32]), Time::ZERO);
-        Bag { id, arrival, tasks: 3, task_mops: 4.0, declared_mops: 4.0, seat: None, whole: 0, first: 0 }
+        Bag { id, arrival, tasks: 3, task_mops: 4.0, declared_mops: 4.0, seat: None, whole: 0, first: 0, endless: None }
     }
 
     /// Two bags of three tasks, each with one task done, and one that no machine accepted.

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 pub use self::choices::{BadRouting, Equipment, Flaw, Latencies, Owners, Sessions, Speeds, Workload};
 pub use self::duration::parse_duration;
 use self::duration::{from_text, optional_from_text, optional_seconds, seconds};
-pub use self::given::{GivenBag, GivenMachine, GivenRounds};
+pub use self::given::{GivenBag, GivenEndless, GivenMachine, GivenRounds};
 pub use self::inputs::Inputs;
 pub(crate) use self::inputs::loaded;
 pub use self::policy::{papers_links, papers_scheme};

@@ -8,6 +8,7 @@
 
 mod counts;
 mod deed;
+mod endless;
 mod fetching;
 mod history;
 mod listed;
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, GridId, Node, PeerId, Time};
-use idlewood_scheduler::{Appointment, BagId, Conditions, Submission};
+use idlewood_scheduler::{Appointment, BAG_TASKS_MAX, BagId, Conditions, Endless, Submission};
 
 use self::counts::Counts;
 pub use self::deed::Deed;
@@ -342,15 +343,20 @@ impl Simulation {
         }
         let given = self.around.scenario.given_bag(bag.bag.whole);
         let rounds = given.and_then(|given| given.rounds.as_ref()).map(GivenRounds::plan);
+        let endless = bag.bag.endless.map(|endless| Endless {
+            weight: endless.weight,
+            task_bytes: workload::output_bytes(&self.around.scenario, &bag.bag, 0) as f64,
+            tasks: BAG_TASKS_MAX,
+        });
         let submission = Submission {
             id: bag.bag.id,
-            tasks: bag.bag.tasks,
+            tasks: if endless.is_some() { BAG_TASKS_MAX } else { bag.bag.tasks },
             task_mops: self.around.scenario.declared.then_some(bag.bag.declared_mops),
             retries_max: RETRIES_MAX,
             replication: self.around.scenario.replication(),
             stewards: None,
             conditions: Conditions { rounds, ..Conditions::default() },
-            endless: None,
+            endless,
         };
         let seat = bag.bag.seat;
         // The bag is with a machine that may still accept it, unless that machine has crashed.
@@ -511,6 +517,17 @@ impl Simulation {
         }
     }
 
+    /// The user of a bag, by its number, gives it up, if it was submitted and its machine is up.
+    pub fn cancel(&mut self, number: usize) {
+        let record = &self.world.record.bags()[number];
+        let (id, submitted) = (record.bag.id, record.submitted);
+        if let Some((host, _)) = submitted.filter(|(host, _)| self.host(*host).is_up()) {
+            let (now, around) = (self.now, Arc::clone(&self.around));
+            self.shard_of(host).cancel(host, id, now, &around);
+            self.exchange();
+        }
+    }
+
     /// The owner of a machine that is up comes or goes now, for good unless the scenario has owners of its own.
     pub fn owner(&mut self, host: HostIndex, here: bool) {
         if self.host(host).is_up() {
@@ -603,6 +620,10 @@ impl Simulation {
     fn delivered_mops(&self) -> f64 {
         let bags = self.world.record.bags().iter().enumerate();
         let of_bag = |(number, record): (usize, &BagRecord)| -> f64 {
+            if let Some(endless) = &record.endless {
+                let works = endless.delivered.indices();
+                return works.map(|index| workload::work_mops(&self.around.scenario, number, &record.bag, index)).sum();
+            }
             let delivered = (0..).zip(&record.tasks).filter(|(_, task)| task.delivered);
             delivered.map(|(index, _)| workload::work_mops(&self.around.scenario, number, &record.bag, index)).sum()
         };

@@ -20,7 +20,7 @@ use crate::random::{
     NORMAL_QUARTILE, SmallStream, digest, exp, exponential, happens, ln, log_uniform, lognormal, normal_quantile,
     quantile, stream,
 };
-use crate::scenario::{Equipment, Scenario, Speeds, TASKS_MAX, Workload, loaded};
+use crate::scenario::{Equipment, GivenEndless, Scenario, Speeds, TASKS_MAX, Workload, loaded};
 
 pub use crate::observed_bag::ObservedBag;
 
@@ -63,6 +63,8 @@ pub struct Bag {
     pub whole: usize,
     /// Which task of that bag is its first one.
     pub first: u64,
+    /// Of a bag without an end, whose `tasks` are 0 here.
+    pub endless: Option<GivenEndless>,
 }
 
 /// The machine of the user who has a share of all bags.
@@ -131,7 +133,8 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
             let honesty = if is_users { scenario.user_declares_percent / 100.0 } else { 1.0 };
             let declared_mops = (task_mops * honesty).max(TASK_MOPS_MIN.min(task_mops));
             let seat = if is_users { Some(USER) } else { seat(scenario, number, &mut users) };
-            (after, Bag { id, arrival: Time::ZERO, tasks, task_mops, declared_mops, seat, whole: number, first: 0 })
+            let (arrival, whole, first, endless) = (Time::ZERO, number, 0, None);
+            (after, Bag { id, arrival, tasks, task_mops, declared_mops, seat, whole, first, endless })
         })
         .collect();
     let work_mops: f64 = bags.iter().map(|(_, bag)| bag.application_size_mops()).sum();
@@ -166,6 +169,7 @@ fn given_bags(scenario: &Scenario) -> impl Iterator<Item = Bag> {
         seat: Some(given.submitter),
         whole: number,
         first: 0,
+        endless: given.endless,
     })
 }
 
@@ -448,9 +452,9 @@ mod tests {
     #[test]
     fn tasks_of_a_bag_vary_as_much_as_they_should() {
         let scenario = Scenario { task_cv: 0.45, ..Scenario::default() };
-        let (id, arrival, task_mops) = (BagId([0; 32]), Time::ZERO, 5_000.0);
+        let (id, arrival, task_mops, declared_mops) = (BagId([0; 32]), Time::ZERO, 5_000.0, 5_000.0);
         let bag =
-            Bag { id, arrival, tasks: 20_000, task_mops, declared_mops: task_mops, seat: None, whole: 3, first: 0 };
+            Bag { id, arrival, tasks: 20_000, task_mops, declared_mops, seat: None, whole: 3, first: 0, endless: None };
         let works: Vec<f64> = (0..bag.tasks).map(|index| work_mops(&scenario, 3, &bag, index)).collect();
         let mean = works.iter().sum::<f64>() / 2e4;
         let variance = works.iter().map(|work| (work - mean) * (work - mean)).sum::<f64>() / 2e4;

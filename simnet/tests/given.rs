@@ -19,7 +19,7 @@ fn three(bag: GivenBag) -> Simulation {
         latency_ms: 10,
         workload: Workload::Given,
         given_bags: vec![bag],
-        given_machines: vec![GivenMachine { number: 2, speed_mops: Some(500.0), up_bytes_s: None, down_bytes_s: None }],
+        given_machines: vec![GivenMachine { speed_mops: Some(500.0), ..GivenMachine::of(2) }],
         owner_idle: seconds(1.0),
         ..Scenario::default()
     };
@@ -27,7 +27,15 @@ fn three(bag: GivenBag) -> Simulation {
 }
 
 fn bag(tasks: u64) -> GivenBag {
-    GivenBag { at: seconds(3.0), submitter: 1, tasks, task_mops: 2_000.0, output_bytes: Some(10), rounds: None }
+    GivenBag {
+        at: seconds(3.0),
+        submitter: 1,
+        tasks,
+        task_mops: 2_000.0,
+        output_bytes: Some(10),
+        rounds: None,
+        endless: None,
+    }
 }
 
 /// When the bag ended, after it had arrived, in seconds.

@@ -41,13 +41,14 @@ fn simulated(scenario: &Scenario, seed: u64) -> Simulated {
         task_mops: Scenario::task_mops(bag),
         output_bytes: Some(OUTPUT_BYTES + bag.output_bytes),
         rounds: None,
+        endless: None,
     };
     let machine = |number: u32| {
         scenario.one(number).map(|_| GivenMachine {
-            number,
             speed_mops: Some(scenario.speed_mops(number)),
             up_bytes_s: scenario.rate_bytes_s(number),
             down_bytes_s: scenario.rate_bytes_s(number),
+            ..GivenMachine::of(number)
         })
     };
     let mut simulated = Simulated {

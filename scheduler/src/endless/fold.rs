@@ -26,15 +26,19 @@ const CHANGE_MIN: f64 = 0.02;
 const TABLE_CHANGE_MIN: f64 = 0.05;
 /// Ratios of so many bytes for a Mop and less are alike: a fast machine fetches some kilobytes a second for them.
 const RATIO_MIN: f64 = 1.0;
-/// Everything is said again after so long. Our choice: longer than anything that is repaired by it takes to matter.
-const REFRESH: Duration = Duration::from_secs(30);
+/// Everything is said again after so long, which repairs what was lost. Our choice: with half of it the wave was an eighth of the traffic of an
+/// idle grid (docs/lab/shares.md).
+const REFRESH: Duration = Duration::from_secs(60);
 /// A table that was not answered is told again after so long.
 const UNANSWERED: Duration = Duration::from_secs(2);
 /// Least time between two messages on one edge, and between two solutions of the root's. Our choice: a wave over a tree of a
 /// million machines then takes some seconds.
 const SPACING: Duration = Duration::from_millis(100);
+/// What a leaf can do changes as often as finite bags begin and end there; what it says of itself stands for so long at least. Our choice: its
+/// slots are never idle for that, only its part of each bag is a little off.
+const CAPACITY_FOR: Duration = Duration::from_secs(10);
 /// A table that nobody has repeated for so long is forgotten.
-const TABLE_FOR: Duration = Duration::from_secs(100);
+const TABLE_FOR: Duration = Duration::from_secs(200);
 
 /// Where this machine stands in the tree.
 #[derive(Debug, Default, PartialEq)]
@@ -143,6 +147,8 @@ pub(crate) struct Fold {
     root: Root,
     place: Place,
     capacity: Capacity,
+    /// From when on it may be another one.
+    capacity_changes: Time,
     children: [Option<Child>; 2],
     /// What the leaf and the router said last.
     sent: [Option<Sent>; 2],
@@ -162,6 +168,7 @@ impl Fold {
             root: Root::default(),
             place: Place::default(),
             capacity: Capacity::default(),
+            capacity_changes: Time::ZERO,
             children: [None, None],
             sent: [None, None],
             rates: [Vec::new(), Vec::new()],
@@ -192,11 +199,13 @@ impl Fold {
         self.table.bags.iter().zip(rates.iter().map(move |rate| rate * scale))
     }
 
-    /// A bag is announced to this machine, which is root. Returns the answer, unless the bag is over.
-    pub(crate) fn announced(&mut self, bag: EndlessBag, now: Time) -> Option<Grant> {
+    /// A machine announces a bag to this one, which is root. Returns the answer, unless the bag is over or not known; to whom it goes; and whether that
+    /// is the machine that spoke.
+    pub(crate) fn announced(&mut self, bag: EndlessBag, from: PeerId, now: Time) -> Option<(Contact, bool, Grant)> {
         let id = bag.bag;
-        self.root.announced(bag, now);
+        let submitter = self.root.announced(bag, from, now);
         self.touched = true;
+        let (submitter, by_submitter) = submitter?;
         let ahead = self.root.ahead(id)?;
         let limit = if ahead > 0 { Limit::Waits } else { Limit::Machines };
         let unknown = Grant { ahead, work_mops: 0.0, alone_mops: 0.0, grid_mops: 0.0, limit };
@@ -204,7 +213,7 @@ impl Fold {
             let rates = &self.rates[usize::from(self.place.hosts_router)];
             grant(&self.table.bags, &self.table.ratios, &self.whole(), rates, number)
         });
-        Some(granted.unwrap_or(unknown))
+        Some((submitter, by_submitter, granted.unwrap_or(unknown)))
     }
 
     /// A child says what it would do for each bag alone.
@@ -248,7 +257,13 @@ impl Fold {
                 self.sent[number(node)] = None;
                 return;
             }
-            Some(_) | None => self.table.heard = now,
+            Some(_) => {
+                // A parent that says the table again has not heard what this node would do: it took the node for a child anew, or the answer
+                // was lost.
+                self.sent[number(node)] = None;
+                self.table.heard = now;
+            }
+            None => self.table.heard = now,
         }
         if rates.len() == self.table.bags.len() {
             self.rates[number(node)] = rates;
@@ -287,11 +302,19 @@ impl Fold {
     pub(crate) fn settle(&mut self, place: Place, capacity: Capacity, io: &mut Io) -> bool {
         let now = io.now;
         let is_due = self.touched || self.deadline.is_some_and(|deadline| deadline <= now);
-        if !is_due && place == self.place && capacity == self.capacity {
+        let changes = capacity != self.capacity;
+        let may_change = self.capacity_changes <= now;
+        if !is_due && place == self.place && !(changes && may_change) {
+            if changes {
+                self.deadline = self.deadline.into_iter().chain([self.capacity_changes]).min();
+            }
             return false;
         }
         self.take_place(place, now);
-        (self.touched, self.capacity, self.deadline) = (false, capacity, None);
+        if changes && may_change {
+            (self.capacity, self.capacity_changes) = (capacity, now + CAPACITY_FOR);
+        }
+        (self.touched, self.deadline) = (false, None);
         if self.place.is_root {
             self.tend_table(io);
         } else if self.table.heard + TABLE_FOR <= now && !self.table.bags.is_empty() {
@@ -299,6 +322,9 @@ impl Fold {
         }
         let mut due: Option<Time> = (!self.table.bags.is_empty()).then(|| self.table.heard + TABLE_FOR);
         due = if self.place.is_root { self.root.forgets_at() } else { due };
+        if changes && !may_change {
+            due = due.into_iter().chain([self.capacity_changes]).min();
+        }
         let own = io.me.peer;
         let of_leaf = self.of_leaf().work_mops().to_vec();
         for child in self.children.iter_mut().flatten().filter(|child| child.node == Node::Leaf) {
@@ -523,7 +549,11 @@ mod tests {
                 let node = |leaf: bool| if leaf { Node::Leaf } else { Node::Router };
                 fold.take_place(place(kind), now);
                 match said {
-                    Said::Announced(number, weight, ratio) => drop(fold.announced(bag(number, weight, ratio), now)),
+                    Said::Announced(number, weight, ratio) => {
+                        // Some of them are passed on by another machine.
+                        let from = PeerId([number & !1; 32]);
+                        drop(fold.announced(bag(number, weight, ratio), from, now));
+                    }
                     Said::Absorbs(of, leaf, mut work) => {
                         work.resize(fold.table.bags.len(), 1.0);
                         fold.absorbs(contact(of).peer, node(leaf), fold.table.stamp, work);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_overlay::Time;
+use idlewood_overlay::{Contact, PeerId, Time};
 
 use super::{ANNOUNCED_FOR, ENDLESS_MAX, EndlessBag, Grant, Limit, Standing};
 use crate::bag::{AGE_MAX, BagId};
@@ -20,6 +20,7 @@ struct Announced {
     bag: EndlessBag,
     /// Its place among those that wait.
     since: Time,
+    /// When its submitter said so itself; at first when anybody did.
     heard: Time,
 }
 
@@ -47,18 +48,29 @@ impl Root {
         self.announced.clear();
     }
 
-    /// A bag is announced, for the first time or again.
-    pub(super) fn announced(&mut self, bag: EndlessBag, now: Time) {
-        if bag.standing == Standing::Gone {
-            self.announced.remove(&bag.bag);
-            return;
+    /// A machine announces a bag, for the first time or again. Anybody could pass on what no submitter has said: so what others say adds a bag
+    /// until its submitter should have spoken, and changes or ends none. Of two machines that both say that a bag is theirs the first one counts.
+    ///
+    /// Returns the submitter of the bag, if it is known now, and whether it was the one who spoke.
+    pub(super) fn announced(&mut self, bag: EndlessBag, from: PeerId, now: Time) -> Option<(Contact, bool)> {
+        let (id, is_over, by_submitter) = (bag.bag, bag.standing == Standing::Gone, bag.submitter.peer == from);
+        let has_room = self.announced.len() < ANNOUNCED_MAX;
+        match self.announced.get_mut(&id) {
+            Some(known) if !by_submitter || known.bag.submitter.peer != from => {
+                return Some((known.bag.submitter.clone(), false));
+            }
+            Some(_) if is_over => {
+                self.announced.remove(&id);
+                return None;
+            }
+            Some(known) => (known.bag, known.heard) = (bag, now),
+            None if !is_over && has_room => {
+                let waited = Duration::from_secs(bag.waited_s).min(AGE_MAX / 2);
+                self.announced.insert(id, Announced { bag, since: now - waited, heard: now });
+            }
+            None => {}
         }
-        if let Some(known) = self.announced.get_mut(&bag.bag) {
-            (known.bag, known.heard) = (bag, now);
-        } else if self.announced.len() < ANNOUNCED_MAX {
-            let waited = Duration::from_secs(bag.waited_s).min(AGE_MAX / 2);
-            self.announced.insert(bag.bag, Announced { bag, since: now - waited, heard: now });
-        }
+        self.announced.get(&id).map(|known| (known.bag.submitter.clone(), by_submitter))
     }
 
     /// When the first bag is forgotten, unless it is announced again.
@@ -164,6 +176,12 @@ mod tests {
         }
     }
 
+    /// The bag's submitter says so itself.
+    fn announce(root: &mut Root, bag: EndlessBag, now: Time) {
+        let from = bag.submitter.peer;
+        root.announced(bag, from, now);
+    }
+
     fn at(second: i64) -> Time {
         Time::from_micros(second * 1_000_000)
     }
@@ -171,20 +189,44 @@ mod tests {
     #[test]
     fn the_thirty_third_bag_waits_and_gets_the_first_place_that_is_free() {
         let mut root = Root::default();
-        (0..34).for_each(|number| root.announced(bag(number), at(i64::from(number))));
+        (0..34).for_each(|number| announce(&mut root, bag(number), at(i64::from(number))));
         let is_sharing = |root: &Root, number| root.sharing().iter().any(|bag| bag.bag == BagId([number; 32]));
         assert_eq!(root.sharing().len(), ENDLESS_MAX);
         let ahead = |root: &Root, number| root.ahead(BagId([number; 32])).unwrap();
         assert_eq!([31, 32, 33].map(|number| ahead(&root, number)), [0, 1, 2]);
         // One that says it has waited for longer is before it.
-        root.announced(EndlessBag { waited_s: 3, ..bag(40) }, at(34));
+        announce(&mut root, EndlessBag { waited_s: 3, ..bag(40) }, at(34));
         assert_eq!([32, 40, 33].map(|number| ahead(&root, number)), [2, 1, 3]);
-        root.announced(EndlessBag { standing: Standing::Gone, ..bag(5) }, at(34));
+        announce(&mut root, EndlessBag { standing: Standing::Gone, ..bag(5) }, at(34));
         assert!(is_sharing(&root, 40) && !is_sharing(&root, 32) && !is_sharing(&root, 5));
         // Those that are not announced again lose their places.
-        (0..40).filter(|&number| number != 5).for_each(|number| root.announced(bag(number), at(40)));
+        (0..40).filter(|&number| number != 5).for_each(|number| announce(&mut root, bag(number), at(40)));
         root.forget_silent(at(70));
         assert!(!is_sharing(&root, 40) && is_sharing(&root, 32));
+    }
+
+    #[test]
+    fn what_others_say_of_a_bag_ends_and_changes_nothing() {
+        let mut root = Root::default();
+        let other = PeerId([99; 32]);
+        let gone = EndlessBag { standing: Standing::Gone, ..bag(1) };
+        // A bag that nobody knows has a share until its submitter should have spoken, who is asked.
+        assert_eq!(root.announced(bag(1), other, at(0)), Some((bag(1).submitter, false)));
+        root.announced(bag(1), other, at(30));
+        root.forget_silent(at(36));
+        assert!(root.is_empty(), "its submitter has said nothing");
+        assert_eq!(root.announced(gone.clone(), other, at(36)), None);
+        announce(&mut root, bag(1), at(40));
+        let stolen = EndlessBag { submitter: Contact { peer: other, ..bag(1).submitter }, ..bag(1) };
+        for said in [gone.clone(), EndlessBag { weight: 0.5, ..bag(1) }, stolen] {
+            assert_eq!(root.announced(said, other, at(41)), Some((bag(1).submitter, false)));
+            assert_eq!(root.sharing(), [bag(1)]);
+        }
+        let heavier = EndlessBag { weight: 2.0, ..bag(1) };
+        assert_eq!(root.announced(heavier.clone(), bag(1).submitter.peer, at(42)), Some((bag(1).submitter, true)));
+        assert_eq!(root.sharing(), [heavier]);
+        announce(&mut root, gone, at(43));
+        assert!(root.is_empty());
     }
 
     #[test]
@@ -192,7 +234,7 @@ mod tests {
         let mut root = Root::default();
         let table: Vec<EndlessBag> = (100..132).map(bag).collect();
         root.take_over(&table, at(0));
-        root.announced(EndlessBag { waited_s: 1 << 40, ..bag(1) }, at(1));
+        announce(&mut root, EndlessBag { waited_s: 1 << 40, ..bag(1) }, at(1));
         assert_eq!(root.sharing(), table);
         assert_eq!(root.ahead(BagId([1; 32])), Some(1));
     }

@@ -7,7 +7,9 @@
 //! other, and what is in hand is lost to others for little more than a task.
 //!
 //! The next task is of the bag with the smallest (served + 1)/x, as in weighted fair queueing: `served` is the time that its tasks ran
-//! here, not their number, so that a submitter gains nothing by a false size. A bag that had no task here for a while does not catch up.
+//! here, not their number, so that a submitter gains nothing by a false size. A bag that had no task here for a while does not catch up, but begins
+//! somewhere in its turn, on each machine elsewhere: a bag of long tasks and little weight has a turn in an hour, and would have all machines at
+//! once, and then none.
 //!
 //! Which of two tasks runs, one of a finite and one of an endless bag, is a question of time, too (`sides`). A task of an endless bag that was
 //! frozen for a finite one goes on before others of endless bags begin.
@@ -15,7 +17,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, Time};
+use idlewood_overlay::{Contact, PeerId, Time};
 
 use super::Executor;
 use super::held_bag::HeldBag;
@@ -73,6 +75,14 @@ impl EndlessBags {
     }
 }
 
+/// Where in its turn a bag begins on this machine, from 0 to 1: the same each time, so that to be without tasks gains nothing.
+fn place_in_turn(bag: BagId, here: PeerId) -> f64 {
+    const MIXES: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mixed = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(MIXES).rotate_left(29);
+    let mixed = bag.0.iter().chain(&here.0).fold(MIXES, mixed);
+    (mixed >> 11) as f64 / (1_u64 << 53) as f64
+}
+
 /// Whether tasks of a bag may begin here now, and there are some.
 fn may_begin(held: &HeldBag, now: Time) -> bool {
     held.may_begin(now) && !held.waiting.is_empty()
@@ -80,20 +90,25 @@ fn may_begin(held: &HeldBag, now: Time) -> bool {
 
 impl Executor {
     /// The grid's endless bags, and the rate of each here in Mop/s.
-    pub(crate) fn set_shares<'a>(&mut self, shares: impl Iterator<Item = (&'a EndlessBag, f64)>) {
+    pub(crate) fn set_shares<'a>(&mut self, shares: impl Iterator<Item = (&'a EndlessBag, f64)>, here: PeerId) {
         let mut before = std::mem::take(&mut self.endless.shares);
+        let (served_s, rate_min) = (self.endless.served_s, self.speed_mops() * RATE_MIN);
         for (bag, work_mops) in shares {
-            let served_s = self.endless.served_s;
             let known = before.remove(&bag.bag).unwrap_or_else(|| Share {
                 submitter: bag.submitter.clone(),
                 task_mops: bag.task_mops,
                 work_mops,
-                served_s,
+                served_s: served_s - place_in_turn(bag.bag, here) * bag.task_mops / work_mops.max(rate_min),
                 run_s: 0.0,
                 asked: None,
                 declined_until: Time::ZERO,
             });
-            let share = Share { submitter: bag.submitter.clone(), task_mops: bag.task_mops, work_mops, ..known };
+            // What a bag is ahead of the others, or behind them, is work: a task that began at a rate of next to nothing, while the wave was under
+            // way, does not hold the bag up for as long as it would have taken at that rate.
+            let changed = known.work_mops.max(rate_min) / work_mops.max(rate_min);
+            let served_s = served_s + (known.served_s - served_s) * changed;
+            let (submitter, task_mops) = (bag.submitter.clone(), bag.task_mops);
+            let share = Share { submitter, task_mops, work_mops, served_s, ..known };
             self.endless.shares.insert(bag.bag, share);
         }
     }
@@ -138,13 +153,14 @@ impl Executor {
     }
 
     /// So many tasks of an endless bag have come.
-    pub(super) fn note_came(&mut self, bag: BagId, tasks: u64) {
-        let served_s = self.endless.served_s;
+    pub(super) fn note_came(&mut self, bag: BagId, tasks: u64, here: PeerId) {
+        let Some(task_mops) = self.bags.get(&bag).map(HeldBag::task_mops) else { return };
+        let begins_s = self.endless.served_s - place_in_turn(bag, here) * task_mops / self.rate_of(bag);
         let was_empty = self.bags.get(&bag).is_none_or(|held| held.unfinished().len() <= tasks);
         if let Some(share) = self.endless.shares.get_mut(&bag) {
             share.asked = share.asked.map(|(left, at)| (left.saturating_sub(tasks), at)).filter(|(left, _)| *left > 0);
             if was_empty {
-                share.served_s = share.served_s.max(served_s);
+                share.served_s = share.served_s.max(begins_s);
             }
         }
     }
@@ -260,7 +276,7 @@ impl Executor {
         }
     }
 
-    /// The factor by which bags with tasks here exceed their rates, since the submitters of the others have none to give.
+    /// The factor by which bags with tasks here, and they alone, exceed their rates, since the submitters of the others have none to give.
     fn left_by_others(&self) -> f64 {
         let (mut all, mut here) = (0.0, 0.0);
         for (bag, share) in &self.endless.shares {
@@ -294,8 +310,9 @@ impl Executor {
         let left_by_others = self.left_by_others();
         let (mut wants, mut content) = (Vec::new(), Vec::new());
         for (&bag, share) in &self.endless.shares {
-            let in_hand = self.bags.get(&bag).map_or(0, |held| held.unfinished().len());
-            let credits = self.credits(share, longest_s, left_by_others);
+            let in_hand = self.bags.get(&bag).map(|held| held.unfinished().len());
+            let credits = self.credits(share, longest_s, if in_hand.is_some() { left_by_others } else { 1.0 });
+            let in_hand = in_hand.unwrap_or(0);
             let asked = share.asked.map_or(0, |(left, _)| left);
             let is_old = share.asked.is_some_and(|(_, at)| at + REPEAT <= now);
             let missing = credits.saturating_sub(in_hand);

@@ -115,7 +115,8 @@ impl Executor {
     fn free_a_place(&self, behind: &[BagId], now: Time) -> Option<Step> {
         let last = self.last_that_runs(behind)?;
         let rest = |place: usize| self.places.get(place).map_or(f64::INFINITY, |it| self.rest_mops(it, now));
-        let frozen = self.places.preempted().map(|(place, _)| place);
+        // A task of an endless bag would be frozen again at once for what was frozen for it.
+        let frozen = self.places.preempted().filter(|(_, running)| !self.is_endless(running)).map(|(place, _)| place);
         let first = frozen.min_by(|&one, &other| rest(one).total_cmp(&rest(other)))?;
         (rest(first) < rest(last)).then_some(Step { freeze: Some(last), go: Go::Thaw(first) })
     }

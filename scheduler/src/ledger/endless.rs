@@ -346,8 +346,6 @@ impl Ledger {
         {
             return None;
         }
-        let (task_mops, bag) = (self.work.of_task().unwrap_or(self.bag.task_mops), self.bag.id);
-        let submitter = Contact::clone(&io.me);
         let part = self.endless.as_mut()?;
         let is_news = part.told != Some(standing);
         if part.announces_at > io.now && !is_news {
@@ -356,16 +354,23 @@ impl Ledger {
         let has_share = part.grant.is_some_and(|grant| grant.ahead > 0 || grant.work_mops > 0.0);
         let again = if is_news || !has_share && standing == Standing::Active { ANNOUNCE_SOON } else { ANNOUNCE_EVERY };
         (part.told, part.announces_at) = (Some(standing), io.now + again);
-        let first = *part.first_announced.get_or_insert(io.now);
+        part.first_announced.get_or_insert(io.now);
+        self.announced_as(io, config)
+    }
+
+    /// What is announced of the bag now; none where its work is not known yet.
+    pub(crate) fn announced_as(&self, io: &Io, config: &Config) -> Option<EndlessBag> {
+        let part = self.endless.as_ref().filter(|_| self.sized)?;
+        let task_mops = self.work.of_task().unwrap_or(self.bag.task_mops);
         Some(EndlessBag {
-            bag,
-            submitter,
+            bag: self.bag.id,
+            submitter: Contact::clone(&io.me),
             weight: part.endless.weight,
             task_mops: task_mops.clamp(WORK_MOPS_MIN, BAG_WORK_MOPS_MAX),
             task_bytes: part.task_bytes(),
             uplink_bytes_s: f64::from(config.uplink_kb_s) * 1000.0,
-            standing,
-            waited_s: io.now.since(first).as_secs(),
+            standing: self.wants_now(io),
+            waited_s: part.first_announced.map_or(0, |first| io.now.since(first).as_secs()),
         })
     }
 

@@ -37,9 +37,14 @@ impl Peer {
         self.fold.take_place(self.place_in_tree(), self.io.now);
         match message {
             Message::Announce { bag, climbed } if climbed > 0 || bag.submitter.peer == from => {
-                self.announced(*bag, climbed);
+                self.announced(*bag, climbed, from);
             }
-            Message::Granted { bag, grant } => self.granted(bag, grant),
+            Message::Granted { bag, grant, asks } => {
+                self.granted(bag, grant);
+                if let Some(root) = asks {
+                    self.answer_root(bag, root.contact(from));
+                }
+            }
             Message::Absorbs { node, stamp, work_mops } => self.fold.absorbs(from, node, stamp, work_mops),
             Message::Shares { node, stamp, table, work_mops } => {
                 self.fold.shared(from, node, (stamp, table), work_mops, self.io.now);
@@ -61,15 +66,24 @@ impl Peer {
         }
     }
 
+    /// The root has heard of a bag by way of others, and asks its submitter, which is this machine.
+    fn answer_root(&mut self, bag: BagId, root: Contact) {
+        let announced = self.ledgers.get(&bag).and_then(|ledger| ledger.announced_as(&self.io, &self.config));
+        let announced = announced.unwrap_or_else(|| EndlessBag::over(bag, Contact::clone(&self.io.me)));
+        self.io.send(root, Message::Announce { bag: Box::new(announced), climbed: 0 });
+    }
+
     /// An announcement reached this machine: the root answers it, others pass it up.
-    fn announced(&mut self, bag: EndlessBag, climbed: u16) {
+    fn announced(&mut self, bag: EndlessBag, climbed: u16, from: PeerId) {
         if self.overlay.is_root() {
-            let (id, submitter) = (bag.bag, bag.submitter.clone());
-            let Some(grant) = self.fold.announced(bag, self.io.now) else { return };
-            if submitter.peer == self.io.me.peer {
+            let (id, own) = (bag.bag, self.io.me.peer);
+            let Some((submitter, by_submitter, grant)) = self.fold.announced(bag, from, self.io.now) else { return };
+            if submitter.peer == own {
                 self.granted(id, grant);
-            } else {
-                self.io.send(submitter, Message::Granted { bag: id, grant });
+            } else if !by_submitter || climbed > 0 {
+                // One that did not climb is the answer to a question, and not answered.
+                let asks = (!by_submitter).then(|| (&self.io.me).into());
+                self.io.send(submitter, Message::Granted { bag: id, grant, asks });
             }
             return;
         }
@@ -97,7 +111,8 @@ impl Peer {
             if !due.is_empty() {
                 self.fold.take_place(self.place_in_tree(), self.io.now);
             }
-            due.into_iter().for_each(|bag| self.announced(bag, 0));
+            let own = self.io.me.peer;
+            due.into_iter().for_each(|bag| self.announced(bag, 0, own));
         }
         if !self.fold.is_active() {
             return;
@@ -105,7 +120,7 @@ impl Peer {
         let capacity = self.executor.endless_capacity(self.config.downlink_kb_s);
         let place = self.place_in_tree();
         if self.fold.settle(place, capacity, &mut self.io) {
-            self.executor.set_shares(self.fold.shares());
+            self.executor.set_shares(self.fold.shares(), self.io.me.peer);
             self.executor_touched = true;
         }
         if self.executor_must_act() {

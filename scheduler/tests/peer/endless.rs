@@ -1,6 +1,6 @@
 //! Endless bags on grids of a few peers: what each gets of them, and that nothing is lost or done twice.
 
-use idlewood_scheduler::{BAG_TASKS_MAX, Closing, Endless, EndlessView, Limit};
+use idlewood_scheduler::{BAG_TASKS_MAX, Closing, Endless, EndlessBag, EndlessView, Limit, Standing};
 
 use super::*;
 
@@ -225,6 +225,23 @@ fn finite_bags_have_their_part_and_endless_ones_what_they_leave() {
     assert_eq!(grid.twice(), []);
 }
 
+/// All places are taken, by the frozen task of the endless bag and by a long one, when a bag comes that is ahead of the long one.
+#[test]
+fn a_bag_that_comes_ahead_does_not_change_places_with_an_endless_task() {
+    let mut grid = Grid::new(1, Config { frozen_max: 1, ..Config::default() });
+    grid.takes_s.extend([(id(2), 20.0), (id(8), 100.0), (id(9), 5.0)]);
+    grid.give(2, endless(2, 20_000.0, OPEN));
+    grid.pass(19.0);
+    grid.give(2, Event::Submitted(Submission { id: id(8), ..submission(1, 100_000.0) }));
+    grid.pass(2.0);
+    let running = grid.hosts[&2].peer.running();
+    assert!(running.iter().any(|it| it.task.bag == id(2) && it.preempted) && running.len() == 2, "{running:?}");
+    grid.give(2, Event::Submitted(Submission { id: id(9), ..submission(1, 5_000.0) }));
+    grid.pass(300.0);
+    let ended = [8, 9].map(|bag| grid.hosts[&2].peer.bag(id(bag)).unwrap().closed.is_some());
+    assert_eq!(ended, [true, true]);
+}
+
 #[test]
 fn the_thirty_third_bag_waits_and_says_so() {
     let mut grid = Grid::new(2, Config::default());
@@ -281,6 +298,48 @@ fn another_root_goes_on_and_half_of_the_machines_leave() {
         let missing = IntervalSet::from(0..done.ranges().last().unwrap().end - 40).difference(&done);
         assert!(missing.is_empty(), "{missing:?} of {done:?}");
     }
+}
+
+/// Any machine can say of a bag of another one that it is over, has hardly any weight, or has no tasks.
+#[test]
+fn what_others_say_of_a_bag_does_not_take_its_share() {
+    let mut grid = Grid::new(6, Config::default());
+    let root = grid.root();
+    let others: Vec<u8> = grid.hosts.keys().copied().filter(|&number| number != root).collect();
+    let (one, two, liar) = (others[0], others[1], others[2]);
+    for host in [one, two] {
+        grid.give(host, endless(host, 2000.0, OPEN));
+    }
+    grid.pass(60.0);
+    let before = grid.done(one, one);
+    let of_one = EndlessBag {
+        bag: id(one),
+        submitter: contact(one),
+        weight: 1.0,
+        task_mops: 2000.0,
+        task_bytes: 0.0,
+        uplink_bytes_s: 0.0,
+        standing: Standing::Active,
+        waited_s: 60,
+    };
+    for _ in 0..60 {
+        for bag in [
+            EndlessBag { standing: Standing::Gone, ..of_one.clone() },
+            EndlessBag { standing: Standing::Idle, ..of_one.clone() },
+            EndlessBag { weight: 0.001, task_bytes: 1e9, ..of_one.clone() },
+            EndlessBag { submitter: contact(liar), ..of_one.clone() },
+        ] {
+            grid.hosts.get_mut(&root).unwrap().receive(liar, Message::Announce { bag: Box::new(bag), climbed: 3 });
+        }
+        grid.pass(5.0);
+    }
+    assert_near((grid.done(one, one) - before) as f64, 450.0, 0.04, "tasks of the one of which is lied");
+    // Its own word ends it, within what the wave takes.
+    grid.give(one, Event::Cancelled(id(one)));
+    grid.pass(5.0);
+    let ended = grid.done(two, two);
+    grid.pass(60.0);
+    assert_near((grid.done(two, two) - ended) as f64, 180.0, 0.04, "tasks of the other, which has all");
 }
 
 #[test]

@@ -102,7 +102,7 @@ mod tests {
 
     fn bag(arrival_s: f64, tasks: u64, task_mops: f64) -> Bag {
         let (id, arrival, declared_mops) = (BagId([0; 32]), at(arrival_s), task_mops);
-        Bag { id, arrival, tasks, task_mops, declared_mops, seat: None, whole: 0, first: 0 }
+        Bag { id, arrival, tasks, task_mops, declared_mops, seat: None, whole: 0, first: 0, endless: None }
     }
 
     fn instance(speeds: &[f64], bags: Vec<Bag>) -> Instance {

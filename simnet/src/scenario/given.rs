@@ -16,7 +16,8 @@ pub struct GivenBag {
     pub at: Duration,
     /// The machine where it is submitted.
     pub submitter: u32,
-    /// How many tasks it has, at least 1.
+    /// How many tasks it has, at least 1; 0, and not said, of one without an end.
+    #[serde(default)]
     pub tasks: u64,
     /// Work of each, in Mop, as declared and in truth.
     pub task_mops: f64,
@@ -26,6 +27,9 @@ pub struct GivenBag {
     /// Of an application in rounds, whose tasks are then as many as these make.
     #[serde(default)]
     pub rounds: Option<GivenRounds>,
+    /// Of a bag without an end: its share, and what is announced of it. Its results are drained every ten seconds.
+    #[serde(default)]
+    pub endless: Option<GivenEndless>,
 }
 
 /// The rounds of an application, whose results a task merges after each round.
@@ -68,6 +72,32 @@ impl GivenRounds {
     }
 }
 
+/// How a bag without an end shares the grid.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GivenEndless {
+    /// ω. Default 1.
+    pub weight: f64,
+    /// How much of the work of a task, in percent, its submitter's messages say, whatever the submitter's peer knows. Default 100: an
+    /// honest one.
+    pub announces_mops_percent: f64,
+    /// The same of the bytes of a task.
+    pub announces_bytes_percent: f64,
+}
+
+impl Default for GivenEndless {
+    fn default() -> Self {
+        Self { weight: 1.0, announces_mops_percent: 100.0, announces_bytes_percent: 100.0 }
+    }
+}
+
+impl GivenEndless {
+    /// Whether what is announced is not what the submitter's peer knows.
+    pub fn is_false(&self) -> bool {
+        self.announces_mops_percent != 100.0 || self.announces_bytes_percent != 100.0
+    }
+}
+
 /// What one machine is like, in place of what the scenario says of all.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -83,4 +113,15 @@ pub struct GivenMachine {
     /// Its downlink.
     #[serde(default)]
     pub down_bytes_s: Option<u64>,
+    /// What its owner lets go over the link in each direction, in kB/s, as its peer is told; none: no limit. The simulated link does not
+    /// enforce it.
+    #[serde(default)]
+    pub limit_kb_s: Option<u32>,
+}
+
+impl GivenMachine {
+    /// A machine that differs in nothing yet.
+    pub fn of(number: u32) -> Self {
+        Self { number, speed_mops: None, up_bytes_s: None, down_bytes_s: None, limit_kb_s: None }
+    }
 }

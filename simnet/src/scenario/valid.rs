@@ -7,6 +7,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use idlewood_scheduler::{WEIGHT_MAX, WEIGHT_MIN};
+
 use super::Scenario;
 use super::choices::{Equipment, Latencies, Owners, Sessions, Workload};
 
@@ -144,7 +146,23 @@ impl Scenario {
         )?;
         for bag in &self.given_bags {
             check(bag.submitter < self.nodes, "given_bags must have a submitter below nodes: machines count from 0")?;
-            check(bag.tasks >= 1 && bag.tasks <= TASKS_MAX, "given_bags must have at least one task each")?;
+            check(
+                bag.endless.is_some() || (1..=TASKS_MAX).contains(&bag.tasks),
+                "given_bags must have at least one task each: set tasks, or endless = {}",
+            )?;
+            check(
+                bag.endless.is_none() || bag.tasks == 0,
+                "given_bags that are endless have no tasks: leave tasks out",
+            )?;
+            check(
+                bag.endless.is_none_or(|endless| {
+                    let percents = [endless.announces_mops_percent, endless.announces_bytes_percent];
+                    (WEIGHT_MIN..=WEIGHT_MAX).contains(&endless.weight)
+                        && percents.into_iter().all(|percent| (0.0..=1e4).contains(&percent))
+                        && endless.announces_mops_percent > 0.0
+                }),
+                "given_bags that are endless must have a weight between 0.001 and 1000, and announce up to 10000 percent",
+            )?;
             check((1e-3..=1e9).contains(&bag.task_mops), "given_bags must have task_mops between 0.001 and 1e9")?;
             let are_sane = bag.rounds.as_ref().is_none_or(|rounds| rounds.is_valid(bag.tasks));
             check(
@@ -266,7 +284,7 @@ impl Scenario {
 mod tests {
     use std::path::PathBuf;
 
-    use super::super::{GivenBag, GivenMachine};
+    use super::super::{GivenBag, GivenEndless, GivenMachine};
     use super::*;
 
     #[test]
@@ -315,6 +333,7 @@ mod tests {
             task_mops: 1.0,
             output_bytes: None,
             rounds: None,
+            endless: None,
         };
         let given = |given_bags| Scenario { workload: Workload::Given, given_bags, ..Scenario::default() };
         assert_eq!(given(vec![bag(0, 0), bag(3, 99)]).validate(), Ok(()));
@@ -322,7 +341,13 @@ mod tests {
         refused(Scenario { workload: Workload::Paper, ..given(vec![bag(0, 0)]) }, "set both, or neither");
         refused(given(vec![bag(3, 0), bag(0, 0)]), "sort them by at");
         refused(given(vec![bag(0, 100)]), "submitter below nodes");
-        let machine = |number| GivenMachine { number, speed_mops: None, up_bytes_s: None, down_bytes_s: Some(1) };
+        let endless = |endless| GivenBag { tasks: 0, endless, ..bag(0, 0) };
+        let of_weight = |weight| endless(Some(GivenEndless { weight, ..GivenEndless::default() }));
+        assert_eq!(given(vec![of_weight(2.0)]).validate(), Ok(()));
+        refused(given(vec![endless(None)]), "set tasks, or endless");
+        refused(given(vec![GivenBag { tasks: 1, ..of_weight(1.0) }]), "leave tasks out");
+        refused(given(vec![of_weight(0.0)]), "weight between 0.001 and 1000");
+        let machine = |number| GivenMachine { down_bytes_s: Some(1), ..GivenMachine::of(number) };
         let given = |numbers: &[u32]| Scenario {
             given_machines: numbers.iter().map(|number| machine(*number)).collect(),
             ..Scenario::default()

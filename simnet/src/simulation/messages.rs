@@ -25,6 +25,7 @@ impl Shard {
         if let Message::Results { signature, .. } = &mut message {
             *signature = Some(vec![0; SIGNATURE_BYTES]);
         }
+        self.falsify(host, &mut message, around);
         let size = size_of(&message);
         let target = host_index(to);
         let is_tree = matches!(message, Message::Overlay(_));

@@ -88,7 +88,12 @@ impl Shard {
             // Files stay: the disks are large.
             Order::ForgetFiles { .. } => {}
             Order::List { ticket, page } => self.listed.push(Listed { at: self.now, host, ticket, page: *page }),
-            Order::Notify(Notice::BagAccepted(bag)) => self.tell(host, Observed::Accepted(bag)),
+            Order::Notify(Notice::BagAccepted(bag)) => {
+                self.tell(host, Observed::Accepted(bag));
+                if around.is_endless(bag) {
+                    self.drain_later(host, bag);
+                }
+            }
             Order::Notify(Notice::BagClosed(bag)) => {
                 let predicted = self.host(host).peer().and_then(|peer| Predicted::of(peer, bag));
                 predicted.into_iter().for_each(|predicted| self.tell(host, Observed::Predicted(bag, predicted)));

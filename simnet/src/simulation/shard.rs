@@ -50,6 +50,8 @@ pub(super) enum Occurrence {
     FirstTaskEnds { life: u32, bag: BagId, cpu: Duration, is_whole: bool },
     /// The owner allows a bag to queue here.
     Authorised { life: u32, bag: BagId },
+    /// The user of a bag without an end saves its results.
+    Drains { life: u32, bag: BagId },
     /// A message, by its number, that waited for the uplink begins to leave, unless its machine has crashed by then.
     Sent { crashes: u32, to: HostIndex, arrivals: Arrivals, letter: u32 },
     /// Another machine asks for a piece of something.
@@ -425,6 +427,7 @@ impl Shard {
                 self.end_first_task(host, bag, cpu, is_whole, around);
             }
             Occurrence::Authorised { life, bag } if lives(life) => self.judge(host, bag, around),
+            Occurrence::Drains { life, bag } if lives(life) => self.drain(host, bag, around),
             Occurrence::LookLate { life, bag } if lives(life) => {
                 self.host_mut(host).fetching.forget_look(bag);
                 self.not_looked_at(host, bag, around);
@@ -469,6 +472,7 @@ impl Shard {
             | Occurrence::Kept { .. }
             | Occurrence::FirstTaskEnds { .. }
             | Occurrence::Authorised { .. }
+            | Occurrence::Drains { .. }
             | Occurrence::LookLate { .. }
             | Occurrence::Signed { .. }
             | Occurrence::FilesKept { .. }
@@ -500,6 +504,7 @@ impl Shard {
         for contact in contacts {
             self.give(host, Event::Bootstrap(contact), around);
         }
+        self.begin_to_drain(host);
         self.look_ahead();
     }
 
@@ -555,6 +560,13 @@ impl Shard {
     pub(super) fn submit(&mut self, host: HostIndex, submission: Submission, now: Time, around: &Surroundings) {
         self.now = now;
         self.give(host, Event::Submitted(submission), around);
+        self.look_ahead();
+    }
+
+    /// A user of a machine that is up gives up a bag.
+    pub(super) fn cancel(&mut self, host: HostIndex, bag: BagId, now: Time, around: &Surroundings) {
+        self.now = now;
+        self.give(host, Event::Cancelled(bag), around);
         self.look_ahead();
     }
 

@@ -33,6 +33,11 @@ impl Surroundings {
         self.network.latency_min()
     }
 
+    /// Whether a bag has no end.
+    pub(super) fn is_endless(&self, bag: BagId) -> bool {
+        self.bags.get(&bag).is_some_and(|(_, bag)| bag.endless.is_some())
+    }
+
     /// True work of a task, in Mop.
     ///
     /// # Panics

@@ -11,7 +11,7 @@ fn at(seconds: f64) -> Time {
 
 fn bag(arrival_s: f64, tasks: u64, task_mops: f64) -> Bag {
     let (id, arrival, declared_mops) = (BagId([0; 32]), at(arrival_s), task_mops);
-    Bag { id, arrival, tasks, task_mops, declared_mops, seat: None, whole: 0, first: 0 }
+    Bag { id, arrival, tasks, task_mops, declared_mops, seat: None, whole: 0, first: 0, endless: None }
 }
 
 /// One-slot machines with these speeds that are always up.
