@@ -24,6 +24,7 @@ fn weighted(submitter: u32, weight: f64) -> GivenBag {
         tasks: 0,
         task_mops: 4_000.0,
         output_bytes: Some(100),
+        rounds: None,
         endless: Some(GivenEndless { weight, ..GivenEndless::default() }),
     }
 }

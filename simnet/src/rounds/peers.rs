@@ -160,12 +160,14 @@ fn scenario(case: Case, seed: u64) -> Scenario {
         task_mops: class_mops.iter().sum::<f64>() / class_mops.len() as f64,
         output_bytes: None,
         rounds: Some(rounds),
+        endless: None,
     };
     let machine = |(number, share): (usize, f64)| GivenMachine {
         number: number as u32,
         speed_mops: Some(share * SPEED_MOPS),
         up_bytes_s: None,
         down_bytes_s: None,
+        limit_kb_s: None,
     };
     let speeds = paper::speeds(SET);
     let (sessions, steady_percent) = match case.machines {

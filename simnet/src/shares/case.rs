@@ -152,6 +152,7 @@ impl Case {
             tasks: 0,
             task_mops,
             output_bytes: Some((task_mops * bytes_per_mop).max(OUTPUT_BYTES_MIN) as u64),
+            rounds: None,
             endless: Some(GivenEndless {
                 weight,
                 announces_mops_percent: announced.mops_percent,

@@ -33,6 +33,7 @@ pub(super) fn bags(grid: &Scenario, within: Duration, scale: f64) -> Vec<GivenBa
         tasks: bag.tasks,
         task_mops: bag.task_mops,
         output_bytes: None,
+        rounds: None,
         endless: None,
     });
     given.take_while(|bag| bag.at < within).collect()
