@@ -379,6 +379,8 @@ impl Ledger {
             closed: self.closed.map(|(closing, at)| (closing, io.wall(at))),
             replication: self.votes.replication(),
             stewards: self.keeping.stewards,
+            keep_results: self.keeping.keep_results,
+            reruns: self.keeping.reruns,
             conditions: Box::new(self.recorded_conditions(io)),
             supply: self.supply(),
         }
@@ -437,6 +439,7 @@ impl Ledger {
         self.declined.forget(result.index);
         self.outputs.forget(result.index);
         self.copies.forget(result.index);
+        self.keeping.lost.remove_index(result.index);
         self.ended.insert(result.index, result.success);
     }
 

@@ -347,6 +347,7 @@ impl Simulation {
             retries_max: RETRIES_MAX,
             replication: self.around.scenario.replication(),
             stewards: None,
+            keep_results: self.around.scenario.keeps_results(),
             conditions: idlewood_scheduler::Conditions::default(),
             endless: None,
         };
