@@ -16,6 +16,7 @@ mod ended;
 mod endless;
 mod endless_view;
 mod execution;
+mod given_results;
 mod homes;
 mod jobs;
 mod keeping;
@@ -229,6 +230,8 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
     // The other half is for what else this machine keeps.
     let undrained_bytes_max = (settings.get().limits.disk.0 / 2).max(1);
     let (stewards, kept_bags_max) = (settings.get().submit.stewards.get(), settings.get().limits.keep.get());
+    // What else this machine has on its disk, its own results among it, takes the rest.
+    let kept_result_bytes_max = settings.get().limits.disk.0 / 4;
     let mut config = Config {
         slots,
         speed_mops,
@@ -237,6 +240,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
         submitter_work_max,
         stewards,
         kept_bags_max,
+        kept_result_bytes_max,
         endless_share,
         uplink_kb_s: kb_s(uplink),
         downlink_kb_s: kb_s(downlink),

@@ -126,6 +126,7 @@ impl Plan {
             output_bytes: options.output_limit.map(|size| size.0),
             replication,
             stewards: if endless.is_some() { Some(0) } else { options.stewards },
+            keep_results: options.keep_results,
             hold: options.hold,
             after: options.after,
             max_running: options.max_running,
@@ -165,6 +166,22 @@ fn replication(options: &Options) -> Replication {
     Replication { replicas, quorum, recheck: options.recheck.unwrap_or(0) }
 }
 
+/// Whether the bag has stewards that can keep its results.
+fn check_keeps_results(options: &Options) -> Result<(), SubmitError> {
+    let against = [
+        ("--stewards 0", options.stewards == Some(0)),
+        ("--replicas", replication(options).replicas > 1),
+        ("--rounds", options.rounds.is_some()),
+        ("--endless", options.endless),
+    ];
+    match against.into_iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => Err(SubmitError::Value(format!(
+            "--keep-results does not go with {option}: other machines keep the results of bags that they keep, and none keeps this one"
+        ))),
+        None => Ok(()),
+    }
+}
+
 fn check_values(options: &Options) -> Result<(), SubmitError> {
     let wrong = |sentence: String| Err(SubmitError::Value(sentence));
     if options.sources() > 1 {
@@ -181,6 +198,9 @@ fn check_values(options: &Options) -> Result<(), SubmitError> {
     }
     if let Some(stewards) = options.stewards.filter(|&stewards| stewards > STEWARDS_MAX) {
         return wrong(format!("{stewards} stewards are too many: {STEWARDS_MAX} at most"));
+    }
+    if options.keep_results {
+        check_keeps_results(options)?;
     }
     if options.max_running == Some(0) {
         return wrong("no task could ever run: --max-running takes 1 or more, and --hold holds a bag".to_owned());

@@ -104,6 +104,8 @@ pub struct Config {
     pub steward_silence: Duration,
     /// Most bags that this machine keeps for others, 0 to 4096. Default 0, none: a driver that keeps their files sets it.
     pub kept_bags_max: u32,
+    /// Most bytes of results, outputs included, that this machine keeps for others beside their submitters. Default 1 GiB: our choice.
+    pub kept_result_bytes_max: u64,
     /// σ: the part of a machine that endless bags have while tasks of finite ones wait there, 0 to 0.9; finite bags are promised the rest.
     /// The same on all machines of a grid. Default 0.25: our choice.
     pub endless_share: f64,
@@ -148,6 +150,7 @@ impl Default for Config {
             appoint_after: Duration::from_secs(30),
             steward_silence: Duration::from_secs(30),
             kept_bags_max: 0,
+            kept_result_bytes_max: 1 << 30,
             endless_share: 0.25,
             uplink_kb_s: 0,
             downlink_kb_s: 0,

@@ -64,7 +64,7 @@ impl Then {
     /// The executor and the tasks whose results it acknowledges.
     fn acknowledged<'a>(&'a self) -> impl Iterator<Item = (PeerId, TaskId)> + 'a {
         let ack = match self {
-            Self::Send(to, Message::ResultsAck { bag, indices, .. } | Message::KeptAck { bag, indices }) => {
+            Self::Send(to, Message::ResultsAck { bag, indices, .. } | Message::KeptAck { bag, indices, .. }) => {
                 Some((to.peer, *bag, indices))
             }
             _ => None,

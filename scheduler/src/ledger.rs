@@ -381,6 +381,8 @@ impl Ledger {
             closed: self.closed.map(|(closing, at)| (closing, io.wall(at))),
             replication: self.votes.replication(),
             stewards: self.keeping.stewards,
+            keep_results: self.keeping.keep_results,
+            reruns: self.keeping.reruns,
             conditions: Box::new(self.recorded_conditions(io)),
             supply: self.supply(),
         }
@@ -440,6 +442,7 @@ impl Ledger {
         self.outputs.forget(result.index);
         self.copies.forget(result.index);
         self.learn_of_round(result, executor);
+        self.keeping.lost.remove_index(result.index);
         self.ended.insert(result.index, result.success);
     }
 

@@ -366,20 +366,22 @@ pub enum Message {
         #[serde(rename = "l")]
         bags: Vec<(BagId, Term)>,
     },
-    /// Steward to submitter: results that it took for the submitter, until acknowledged.
+    /// Steward to submitter: results that it took for the submitter, until acknowledged. Keeper that acts to steward: results that it is to
+    /// keep, too; none: which has it?
     #[serde(rename = "e")]
     Kept {
         /// By what right it acted, which names the bag.
         #[serde(rename = "p")]
         acting: Box<Acting>,
-        /// All tasks whose results it has.
+        /// All tasks whose results it has, and hands over.
         #[serde(rename = "r")]
         tasks: IntervalSet,
         /// Some of the results, and who ran each. Each has its receipt, which the submitter's driver checks.
         #[serde(rename = "f")]
         results: Vec<(PeerId, TaskResult)>,
     },
-    /// Submitter to steward: these results are durable with their outputs, or not wanted: the steward forgets them.
+    /// Submitter to steward: these results are durable with their outputs, or not wanted: the steward need not hand them over. Steward to the
+    /// keeper that acts: these results are kept here, durably, with their outputs.
     #[serde(rename = "f")]
     KeptAck {
         /// Which bag.
@@ -388,6 +390,9 @@ pub enum Message {
         /// Which tasks.
         #[serde(rename = "i")]
         indices: IntervalSet,
+        /// Whether there is no room here for more at the moment.
+        #[serde(rename = "x", default, skip_serializing_if = "std::ops::Not::not")]
+        full: bool,
     },
     /// Which machines are on a part of the line? To neighbours in the tree alone.
     #[serde(rename = "p")]

@@ -195,21 +195,19 @@ impl Peer {
             Event::Vacate => self.executor.vacate(&mut self.io),
             Event::VacatesAfter(after) => self.executor.vacates_after(after),
             Event::KeepsAtMost(bags) => self.stewards.keep_at_most(bags, now),
-            Event::Fetched { task, here, checkpoint } => {
-                if let Some(ledger) = self.ledgers.get_mut(&task.bag) {
-                    ledger.fetched(task.index, here, checkpoint, &mut self.io);
-                }
-            }
+            Event::Fetched { task, here, checkpoint } => match self.ledgers.get_mut(&task.bag) {
+                Some(ledger) => ledger.fetched(task.index, here, checkpoint, &mut self.io),
+                None => self.stewards.fetched(task, here, &mut self.io),
+            },
             Event::StartMade { task, made } => {
                 if let Some(ledger) = self.ledgers.get_mut(&task.bag) {
                     ledger.start_made(task.index, made, &mut self.io);
                 }
             }
-            Event::FetchPutOff { task } => {
-                if let Some(ledger) = self.ledgers.get_mut(&task.bag) {
-                    ledger.put_off(task.index, &mut self.io);
-                }
-            }
+            Event::FetchPutOff { task } => match self.ledgers.get_mut(&task.bag) {
+                Some(ledger) => ledger.put_off(task.index, &mut self.io),
+                None => self.stewards.fetched(task, false, &mut self.io),
+            },
             Event::OwnerReturned { stands_still } => {
                 self.executor.suspend(stands_still, &mut self.io, &self.config);
             }
@@ -234,6 +232,7 @@ impl Peer {
             Event::FilesKept { bag, kept } => {
                 self.stewards.files_kept(bag, kept, &mut self.ledgers, &mut self.io);
             }
+            Event::ResultsRead { bag, to, results } => self.stewards.read(bag, to, results, &mut self.io),
             Event::Describes(about) => self.about = about.bounded(),
             Event::ListMachines { ticket, first } => self.list_machines(ticket, first),
             Event::DeadlineReached => self.overlay(idlewood_overlay::Event::DeadlineReached),
@@ -340,6 +339,13 @@ impl Peer {
             return Err(SubmitError::Stewards);
         }
         self.check_endless(submission)?;
+        let has_stewards = submission.stewards.unwrap_or(self.config.stewards) > 0
+            && submission.replication.is_none()
+            && submission.conditions.rounds.is_none()
+            && submission.endless.is_none();
+        if submission.keep_results && !has_stewards {
+            return Err(SubmitError::KeepResults);
+        }
         let conditions = &submission.conditions;
         if let Some(plan) = &conditions.rounds {
             plan.check(submission.tasks, submission.replication).map_err(SubmitError::Rounds)?;
@@ -513,6 +519,7 @@ impl Peer {
         };
         let mut ledger = Ledger::new(bag, self.io.now, submission.retries_max, submission.replication, &self.io);
         ledger.set_stewards(submission.stewards);
+        ledger.set_keep_results(submission.keep_results, 0);
         ledger.set_conditions(submission.conditions, &self.io);
         if let Some(endless) = submission.endless {
             ledger.set_supply(&Supply::of(endless));

@@ -101,6 +101,12 @@ pub enum Record {
         /// How many stewards it is to have; `None`: as many as its machine's settings say.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stewards: Option<u32>,
+        /// Whether its stewards keep the results of its tasks, too.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        keep_results: bool,
+        /// How often its user had tasks of it run again: results that stewards have from before count no more.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        reruns: u32,
         /// What its user says of when its tasks may be issued.
         #[serde(default, skip_serializing_if = "Conditions::is_none")]
         conditions: Box<Conditions>,
@@ -172,7 +178,7 @@ pub enum Record {
         adopts: bool,
     },
     /// Steward: a bag that is kept here for its submitter. The records of the bag, its placements, failed tries, and
-    /// results that the submitter does not have, are the copy.
+    /// results that the submitter does not have or that are kept for it, are the copy.
     Kept {
         /// The highest term heard of, with the appointment and the rank of who acted in it.
         acting: Acting,
@@ -184,6 +190,9 @@ pub enum Record {
         failed: IntervalSet,
         /// Whether the driver has the files that executors need.
         has_files: bool,
+        /// The tasks whose results are here and with the submitter, too: they are kept in case that its disk is lost.
+        #[serde(default, skip_serializing_if = "IntervalSet::is_empty")]
+        theirs: IntervalSet,
     },
     /// Executor: the keeper that it obeys about a bag.
     Obeyed {

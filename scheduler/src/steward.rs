@@ -15,15 +15,19 @@
 //! that its submitter did not sign. A keeper's claim to act in a term within an appointment is its own word: a steward that lies
 //! can withhold a bag until the submitter appoints anew, no more (docs/adr/0041).
 //!
+//! Where the bag's user wishes so, stewards keep its results, too (`giving`).
+//!
 //! Left out: bags with a quorum, whose votes no record holds; checkpoints, which a steward does not copy.
 
 pub(crate) mod acting;
 pub(crate) mod choice;
 pub(crate) mod copy;
 pub(crate) mod feed;
+pub(crate) mod giving;
 pub(crate) mod handing;
 pub(crate) mod keeping;
 pub(crate) mod leaving;
+pub(crate) mod results;
 pub(crate) mod returning;
 pub(crate) mod submitting;
 mod view;
@@ -187,4 +191,15 @@ pub struct KeeperView {
     pub is_up_to_date: bool,
     /// Whether it has answered, or spoken, within the last half a minute; of this machine always.
     pub is_heard: bool,
+}
+
+/// Where the results of a bag are that was submitted here, and whose stewards keep them, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResultsKept {
+    /// Tasks that have ended, by results that are durable here or are about to be.
+    pub ended: u64,
+    /// Those of them whose results a steward that was heard of lately has, too.
+    pub elsewhere: u64,
+    /// Whether a steward has said that it has no room for more.
+    pub lacks_room: bool,
 }

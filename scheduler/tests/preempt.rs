@@ -172,6 +172,7 @@ impl Machine {
             | Effect::MakeStart { .. }
             | Effect::SignAppointment { .. }
             | Effect::KeepFiles { .. }
+            | Effect::ReadResults { .. }
             | Effect::ForgetFiles { .. }
             | Effect::List { .. }
             | Effect::Notify(_) => {}

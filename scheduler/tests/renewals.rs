@@ -52,6 +52,8 @@ impl Submitter {
                 closed: None,
                 replication,
                 stewards: None,
+                keep_results: false,
+                reruns: 0,
                 conditions: Box::default(),
                 supply: None,
             });

@@ -99,6 +99,8 @@ pub struct Scenario {
     /// Whether a failure loses what the machine held for others, queue and finished results, as in the paper; bags
     /// submitted from it stay. Default false: all that is durable stays, as in the agent.
     pub queue_lost: bool,
+    /// Whether stewards keep the results of bags, too (`submit --keep-results`); `stewards` of `[policy]` has to be above 0. Default false.
+    pub keep_results: bool,
     /// Share of sessions that end with a farewell instead of a crash, in percent. Default 0: the harder case.
     pub leave_percent: f64,
     /// Share of machines that never go down, in percent; above 0, bags are submitted from these alone, and there is at
@@ -301,6 +303,7 @@ impl Default for Scenario {
             owner_away: Duration::from_secs(2 * 3600),
             owner_idle: OwnerSettings::default().idle,
             queue_lost: false,
+            keep_results: false,
             leave_percent: 0.0,
             steady_percent: 0.0,
             liars_percent: 0.0,
@@ -483,6 +486,11 @@ impl Scenario {
     /// How many machines run each task.
     pub fn replication(&self) -> Replication {
         Replication { replicas: self.replicas, quorum: self.quorum, recheck: self.recheck }
+    }
+
+    /// Whether stewards keep the results of its bags, which have some.
+    pub fn keeps_results(&self) -> bool {
+        self.keep_results && self.peer.stewards > 0 && self.replicas == 1
     }
 
     /// How its links behave.

@@ -355,6 +355,7 @@ impl Simulation {
             retries_max: RETRIES_MAX,
             replication: self.around.scenario.replication(),
             stewards: None,
+            keep_results: self.around.scenario.keeps_results(),
             conditions: Conditions { rounds, ..Conditions::default() },
             endless,
         };

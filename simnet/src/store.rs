@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_machine::WriteId;
-use idlewood_overlay::Time;
+use idlewood_overlay::{PeerId, Time};
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{Appointment, BagId, Change, Record, RecordKey, TaskId};
+use idlewood_scheduler::{Appointment, BagId, Change, Record, RecordKey, TaskId, TaskResult};
 
 /// Bytes of a record, without the zeros that a small output is of: the disks of all machines are in memory.
 #[derive(Debug)]
@@ -142,6 +142,15 @@ impl Store {
             }
         };
         [RecordKey::Kept(bag), RecordKey::Stewards(bag)].into_iter().filter_map(read).max_by_key(|one| one.term)
+    }
+
+    /// The durable result of a task, and who ran it.
+    pub(crate) fn result(&self, task: TaskId) -> Option<(PeerId, TaskResult)> {
+        let packed = self.records.get(&RecordKey::Done(task.bag, task.index).to_bytes())?;
+        match Record::decode(&packed.unpack()) {
+            Ok(Record::Done { executor, result, .. }) => Some((executor, result)),
+            _ => None,
+        }
     }
 
     /// Everything that is durable.

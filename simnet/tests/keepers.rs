@@ -1,8 +1,9 @@
 //! Submitters that come and go, with stewards that act for them (docs/adr/0041) and without: nothing is lost, and the last tasks of bags
-//! end sooner.
+//! end sooner. Results that stewards keep (docs/adr/0053) outlive the submitter's disk.
 
 use std::time::Duration;
 
+use idlewood_overlay::Time;
 use idlewood_simnet::{Report, Scenario, Simulation};
 
 fn run(seed: u64, stewards: u32) -> (Report, Duration) {
@@ -46,4 +47,54 @@ fn bags_go_on_while_their_submitters_are_away() {
         without.as_secs_f64()
     );
     assert!(with < without, "{with:?} with stewards, {without:?} without");
+}
+
+/// Takes the disk of a bag's submitter once half of its tasks have ended, and these are with stewards, where they keep them. Returns how many
+/// tasks had ended, and the report.
+fn lose_disk(seed: u64, keep_results: bool) -> (u64, Report) {
+    let mut scenario = Scenario {
+        nodes: 10,
+        bags: 1,
+        tasks_per_node: 12,
+        seed,
+        keep_results,
+        horizon: Duration::from_secs(12 * 3600),
+        ..Scenario::default()
+    };
+    scenario.peer.stewards = 2;
+    scenario.peer.kept_bags_max = 64;
+    let mut simulation = Simulation::new(scenario).expect("a valid scenario");
+    let step = Duration::from_secs(1);
+    let (host, bag, ended) = loop {
+        simulation.run_until(simulation.now() + step);
+        assert!(simulation.now().since(Time::ZERO) < Duration::from_secs(3600), "half of it should have ended");
+        let record = &simulation.record().bags()[0];
+        let (Some((host, _)), bag) = (record.submitted, record.bag.id) else { continue };
+        let Some(peer) = simulation.peer(host) else { continue };
+        let Some(view) = peer.bag(bag) else { continue };
+        let is_safe = peer.results_kept(bag).is_none_or(|kept| kept.elsewhere == kept.ended);
+        if view.done >= view.bag.tasks / 2 && is_safe && peer.goes_on_without_me(bag) {
+            break (host, bag, view.done);
+        }
+    };
+    assert!(simulation.has_ticket(host, bag));
+    simulation.take_disk(host, Duration::from_secs(120));
+    (ended, simulation.run(|_| ()))
+}
+
+#[test]
+fn results_that_stewards_keep_outlive_the_disk_of_the_submitter() {
+    for seed in 1..4 {
+        let (ended, with) = lose_disk(seed, true);
+        let (_, without) = lose_disk(seed, false);
+        eprintln!(
+            "seed {seed}: {ended} had ended; {} tasks run twice, {} without",
+            with.duplicate_tasks, without.duplicate_tasks
+        );
+        for report in [&with, &without] {
+            assert_eq!((report.lost_tasks, report.open_tasks, report.failed_tasks), (0, 0, 0), "seed {seed}: {report}");
+        }
+        assert_eq!(with.duplicate_tasks, 0, "seed {seed}: {with}");
+        assert!(without.duplicate_tasks >= ended / 2, "seed {seed}: {without}");
+    }
 }

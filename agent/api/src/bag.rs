@@ -201,6 +201,12 @@ pub struct Bag {
     /// The machines that keep it, this one first; empty before others do.
     #[serde(default)]
     pub keepers: Vec<Keeper>,
+    /// Where its results are besides on this machine; null where stewards are not to keep them (`submit --keep-results`), and once the bag is over.
+    #[serde(default)]
+    pub results_kept: Option<ResultsKept>,
+    /// After adopting it: the tasks that had ended and are computed again, since no machine has shown their results yet; null: none.
+    #[serde(default)]
+    pub results_lost: Option<String>,
     /// Since when the keeper that acts does; null where that is not known, as after the agent's start until the others have answered.
     #[serde(default)]
     pub acting_since: Option<String>,
@@ -247,6 +253,19 @@ pub enum TaskSource {
     Lines,
     /// Files of a directory.
     Files,
+}
+
+/// Where the results of a bag are that stewards keep, too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ResultsKept {
+    /// Tasks that have ended.
+    pub ended: u64,
+    /// Those of them whose results another machine that was heard of lately has, too, with their outputs.
+    pub elsewhere: u64,
+    /// Whether these are all: the disk of this machine can be lost.
+    pub safe: bool,
+    /// Whether a machine that keeps the bag has no room for more results at the moment.
+    pub lacks_room: bool,
 }
 
 /// An endless bag.

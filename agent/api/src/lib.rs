@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::bag::{
     AwaitedBag, Bag, BagDetail, BagState, BagsWanted, Bound, Declined, Endless, Keeper, Placement, PriorityRequest,
-    RenameRequest, RerunRequest, Swallowed, TaskSource, Ticket,
+    RenameRequest, RerunRequest, ResultsKept, Swallowed, TaskSource, Ticket,
 };
 pub use self::grid::{
     ChildView, GridView, InvitationView, InviteRequest, MachineState, MachineView, Machines, MachinesWanted, PeerView,

@@ -66,6 +66,9 @@ pub struct SubmitRequest {
     /// How many other machines keep the bag; absent: as the settings say.
     #[serde(default)]
     pub stewards: Option<u32>,
+    /// Whether they keep the results of its tasks, too, so that these outlive the disk of this machine.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_results: bool,
     /// Whether no task of it runs before `POST /v1/bags/{id}/release`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,
@@ -176,6 +179,7 @@ impl SubmitRequest {
             native: false,
             replication: Replication::default(),
             stewards: None,
+            keep_results: false,
             hold: false,
             after: Vec::new(),
             max_running: None,

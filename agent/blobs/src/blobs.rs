@@ -396,6 +396,12 @@ impl Blobs {
         self.readers.set_keeper(bag, keeper);
     }
 
+    /// Says which machines keep a bag, this one among them: they may read what is lent to its submitter ([`To::Submitter`]); none: this
+    /// machine does not keep it.
+    pub fn set_keepers(&self, bag: BagId, keepers: Vec<PeerId>) {
+        self.readers.set_keepers(bag, keepers);
+    }
+
     /// Whether `reader` may read this blob of this machine, `me`.
     pub fn may_read(&self, me: PeerId, reader: PeerId, hash: Hash, claim: Claim) -> bool {
         self.readers.may_read(me, reader, hash, claim)

@@ -22,7 +22,8 @@ pub enum To {
     Everybody,
     /// Machines with the bag's key; none while this machine does not know it.
     Holders(Option<BagKey>),
-    /// The bag's submitter, and whoever acts for it ([`Blobs::set_keeper`](crate::Blobs::set_keeper)).
+    /// The bag's submitter, whoever acts for it ([`Blobs::set_keeper`](crate::Blobs::set_keeper)), and, on a machine that keeps the bag, its other
+    /// keepers ([`Blobs::set_keepers`](crate::Blobs::set_keepers)).
     Submitter(PeerId),
 }
 
@@ -75,12 +76,14 @@ struct OfBag {
     submitter: Option<PeerId>,
     /// The keeper that acts for the submitter.
     keeper: Option<PeerId>,
+    /// All keepers, where this machine is one of them.
+    keepers: Vec<PeerId>,
     blobs: HashMap<Hash, Times>,
 }
 
 impl OfBag {
     fn is_empty(&self) -> bool {
-        self.blobs.is_empty() && self.keeper.is_none()
+        self.blobs.is_empty() && self.keeper.is_none() && self.keepers.is_empty()
     }
 }
 
@@ -142,11 +145,21 @@ impl Readers {
         }
     }
 
+    pub(super) fn set_keepers(&self, bag: BagId, keepers: Vec<PeerId>) {
+        let mut bags = self.bags();
+        let of_bag = bags.entry(bag).or_default();
+        of_bag.keepers = keepers;
+        if of_bag.is_empty() {
+            bags.remove(&bag);
+        }
+    }
+
     pub(super) fn may_read(&self, me: PeerId, reader: PeerId, hash: Hash, claim: Claim) -> bool {
         let bags = self.bags();
         let Some(of_bag) = bags.get(&claim.bag) else { return false };
         let Some(times) = of_bag.blobs.get(&hash) else { return false };
-        let is_submitter = [of_bag.submitter, of_bag.keeper].contains(&Some(reader));
+        let is_submitter =
+            [of_bag.submitter, of_bag.keeper].contains(&Some(reader)) || of_bag.keepers.contains(&reader);
         let is_holder = || {
             let (Some(key), Some(proof)) = (of_bag.key, claim.proof) else { return false };
             key.is_proven(proof, reader, me)

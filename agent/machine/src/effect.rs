@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, Member};
+use idlewood_overlay::{Contact, Member, PeerId};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::rounds::Sources;
 use idlewood_scheduler::{
@@ -86,6 +86,15 @@ pub enum Effect {
         key: BagKey,
         /// Who has the files.
         from: Contact,
+    },
+    /// Read the durable results of these tasks of a bag that was submitted here; [`idlewood_scheduler::Event::ResultsRead`] follows.
+    ReadResults {
+        /// Of which bag.
+        bag: BagId,
+        /// Which tasks.
+        tasks: IntervalSet,
+        /// For which machine.
+        to: PeerId,
     },
     /// The files of that bag, and the outputs that were fetched for it, are not needed any more.
     ForgetFiles {

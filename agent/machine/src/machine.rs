@@ -164,7 +164,9 @@ impl Machine {
             Event::Written { write, end } => self.written(now, write, end, effects),
             Event::Closing => self.writes.close(effects),
             Event::FetchEnded { fetch, end } => {
-                if let Some((task, end)) = self.outputs.ended(fetch, end, now) {
+                // A result that is kept for another is not waited for where it has no room: its submitter has it, too.
+                let waits = |task: TaskId| self.peer.bag(task.bag).is_some();
+                if let Some((task, end)) = self.outputs.ended(fetch, end, waits, now) {
                     let fetched = match end {
                         FetchEnd::Here { checkpoint } => {
                             idlewood_scheduler::Event::Fetched { task, here: true, checkpoint }
@@ -188,7 +190,8 @@ impl Machine {
             }
         }
         let is_open = |bag| self.peer.bag(bag).is_some_and(|bag| bag.closed.is_none());
-        self.outputs.fetch(now, |wanted| is_open(wanted.task.bag), effects);
+        let is_wanted = |bag| is_open(bag) || self.peer.keeps(bag);
+        self.outputs.fetch(now, |wanted| is_wanted(wanted.task.bag), effects);
         self.measuring.begin(now, is_open, effects);
         self.tell_of_disk(now, effects);
         self.finish(now, effects);
@@ -370,7 +373,11 @@ impl Machine {
             PeerEffect::MakeStart { task, from } => effects.push(Effect::MakeStart { task, from }),
             PeerEffect::SignAppointment { appointment } => effects.push(Effect::SignAppointment(appointment)),
             PeerEffect::KeepFiles { bag, key, from } => effects.push(Effect::KeepFiles { bag, key, from }),
-            PeerEffect::ForgetFiles { bag } => effects.push(Effect::ForgetFiles { bag }),
+            PeerEffect::ReadResults { bag, tasks, to } => effects.push(Effect::ReadResults { bag, tasks, to }),
+            PeerEffect::ForgetFiles { bag } => {
+                self.outputs.let_go(bag, effects);
+                effects.push(Effect::ForgetFiles { bag });
+            }
             PeerEffect::Notify(notice) => {
                 if let Notice::BagAccepted(bag) = notice {
                     self.submitting.remove(&bag);

@@ -158,8 +158,14 @@ impl Outputs {
     }
 
     /// A fetch has ended: the task whose output the peer is to hear of, and how. `None`: it was abandoned before, or the output
-    /// waits for room.
-    pub(crate) fn ended(&mut self, fetch: FetchId, end: FetchEnd, now: Time) -> Option<(TaskId, FetchEnd)> {
+    /// `waits` for room.
+    pub(crate) fn ended(
+        &mut self,
+        fetch: FetchId,
+        end: FetchEnd,
+        waits: impl Fn(TaskId) -> bool,
+        now: Time,
+    ) -> Option<(TaskId, FetchEnd)> {
         self.may_begin = true;
         let is_retried = self.retried == Some(fetch);
         self.retried = self.retried.filter(|retried| *retried != fetch);
@@ -167,6 +173,9 @@ impl Outputs {
         let task = wanted.task;
         if end != FetchEnd::NoRoom {
             return Some((task, end));
+        }
+        if !waits(task) {
+            return Some((task, FetchEnd::PutOff));
         }
         if is_retried || self.retry_at.is_none() {
             self.retry_at = Some(now + ROOM_PAUSE);
@@ -283,8 +292,8 @@ mod tests {
         assert_eq!(effects, [Effect::AbandonFetch { fetch: first }]);
         assert!(outputs.push(wanted(0)));
         let (second, _) = begin(&mut outputs, NOW, |_| true).remove(0);
-        assert_eq!(outputs.ended(first, here(), NOW), None);
-        assert_eq!(outputs.ended(second, here(), NOW), Some((wanted(0).task, here())));
+        assert_eq!(outputs.ended(first, here(), |_| true, NOW), None);
+        assert_eq!(outputs.ended(second, here(), |_| true, NOW), Some((wanted(0).task, here())));
     }
 
     #[test]
@@ -294,7 +303,7 @@ mod tests {
         let begun = begin(&mut outputs, NOW, |_| true);
         let indices: Vec<u64> = begun.iter().map(|(_, wanted)| wanted.task.index).collect();
         assert_eq!(indices, (0..OF_ONE).collect::<Vec<_>>());
-        assert!(outputs.ended(begun[0].0, here(), NOW).is_some());
+        assert!(outputs.ended(begun[0].0, here(), |_| true, NOW).is_some());
         let next = begin(&mut outputs, NOW, |wanted| wanted.task.index >= 20);
         assert_eq!(next.into_iter().map(|(_, next)| next).collect::<Vec<_>>(), [wanted(20)]);
     }
@@ -306,7 +315,7 @@ mod tests {
         begin(&mut outputs, NOW, |_| true);
         let Effect::Fetch { fetch, wanted: own } = outputs.keep_own(wanted(40)) else { panic!("it is made durable") };
         assert_eq!(own, wanted(40));
-        assert_eq!(outputs.ended(fetch, here(), NOW), Some((own.task, here())));
+        assert_eq!(outputs.ended(fetch, here(), |_| true, NOW), Some((own.task, here())));
         assert_eq!(begin(&mut outputs, NOW, |_| true), [], "it had no place that is free now");
     }
 
@@ -318,12 +327,12 @@ mod tests {
         assert!((0..tasks).all(|index| outputs.push(large(index))));
         for _ in 0..tasks {
             let (fetch, _) = outputs.next(NOW, |_| true).expect("a place is free");
-            assert_eq!(outputs.ended(fetch, FetchEnd::NoRoom, NOW), None);
+            assert_eq!(outputs.ended(fetch, FetchEnd::NoRoom, |_| true, NOW), None);
         }
         assert!(outputs.push(wanted(tasks)));
         let (fetch, next) = outputs.next(NOW, |_| true).expect("it goes past them");
         assert_eq!(next, wanted(tasks));
-        assert!(outputs.ended(fetch, here(), NOW).is_some());
+        assert!(outputs.ended(fetch, here(), |_| true, NOW).is_some());
         let soon = NOW + ROOM_PAUSE.mul_f64(0.9);
         assert_eq!(outputs.next(soon, |_| true), None, "room does not come at once");
         assert_eq!(outputs.deadline(), Some(NOW + ROOM_PAUSE));
@@ -334,16 +343,16 @@ mod tests {
         for _ in 0..3 {
             let (fetch, next) = outputs.next(then, is_open).expect("it is time");
             assert_eq!((next.task.index, outputs.next(then, is_open)), (tasks - 2, None));
-            assert_eq!(outputs.ended(fetch, FetchEnd::NoRoom, then), None);
+            assert_eq!(outputs.ended(fetch, FetchEnd::NoRoom, |_| true, then), None);
             assert_eq!(outputs.next(then, is_open), None);
             then += ROOM_PAUSE;
         }
         // Where it has room, others follow at once.
         let (fetch, _) = outputs.next(then, is_open).expect("it is time");
-        assert!(outputs.ended(fetch, here(), then).is_some());
+        assert!(outputs.ended(fetch, here(), |_| true, then).is_some());
         let (fetch, next) = outputs.next(then, is_open).expect("there may be room for more");
         assert_eq!(next.task.index, tasks - 3);
-        assert!(outputs.ended(fetch, here(), then).is_some());
+        assert!(outputs.ended(fetch, here(), |_| true, then).is_some());
         assert_eq!(outputs.next(then, |_| false), None, "all bags are closed");
         assert_eq!((outputs.lack_room(), outputs.under_way.len(), outputs.deadline()), (false, 0, None));
     }

@@ -83,6 +83,7 @@ impl World {
             retries_max: 0,
             replication: Replication::default(),
             stewards: None,
+            keep_results: false,
             conditions: idlewood_scheduler::Conditions::default(),
             endless: None,
         };

@@ -29,7 +29,26 @@ pub(super) fn description(bag: &Bag) -> Vec<(&'static str, String)> {
         pairs.push(("keepers", keepers.collect::<Vec<_>>().join("; ")));
     }
     pairs.extend(without_files(bag).map(|text| ("files", text)));
+    pairs.extend(results(bag).map(|text| ("results", text)));
+    let lost = bag.results_lost.as_ref();
+    pairs.extend(lost.map(|tasks| ("lost", format!("results that no machine has: tasks {tasks} are computed again"))));
     pairs
+}
+
+/// Whether the results of an open bag are safe from the loss of this machine's disk.
+fn results(bag: &Bag) -> Option<String> {
+    let Some(kept) = &bag.results_kept else {
+        let why = "on this machine alone: tasks that have ended are computed again if its disk is lost (submit --keep-results has others keep them)";
+        return (bag.stewards > 0).then(|| why.to_owned());
+    };
+    let ended = output::count(kept.ended, "ended task");
+    let elsewhere = match (have(bag), kept.safe) {
+        (1, _) => "not safe yet: no other machine keeps the bag".to_owned(),
+        (_, true) => format!("safe: those of {ended} are on another machine, too"),
+        (_, false) => format!("not all safe yet: those of {} of {ended} are on another machine, too", kept.elsewhere),
+    };
+    let room = if kept.lacks_room { "; a machine that keeps the bag has no room for more" } else { "" };
+    Some(elsewhere + room)
 }
 
 /// What to do where this machine has nothing of what the bag runs, as after adopting it.
@@ -97,7 +116,7 @@ fn keeper(keeper: &Keeper, since: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use idlewood_api::BagState;
+    use idlewood_api::{BagState, ResultsKept};
 
     use super::*;
 
@@ -128,7 +147,7 @@ mod tests {
         one_lacks.keepers[2].up_to_date = false;
         assert_eq!(safe(&one_lacks).as_deref(), Some("kept by 2 machines; this machine can be switched off"));
         let alone = Bag { keepers: Vec::new(), safe_to_switch_off: false, ..bag() };
-        assert_eq!((safe(&alone), said(&alone).len()), (None, 1));
+        assert_eq!((safe(&alone), said(&alone).len()), (None, 2));
         assert!(said(&alone)[0].starts_with("kept by: this machine alone; do not switch"), "{:?}", said(&alone));
         let none = Bag { stewards: 0, ..alone };
         assert_eq!(said(&none), ["kept by: this machine alone; the bag stands still while this machine is off"]);
@@ -149,6 +168,26 @@ mod tests {
         adopted.keepers.truncate(1);
         assert!(last(&adopted).contains("names no machine"), "{}", last(&adopted));
         assert_eq!(without_files(&Bag { files_missing: false, ..adopted }), None);
+    }
+
+    #[test]
+    fn it_is_said_whether_results_are_safe() {
+        let results = |bag: &Bag| said(bag).into_iter().find(|line| line.starts_with("results: "));
+        let without = results(&bag()).expect("it has stewards");
+        assert!(without.contains("computed again") && without.contains("--keep-results"), "{without}");
+        let kept = |elsewhere, lacks_room| Bag {
+            results_kept: Some(ResultsKept { ended: 60, elsewhere, safe: elsewhere == 60, lacks_room }),
+            ..bag()
+        };
+        let said_of = |bag: &Bag| results(bag).expect("stewards keep them");
+        assert_eq!(said_of(&kept(60, false)), "results: safe: those of 60 ended tasks are on another machine, too");
+        let full = said_of(&kept(40, true));
+        assert!(full.contains("not all safe yet: those of 40 of 60 ended tasks") && full.contains("no room"), "{full}");
+        let alone = Bag { keepers: Vec::new(), ..kept(0, false) };
+        assert!(said_of(&alone).contains("not safe yet"));
+        let adopted = Bag { results_lost: Some("3-7,9".to_owned()), ..bag() };
+        let lost = said(&adopted).pop().expect("it says something");
+        assert_eq!(lost, "lost: results that no machine has: tasks 3-7,9 are computed again");
     }
 
     #[test]

@@ -245,6 +245,9 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
     }
     pairs.extend(request.notify.as_ref().map(|notify| ("at the end", notify.command.clone())));
     pairs.extend(request.stewards.map(|stewards| ("stewards", stewards.to_string())));
+    if request.keep_results {
+        pairs.push(("results", "kept by the machines that keep the bag, too".to_owned()));
+    }
     if request.deterministic {
         pairs.push(("deterministic", "yes".to_owned()));
     }

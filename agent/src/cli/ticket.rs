@@ -106,6 +106,9 @@ pub(super) struct Adopted {
     keepers: Vec<String>,
     /// Whether the ticket has the bag's program and inputs; else they come from a keeper.
     has_files: bool,
+    /// Whether keepers have the results of tasks that had ended, too (`submit --keep-results`); else these tasks are computed again, but for results
+    /// that came while the lost machine was away.
+    has_results: bool,
 }
 
 pub(super) fn adopt(context: &Context, args: &AdoptArgs) -> anyhow::Result<ExitCode> {
@@ -117,6 +120,7 @@ pub(super) fn adopt(context: &Context, args: &AdoptArgs) -> anyhow::Result<ExitC
             state_dir: args.into.clone(),
             keepers: adopted.keepers.iter().map(ToString::to_string).collect(),
             has_files: adopted.has_files,
+            has_results: adopted.has_results,
         })?;
     } else {
         let name = adopted.peer.to_string();
@@ -130,9 +134,15 @@ pub(super) fn adopt(context: &Context, args: &AdoptArgs) -> anyhow::Result<ExitC
             let keepers = adopted.keepers.iter().map(|keeper| output::short_peer(&keeper.to_string()).to_owned());
             writeln!(
                 io::stdout(),
-                "program, inputs and results come from the machines that keep the bag: {} has to be up. `idlewood bag show` says whether it answers",
+                "program and inputs come from the machines that keep the bag: {} has to be up. `idlewood bag show` says whether it answers",
                 keepers.collect::<Vec<_>>().join(" or ")
             )?;
+            let results = if adopted.has_results {
+                "so do the results of tasks that had ended: the bag was submitted with --keep-results. What is computed again all the same `idlewood bag show` lists"
+            } else {
+                "tasks that had ended on the lost machine are computed again, since the bag was submitted without --keep-results: `idlewood bag show` lists them"
+            };
+            writeln!(io::stdout(), "{results}")?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -1,8 +1,9 @@
 //! Bags of this machine in the API's words.
 
 use idlewood_overlay::Time;
+use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::rounds::Progress;
-use idlewood_scheduler::{Awaited, BagId, BagView, Closing, KeeperView, Peer};
+use idlewood_scheduler::{Awaited, BagId, BagView, Closing, KeeperView, Peer, ResultsKept};
 use idlewood_trust::identity;
 use idlewood_units::clock::{Clock, iso, wall_now};
 
@@ -137,6 +138,8 @@ pub(super) fn bag(
         machines_used: view.machines_used,
         stewards: peer.stewards_wanted(view.bag.id),
         keepers: keepers(peer.keepers(view.bag.id)),
+        results_kept: peer.results_kept(view.bag.id).filter(|_| view.closed.is_none()).map(results_kept),
+        results_lost: Some(spans(&peer.results_lost(view.bag.id))).filter(|tasks| !tasks.is_empty()),
         acting_since: peer.acting_since(view.bag.id).map(|since| wall(clock, since)),
         safe_to_switch_off: peer.goes_on_without_me(view.bag.id),
         adopted_elsewhere: peer.is_elsewhere(view.bag.id),
@@ -186,6 +189,24 @@ fn times_alone(view: &BagView, elapsed_s: f64, grid_mops: f64, machines: u64) ->
     (view.endless.is_none() && view.closed.is_some() && alone_s.is_finite() && alone_s > 0.0)
         .then(|| (elapsed_s / alone_s).max(1.0))
 }
+
+fn results_kept(kept: ResultsKept) -> idlewood_api::ResultsKept {
+    let ResultsKept { ended, elsewhere, lacks_room } = kept;
+    idlewood_api::ResultsKept { ended, elsewhere, safe: elsewhere >= ended, lacks_room }
+}
+
+/// Tasks as people write them, the first hundred spans.
+fn spans(tasks: &IntervalSet) -> String {
+    let more = if tasks.intervals() > SPANS_MAX { ",..." } else { "" };
+    let spans = tasks.ranges().take(SPANS_MAX).map(|range| match range.end - range.start {
+        1 => range.start.to_string(),
+        _ => format!("{}-{}", range.start, range.end - 1),
+    });
+    spans.collect::<Vec<_>>().join(",") + more
+}
+
+/// Spans of tasks that are named.
+const SPANS_MAX: usize = 100;
 
 fn keepers(views: Vec<KeeperView>) -> Vec<idlewood_api::Keeper> {
     let keeper = |view: KeeperView| idlewood_api::Keeper {

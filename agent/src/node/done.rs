@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_machine::{FetchEnd, FetchId, JobId};
-use idlewood_overlay::Contact;
+use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagId, Checkpoint, DeclineReason, TaskId};
+use idlewood_scheduler::{BagId, Checkpoint, DeclineReason, TaskId, TaskResult};
 use idlewood_trust::label::Label;
 use idlewood_trust::manifest::Manifest;
 
@@ -95,6 +95,12 @@ pub(super) enum Done {
     FilesHere {
         bag: BagId,
         files: Option<Box<Files>>,
+    },
+    /// Results of a bag of this machine for another that keeps it.
+    ResultsRead {
+        bag: BagId,
+        to: PeerId,
+        results: Vec<(PeerId, TaskResult)>,
     },
     Bootstrapped(Option<Contact>),
     /// The owner is back, and no task has run since.

@@ -21,6 +21,7 @@ use super::authorise;
 use super::done::Done;
 use super::endless::EndlessOrders;
 use super::execution::Execution;
+use super::given_results;
 use super::keeping::Keeping;
 use super::listing::Listing;
 use super::live::Live;
@@ -227,6 +228,7 @@ impl Driver {
             Effect::MakeStart { task, from } => starts.make(task, from, storage, shared),
             Effect::SignAppointment(appointment) => self.keeping.sign(appointment, machine.peer(), shared),
             Effect::KeepFiles { bag, key, from } => self.keeping.fetch(bag, key, from, shared),
+            Effect::ReadResults { bag, tasks, to } => given_results::read(bag, tasks, to, storage.reader(), shared),
             Effect::ForgetFiles { bag } => self.keeping.forget(bag, storage.pins_mut()),
             Effect::List { ticket, page } => self.listing.came(ticket, *page, machine.peer()),
             Effect::Notify(notice) => self.notice(notice),
@@ -423,6 +425,7 @@ impl Driver {
             Done::CheckpointsKept { stop, bag, kept } => self.packing.packed(stop, bag, kept, peer, shared),
             Done::StartMade { task, made } => starts.made(task, made, storage, shared),
             Done::Reclaimed { stop, took } => self.owner.reclaimed(stop, took),
+            Done::ResultsRead { bag, to, results } => shared.events.tell(Event::ResultsRead { bag, to, results }),
             Done::FilesHere { bag, files } => keeping.files_here(bag, files, storage.pins_mut(), peer, shared),
             Done::Bootstrapped(Some(contact)) => shared.events.tell(Event::Bootstrap(contact)),
             Done::ManifestRead { manifest: None, .. } | Done::Bootstrapped(None) | Done::Discarded => {}

@@ -10,7 +10,7 @@ use blake3::Hash;
 use idlewood_blobs::{BlobError, Blobs, To};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagHeader, BagId, BagView, BlobId, Change, Record, RecordKey, Seed, TaskResult};
+use idlewood_scheduler::{Appointment, BagHeader, BagId, BagView, BlobId, Change, Record, RecordKey, Seed, TaskResult};
 use idlewood_trust::envelope::Opened;
 use idlewood_trust::manifest::{Manifest, Source};
 
@@ -93,7 +93,8 @@ impl Lengths {
 struct Over {
     blobs: Arc<Blobs>,
     bag: BagId,
-    /// Of a bag that is kept for another: its submitter, who fetches them. In rounds: whoever holds tasks, which begin with them.
+    /// Of a bag that is kept for another, or whose stewards keep the results, too: its submitter and keepers, who fetch them. In rounds: whoever
+    /// holds tasks, which begin with them.
     to: Option<To>,
     /// Outputs that are blobs.
     pins: BTreeMap<u64, Pin>,
@@ -197,6 +198,8 @@ pub(super) struct Pins {
     kept: BTreeMap<BagId, Kept>,
     /// Bags of this machine in rounds.
     in_rounds: BTreeSet<BagId>,
+    /// Bags of this machine whose stewards keep the results, too, and this machine.
+    shared: BTreeMap<BagId, PeerId>,
     /// Bags of others whose files this disk has lost.
     lost: Vec<BagId>,
     /// Bags whose manifest is here and could not be read yet, and whether another attempt is under way.
@@ -220,10 +223,11 @@ impl Pins {
             bags,
             kept,
             in_rounds: BTreeSet::new(),
+            shared: BTreeMap::new(),
             lost,
             unread,
         };
-        records.iter().for_each(|record| pins.note_rounds(record));
+        records.iter().for_each(|record| pins.note_readers(record));
         // What is kept for others is told from what was submitted here before anything else.
         for record in records {
             let Record::Kept { acting, key, has_files, .. } = record else { continue };
@@ -358,10 +362,15 @@ impl Pins {
             Change::Delete(RecordKey::Bag(bag)) => {
                 self.over.remove(bag);
                 self.in_rounds.remove(bag);
+                self.shared.remove(bag);
                 self.bags.remove(bag);
                 self.unread.remove(bag);
             }
-            Change::Delete(RecordKey::Kept(bag)) => drop(self.kept.remove(bag)),
+            Change::Delete(RecordKey::Kept(bag)) => {
+                self.kept.remove(bag);
+                self.blobs.set_keepers(*bag, Vec::new());
+            }
+            Change::Delete(RecordKey::Stewards(bag)) => self.blobs.set_keepers(*bag, Vec::new()),
             Change::Delete(RecordKey::Obeyed(bag)) => self.blobs.set_keeper(*bag, None),
             Change::Delete(_) => {}
         }
@@ -434,17 +443,25 @@ impl Pins {
         }
     }
 
-    /// Notes whether a bag is one in rounds, whose outputs others begin with.
-    fn note_rounds(&mut self, record: &Record) {
-        if let Record::Bag { bag, conditions, .. } = record
-            && conditions.rounds.is_some()
-        {
+    /// Notes whether others read the outputs of a bag: one in rounds, whose tasks begin with them, or one whose stewards keep them, too.
+    fn note_readers(&mut self, record: &Record) {
+        let Record::Bag { bag, conditions, keep_results, .. } = record else { return };
+        if conditions.rounds.is_some() {
             self.in_rounds.insert(bag.id);
+        }
+        if *keep_results {
+            self.shared.insert(bag.id, bag.submitter.peer);
         }
     }
 
+    /// The keepers of a bag may have what is lent to its submitter.
+    fn lend_to_keepers(&self, appointment: &Appointment) {
+        let keepers = appointment.keepers.iter().map(|keeper| keeper.peer).collect();
+        self.blobs.set_keepers(appointment.bag, keepers);
+    }
+
     fn put(&mut self, record: &Record) {
-        self.note_rounds(record);
+        self.note_readers(record);
         match record {
             Record::Outbox { bag, result, .. } => {
                 let output = Output::of(&self.blobs, bag, result);
@@ -458,7 +475,8 @@ impl Pins {
             Record::Done { bag, result, .. } => {
                 let kept_for = self.kept.get(bag).map(|kept| To::Submitter(kept.submitter));
                 let in_rounds = self.in_rounds.contains(bag).then(|| To::Holders(Some(self.seed.key(*bag))));
-                let to = kept_for.or(in_rounds);
+                let shared = self.shared.get(bag).map(|submitter| To::Submitter(*submitter));
+                let to = kept_for.or(in_rounds).or(shared);
                 let (pins, lengths) = (BTreeMap::new(), Lengths::default());
                 let new = || Over { blobs: self.blobs.clone(), bag: *bag, to, pins, lengths };
                 self.over.entry(*bag).or_insert_with(new).put(result);
@@ -469,6 +487,7 @@ impl Pins {
                 self.checkpoints.insert((*bag, *index), pin);
             }
             Record::Kept { acting, .. } => {
+                self.lend_to_keepers(&acting.appointment);
                 if let Some(submitter) = acting.appointment.submitter() {
                     let new = || Kept { submitter: submitter.peer, files: Vec::new() };
                     self.kept.entry(acting.appointment.bag).or_insert_with(new);
@@ -477,14 +496,14 @@ impl Pins {
             Record::Obeyed { acting } => {
                 self.blobs.set_keeper(acting.appointment.bag, acting.keeper().map(|keeper| keeper.peer));
             }
+            Record::Stewards { appointment, .. } => self.lend_to_keepers(appointment),
             Record::Bag { bag, closed: Some(_), .. } => self.close(bag.id),
             Record::Bag { .. }
             | Record::Incarnation(_)
             | Record::Placed { .. }
             | Record::Former { .. }
             | Record::Reputation { .. }
-            | Record::Failures { .. }
-            | Record::Stewards { .. } => {}
+            | Record::Failures { .. } => {}
         }
     }
 }
@@ -571,6 +590,8 @@ mod tests {
             closed,
             replication: Replication::default(),
             stewards: None,
+            keep_results: false,
+            reruns: 0,
             conditions: Box::default(),
             supply: None,
         }

@@ -104,6 +104,7 @@ pub(super) fn accept(
         retries_max: request.retries_max,
         replication: request.replication,
         stewards: request.stewards,
+        keep_results: request.keep_results,
         conditions,
         endless: request.endless.map(|endless| Endless {
             weight: endless.share,

@@ -48,8 +48,8 @@ impl Traffic {
         self.appointments_forged
     }
 
-    /// The results that a steward hands over, those that their machines signed: a steward cannot make up what others ran. `None`: this
-    /// machine's bag has to be read first.
+    /// The results that a keeper hands over, those that their machines signed: a steward cannot make up what others ran. `None`: the bag has to
+    /// be read first.
     fn proven(
         &mut self,
         bag: BagId,
@@ -57,11 +57,11 @@ impl Traffic {
         peer: &Peer,
         shared: &mut Shared,
     ) -> Option<Vec<(PeerId, TaskResult)>> {
-        if results.is_empty() || peer.bag(bag).is_none() {
+        if results.is_empty() || peer.bag(bag).is_none() && !peer.keeps(bag) {
             return Some(results);
         }
         let Some(manifest) = shared.manifests.get(bag) else {
-            look_for_manifest(bag, peer.me(), peer, shared);
+            look_for_manifest(bag, peer.kept_for(bag).unwrap_or(peer.me()), peer, shared);
             return None;
         };
         let (gate, before) = (shared.gate(), results.len());

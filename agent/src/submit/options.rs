@@ -124,6 +124,9 @@ pub struct Options {
     /// Other machines that keep the bag, 0 to 4, so that it goes on while this one is away [default: submit.stewards of the settings, 2]
     #[arg(long, value_name = "N")]
     pub stewards: Option<u32>,
+    /// They keep the results of its tasks, too: after the loss of this machine's disk whoever adopts the bag has them
+    #[arg(long)]
+    pub keep_results: bool,
     /// The bag is an application in rounds: each task is a process that goes through so many of them (docs/guide/rounds.md)
     #[arg(long, value_name = "N", help_heading = "Rounds")]
     pub rounds: Option<u64>,
@@ -262,6 +265,7 @@ impl Options {
             success_codes: self.success_codes.or(spec.success_codes),
             work: self.work.or(spec.work),
             stewards: self.stewards.or(spec.stewards),
+            keep_results: self.keep_results || spec.keep_results,
             rounds: self.rounds.or(spec.rounds),
             iterations: self.iterations.or(spec.iterations),
             mode: self.mode.or(spec.mode),

@@ -44,6 +44,8 @@ pub(crate) fn submitter(machines: u64) -> (Peer, Event) {
         closed,
         replication,
         stewards: None,
+        keep_results: false,
+        reruns: 0,
         conditions: Box::default(),
         supply: None,
     }];

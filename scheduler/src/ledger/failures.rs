@@ -317,6 +317,7 @@ impl Ledger {
         self.predicting.begin_again(again.len());
         self.avoided.forget_all();
         self.attempt += 1;
+        self.note_rerun();
         self.waiting.add(&again);
         self.forget_undrained(&again);
         self.go_on_with_rounds(io);

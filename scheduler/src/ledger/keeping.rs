@@ -24,6 +24,11 @@ pub(super) struct Keeping {
     pub(super) key: Option<BagKey>,
     /// How many stewards the bag is to have; `None`: as this machine's settings say.
     pub(super) stewards: Option<u32>,
+    /// Whether stewards keep the results, too, and how often tasks were run again.
+    pub(super) keep_results: bool,
+    pub(super) reruns: u32,
+    /// Of a bag that was adopted: tasks that had ended by what stewards know, and whose results nobody has shown yet.
+    pub(super) lost: IntervalSet,
     /// Whether nothing is issued: the submitter is back, and asks what its stewards know.
     pub(super) is_held: bool,
     /// Who ran the tasks whose outputs are being fetched from a steward.
@@ -39,6 +44,32 @@ impl Ledger {
     /// How many stewards the bag is to have, where that is said of this bag.
     pub(crate) fn set_stewards(&mut self, stewards: Option<u32>) {
         self.keeping.stewards = stewards;
+    }
+
+    /// Whether stewards keep the results, too, and how often its user had tasks of it run again.
+    pub(crate) fn set_keep_results(&mut self, keep_results: bool, reruns: u32) {
+        (self.keeping.keep_results, self.keeping.reruns) = (keep_results, reruns);
+    }
+
+    /// Whether stewards keep the results, too.
+    pub(crate) fn keeps_results(&self) -> bool {
+        self.keeping.keep_results
+    }
+
+    /// Tasks run again: results that stewards have do not count any more.
+    pub(super) fn note_rerun(&mut self) {
+        self.keeping.reruns = self.keeping.reruns.saturating_add(1);
+    }
+
+    /// Of a bag that was adopted: these have ended, by what stewards know, and nobody has shown their results yet.
+    pub(crate) fn lack_results(&mut self, mut tasks: IntervalSet) {
+        self.ended.subtract_from(&mut tasks);
+        self.keeping.lost = tasks;
+    }
+
+    /// Those of them that lack their results still: they are computed again.
+    pub(crate) fn lacks_results(&self) -> &IntervalSet {
+        &self.keeping.lost
     }
 
     /// How many stewards the bag is to have.
@@ -224,6 +255,7 @@ impl Ledger {
         config: &Config,
     ) {
         let bag = self.bag.id;
+        self.keeping.lost.subtract(tasks);
         let (mut unwanted, mut is_any_new) = (IntervalSet::new(), false);
         for (ran_on, result) in results {
             let index = result.index;
@@ -258,7 +290,7 @@ impl Ledger {
         }
         // What it says to have and has not is known here to have ended, or is acknowledged when it has come.
         if !unwanted.is_empty() {
-            io.send(steward.clone(), Message::KeptAck { bag, indices: unwanted });
+            io.send(steward.clone(), Message::KeptAck { bag, indices: unwanted, full: false });
         }
     }
 
@@ -268,7 +300,7 @@ impl Ledger {
         match self.keeping.relayed.remove(&result.index) {
             Some(ran_on) => {
                 let indices = IntervalSet::from(result.index..result.index + 1);
-                (ran_on, Then::Send(from.clone(), Message::KeptAck { bag, indices }))
+                (ran_on, Then::Send(from.clone(), Message::KeptAck { bag, indices, full: false }))
             }
             None => (from.peer, Then::Send(from.clone(), Message::ack(bag, result))),
         }

@@ -39,6 +39,9 @@ pub struct Submission {
     /// How many stewards it is to have, 0 to [`crate::STEWARDS_MAX`]; `None`: as [`crate::Config::stewards`] says.
     #[serde(default)]
     pub stewards: Option<u32>,
+    /// Whether its stewards keep the results of its tasks, too, so that they outlive the disk of this machine.
+    #[serde(default)]
+    pub keep_results: bool,
     /// What its user says of when its tasks may be issued.
     #[serde(default)]
     pub conditions: Conditions,
@@ -233,6 +236,15 @@ pub enum Event {
     Room(PeerId),
     /// The answer to [`Effect::SignAppointment`]: it, with its signature.
     AppointmentSigned(Appointment),
+    /// The answer to [`Effect::ReadResults`].
+    ResultsRead {
+        /// Of which bag.
+        bag: BagId,
+        /// For which steward.
+        to: PeerId,
+        /// Those that are durable, and who ran each.
+        results: Vec<(PeerId, TaskResult)>,
+    },
     /// The answer to [`Effect::KeepFiles`]; a refusal is also given later, where the owner's room is needed otherwise.
     FilesKept {
         /// The bag.
@@ -379,6 +391,15 @@ pub enum Effect {
         /// Who has the files.
         from: Contact,
     },
+    /// Read the durable results of these tasks of a bag that was submitted here, for one of its stewards; [`Event::ResultsRead`] follows.
+    ReadResults {
+        /// Of which bag.
+        bag: BagId,
+        /// Which tasks.
+        tasks: IntervalSet,
+        /// For which steward.
+        to: PeerId,
+    },
     /// The files of a bag that was kept for another, and the outputs that were fetched for it, are not needed any more.
     ForgetFiles {
         /// The bag.
@@ -443,6 +464,11 @@ pub enum SubmitError {
     /// Too many stewards.
     #[error("a bag has at most {STEWARDS_MAX} stewards")]
     Stewards,
+    /// Results to be kept by nobody.
+    #[error(
+        "results are kept by stewards, and this bag is to have none: leave out --keep-results, or --stewards 0, --replicas, --rounds and --endless"
+    )]
+    KeepResults,
     /// No such conditions.
     #[error(
         "a bag waits for at most {AFTER_MAX} others, at least one of its tasks may run, and its name has at most {NAME_BYTES_MAX} bytes"

@@ -6,7 +6,7 @@ use super::{Peer, contact_of};
 use crate::bag::BagId;
 use crate::message::Message;
 use crate::ranges::IntervalSet;
-use crate::steward::KeeperView;
+use crate::steward::{KeeperView, ResultsKept};
 
 impl Peer {
     /// What one keeper says to another.
@@ -32,11 +32,14 @@ impl Peer {
             Message::WhatIsKept { bags } => self.stewards.asked(contact, bags, &self.ledgers, &mut self.io),
             Message::Kept { .. } if self.disk_is_full => {}
             Message::Kept { ref acting, .. } if self.stewards.is_elsewhere(acting.appointment.bag) => {}
+            Message::Kept { acting, results, .. } if self.stewards.keeps(acting.appointment.bag) => {
+                self.stewards.given(from, &acting, results, &self.ledgers, &mut self.io);
+            }
             Message::Kept { acting, tasks, results } => {
                 let (ledgers, io) = (&mut self.ledgers, &mut self.io);
                 self.stewards.handed(contact, &acting, (&tasks, results), ledgers, io, &self.config);
             }
-            Message::KeptAck { bag, indices } => self.stewards.taken(from, bag, &indices, &mut self.io),
+            Message::KeptAck { bag, indices, full } => self.stewards.taken(from, bag, &indices, full, &mut self.io),
             _ => debug_assert!(false, "{message:?} is no message between keepers"),
         }
     }
@@ -123,7 +126,19 @@ impl Peer {
     /// The tasks of a bag kept here whose results wait for its submitter.
     pub fn kept_results(&self, bag: BagId) -> IntervalSet {
         let copy = self.stewards.kept().find(|copy| copy.bag() == bag);
-        copy.map(|copy| copy.results.keys().map(|&index| index..index + 1).collect()).unwrap_or_default()
+        let tasks =
+            copy.map(|copy| copy.results.untaken_from(0).map(|(_, result)| result.index..result.index + 1).collect());
+        tasks.unwrap_or_default()
+    }
+
+    /// Where the results of a bag are that was submitted here; `None` where its stewards are not to keep them.
+    pub fn results_kept(&self, bag: BagId) -> Option<ResultsKept> {
+        self.stewards.results_kept(bag, &self.ledgers, self.io.now)
+    }
+
+    /// The tasks of a bag that was adopted here that had ended and are computed again, since no machine has shown their results yet.
+    pub fn results_lost(&self, bag: BagId) -> IntervalSet {
+        self.ledgers.get(&bag).map(|ledger| ledger.lacks_results().clone()).unwrap_or_default()
     }
 }
 

@@ -116,7 +116,7 @@ impl Peer {
         }
         let overlay = Overlay::new(config.overlay.clone(), grid, me, chance, now, reports(config.summaries));
         io.me = overlay.me_shared().clone();
-        let stewards = Stewards::new(config.kept_bags_max, now);
+        let stewards = Stewards::new(&config, now);
         let mut peer = Self {
             executor: Executor::new(&config),
             config,
@@ -173,6 +173,8 @@ impl Peer {
                 closed,
                 replication,
                 stewards,
+                keep_results,
+                reruns,
                 conditions,
                 supply,
             } = record
@@ -189,6 +191,7 @@ impl Peer {
                 let mut ledger = Ledger::new(bag, released, *retries_max, *replication, &self.io);
                 ledger.restore_attempt(*attempt);
                 ledger.set_stewards(*stewards);
+                ledger.set_keep_results(*keep_results, *reruns);
                 ledger.set_conditions(Conditions::clone(conditions), &self.io);
                 supply.iter().for_each(|supply| ledger.set_supply(supply));
                 if let Some((closing, at)) = closed {

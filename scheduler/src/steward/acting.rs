@@ -12,7 +12,6 @@ use crate::io::Io;
 use crate::ledger::{Failures, Ledger};
 use crate::message::Message;
 use crate::peer::Effect;
-use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 
 impl Copy {
@@ -39,8 +38,18 @@ impl Copy {
 
     /// The ledger that this copy describes.
     fn ledger(&self, io: &mut Io, config: &Config) -> Option<Ledger> {
-        let Record::Bag { bag, released, retries_max, attempt, replication, stewards, conditions, .. } =
-            self.told.records.get(&RecordKey::Bag(self.bag()))?
+        let Record::Bag {
+            bag,
+            released,
+            retries_max,
+            attempt,
+            replication,
+            stewards,
+            keep_results,
+            reruns,
+            conditions,
+            ..
+        } = self.told.records.get(&RecordKey::Bag(self.bag()))?
         else {
             return None;
         };
@@ -51,13 +60,11 @@ impl Copy {
         ledger.keep_with(self.key);
         ledger.restore_attempt(*attempt);
         ledger.set_stewards(*stewards);
+        ledger.set_keep_results(*keep_results, *reruns);
         ledger.set_conditions(Conditions::clone(conditions), io);
         ledger.open();
-        let of = |success: bool| {
-            let results = self.results.iter().filter(move |(_, (_, result))| result.success == success);
-            results.map(|(&index, _)| index..index + 1).collect::<IntervalSet>()
-        };
-        ledger.restore_ended(&self.told.done.union(&of(true)), &self.told.failed.union(&of(false)));
+        let [done, failed] = [true, false].map(|success| self.results.that_end(success));
+        ledger.restore_ended(&self.told.done.union(&done), &self.told.failed.union(&failed));
         for record in self.told.records.values() {
             match record {
                 Record::Failures { index, count, crashed_on, next_attempt, void_before, endings, .. } => {
@@ -82,6 +89,8 @@ impl Copy {
         self.acting.acting = self.acting.acting.checked_add(1)?;
         self.acting.rank = rank;
         self.acting_since = io.now;
+        // The ledger fetches what it is sent itself.
+        self.coming.clear();
         io.persist(vec![Change::Put(self.record())], Vec::new());
         let bag = self.bag();
         io.acts_by(bag, Some(self.acting.clone()));
@@ -104,7 +113,7 @@ impl Copy {
         let bag = self.bag();
         let Some(tap) = io.taps.get_mut(&bag) else { return Changes::default() };
         if let Some(results) = &mut tap.results {
-            self.results.append(results);
+            self.results.take(results);
         }
         std::mem::take(&mut tap.changes)
     }
@@ -142,13 +151,13 @@ impl Copy {
     /// What other keepers are to be told now; a farewell, where this machine leaves.
     pub(super) fn deltas(&mut self, leaves: bool, io: &mut Io) -> Vec<(Contact, Delta)> {
         let news = self.take_tap(io);
-        let (acting, key, now) = (self.acting.clone(), self.key, io.now);
+        let (acting, key, now, successor) = (self.acting.clone(), self.key, io.now, self.successor(io));
         let mut deltas = Vec::new();
         for feed in self.feeds.values_mut() {
             if feed.is_open {
                 feed.add(&news);
             }
-            let delta = if leaves { feed.farewell(&acting, key, now) } else { feed.next(&acting, key, now) };
+            let delta = if leaves { feed.farewell(&acting, key, successor, now) } else { feed.next(&acting, key, now) };
             deltas.extend(delta.map(|delta| (feed.to.clone(), delta)));
         }
         deltas
@@ -176,7 +185,7 @@ impl Copy {
         if let Some(acting) = acting {
             self.acting_since = now;
             self.acting = acting;
-            self.is_dismissed = false;
+            (self.is_dismissed, self.hands_all) = (false, false);
         }
     }
 }

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use super::feed::{Changes, Delta, Feed, is_copied};
+use super::results::{Coming, Results};
 use super::{Acting, Standing, Term};
-use crate::bag::{BagHeader, BagId, BagKey, TaskResult};
+use crate::bag::{BagHeader, BagId, BagKey};
 use crate::config::Config;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
@@ -75,6 +76,14 @@ impl Told {
         }
     }
 
+    /// Whether stewards keep the results, too, and how often tasks were run again.
+    pub(crate) fn keeps_results(&self, bag: BagId) -> Option<u32> {
+        match self.records.get(&RecordKey::Bag(bag)) {
+            Some(Record::Bag { keep_results: true, reruns, .. }) => Some(*reruns),
+            _ => None,
+        }
+    }
+
     /// All of it, as another keeper is told it.
     pub(crate) fn base(&self) -> Changes {
         Changes::base(self.records.values().cloned().collect(), (self.done.clone(), self.failed.clone()))
@@ -93,8 +102,12 @@ pub(crate) struct Copy {
     pub(crate) acting: Acting,
     pub(crate) key: BagKey,
     pub(crate) told: Told,
-    /// Results that this machine took, and the submitter has not acknowledged; with who ran them.
-    pub(crate) results: BTreeMap<u64, (PeerId, TaskResult)>,
+    /// Results that this machine took and the submitter has not acknowledged, and those that it keeps beside the submitter.
+    pub(crate) results: Results,
+    /// Results that it is to keep and whose outputs are on their way here.
+    pub(crate) coming: BTreeMap<u64, Coming>,
+    /// Whether the submitter, which has lost what it had, is handed all results anew.
+    pub(crate) hands_all: bool,
     /// Whether the driver has the files that executors need, and whether it was asked to get them.
     pub(crate) has_files: bool,
     pub(crate) files_asked: bool,
@@ -106,6 +119,8 @@ pub(crate) struct Copy {
     pub(crate) probed: Option<Time>,
     /// Keepers that have left in good order, and were not heard of since: they are not waited for.
     pub(crate) gone: BTreeSet<PeerId>,
+    /// Who is to act next, by the word of one that has left, where that is not this machine.
+    pub(crate) awaited: Option<PeerId>,
     /// When this machine last said that it cannot keep the bag any longer, and when first.
     pub(crate) given_up: Option<(Time, Time)>,
     /// When the submitter was last heard of.
@@ -125,13 +140,16 @@ impl Copy {
             acting,
             key,
             told: Told::default(),
-            results: BTreeMap::new(),
+            results: Results::default(),
+            coming: BTreeMap::new(),
+            hands_all: false,
             has_files: false,
             files_asked: false,
             acting_since: now,
             heard: now,
             probed: None,
             gone: BTreeSet::new(),
+            awaited: None,
             given_up: None,
             submitter_heard: None,
             is_dismissed: false,
@@ -171,6 +189,7 @@ impl Copy {
             done: self.told.done.clone(),
             failed: self.told.failed.clone(),
             has_files: self.has_files,
+            theirs: self.results.theirs().clone(),
         }
     }
 
@@ -178,14 +197,16 @@ impl Copy {
     pub(crate) fn removal(&self) -> Vec<Change> {
         let bag = self.bag();
         let records = self.told.records.keys().filter(|key| is_copied(**key, bag)).copied();
-        let results = self.results.keys().map(|&index| RecordKey::Done(bag, index));
+        let results = self.results.iter().map(|(&index, _)| RecordKey::Done(bag, index));
         records.chain(results).chain([RecordKey::Kept(bag)]).map(Change::Delete).collect()
     }
 
-    /// How many keepers before this one, of this rank, may be there.
+    /// How many keepers before this one, of this rank, may be there; one after it that is to act next counts, too.
     pub(crate) fn waits_for(&self, rank: u8) -> u32 {
+        let awaited = self.awaited.and_then(|keeper| self.acting.appointment.rank_of(keeper));
         let before = self.acting.appointment.keepers.iter().take(usize::from(rank));
-        before.fold(0, |count, keeper| count + u32::from(!self.gone.contains(&keeper.peer)))
+        let after = u32::from(awaited.is_some_and(|awaited| awaited > rank));
+        before.fold(after, |count, keeper| count + u32::from(!self.gone.contains(&keeper.peer)))
     }
 
     /// When this machine, of this rank, is to act, unless it hears of a keeper before it.

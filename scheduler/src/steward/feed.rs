@@ -11,7 +11,8 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, PeerId, Time};
 use serde::{Deserialize, Serialize};
 
-use super::{ALIVE_EVERY, Acting, DELTA_EVERY, Term};
+use super::results::Given;
+use super::{ALIVE_EVERY, Acting, Appointment, DELTA_EVERY, HEARD_WITHIN, Term};
 use crate::bag::{BagId, BagKey, HELD_INTERVALS_MAX, TaskResult};
 use crate::io::Io;
 use crate::message::{Message, RENEWALS_MAX};
@@ -66,6 +67,9 @@ pub struct Delta {
     /// The sender leaves the grid in good order: the next keeper is to act at once. Machines that do not read this wait as after a crash.
     #[serde(rename = "g", default, skip_serializing_if = "std::ops::Not::not")]
     pub leaves: bool,
+    /// Who is to act next where the sender leaves, by its place among the keepers; the others wait for it.
+    #[serde(rename = "n", default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u8>,
 }
 
 impl Delta {
@@ -84,6 +88,7 @@ impl Delta {
             is_whole: false,
             is_over: false,
             leaves: false,
+            next: None,
         }
     }
 
@@ -149,6 +154,11 @@ impl Changes {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.records.is_empty() && self.done.is_empty() && self.failed.is_empty()
+    }
+
+    /// Whether a task runs again that had ended.
+    fn reopens(&self) -> bool {
+        self.records.keys().any(|key| matches!(key, RecordKey::Done(..)))
     }
 
     /// Adds a change that came after all others.
@@ -263,6 +273,8 @@ pub(crate) struct Feed {
     told_leaving: Option<Time>,
     /// Whether it is told what has changed; else only that this machine is there.
     pub(crate) is_open: bool,
+    /// What it has of the results, where it is to keep them, too.
+    pub(crate) results: Given,
 }
 
 impl Feed {
@@ -279,6 +291,7 @@ impl Feed {
             told_over: None,
             told_leaving: None,
             is_open,
+            results: Given::default(),
         }
     }
 
@@ -287,6 +300,7 @@ impl Feed {
         (self.pending, self.sent, self.number) = (base, None, 0);
         (self.knows_term, self.was_whole, self.told) = (false, false, None);
         self.told_leaving = None;
+        self.results = Given::default();
     }
 
     /// The receiver asks: it is told at once, and by what right, since a twin of it may be the one that knows the sender's term.
@@ -297,12 +311,21 @@ impl Feed {
 
     /// These changes follow.
     pub(crate) fn add(&mut self, changes: &Changes) {
+        if changes.reopens() {
+            // It drops the results that it has once it hears of that.
+            self.results = Given::default();
+        }
         self.pending.extend(changes.clone());
     }
 
     /// Whether the receiver has acknowledged something in the sender's term.
     pub(crate) fn knows_term(&self) -> bool {
         self.knows_term
+    }
+
+    /// Whether the receiver has all that it was told so far.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.was_whole && self.sent.is_none() && self.pending.is_empty()
     }
 
     /// Whether the receiver has all that it was to be told.
@@ -343,7 +366,7 @@ impl Feed {
     }
 
     /// This machine leaves: what to say now, if anything. That it leaves is said with the last of what the receiver was not told.
-    pub(crate) fn farewell(&mut self, acting: &Acting, key: BagKey, now: Time) -> Option<Delta> {
+    pub(crate) fn farewell(&mut self, acting: &Acting, key: BagKey, successor: Option<u8>, now: Time) -> Option<Delta> {
         let is_waited_for = self.told_leaving.is_some_and(|told| now.since(told) < FAREWELL_EVERY);
         let knows_all = |feed: &Self| !feed.is_open || feed.pending.is_empty();
         if is_waited_for && (knows_all(self) || self.sent.is_some()) {
@@ -355,7 +378,8 @@ impl Feed {
         }
         (self.told, self.told_leaving) = (None, Some(now));
         let delta = self.next(acting, key, now)?;
-        Some(Delta { leaves: knows_all(self), ..delta })
+        let leaves = knows_all(self);
+        Some(Delta { leaves, next: successor.filter(|_| leaves), ..delta })
     }
 
     /// The bag is closed: what to say now, if anything.
@@ -379,6 +403,29 @@ impl Feed {
         }
         number == 0 && self.was_whole
     }
+}
+
+/// The other stewards of a bag that are told what changes, by rank.
+fn told<'a>(
+    appointment: &'a Appointment,
+    feeds: &'a BTreeMap<PeerId, Feed>,
+    me: PeerId,
+) -> impl Iterator<Item = (u8, &'a Feed)> {
+    let stewards = appointment.keepers.iter().zip(0..).skip(1).filter(move |(keeper, _)| keeper.peer != me);
+    stewards.filter_map(|(keeper, rank)| Some((rank, feeds.get(&keeper.peer)?)))
+}
+
+/// The first of the other stewards that was heard of lately and knows all, by its rank.
+pub(super) fn ready(appointment: &Appointment, feeds: &BTreeMap<PeerId, Feed>, io: &Io) -> Option<u8> {
+    let is_ready = |feed: &Feed| feed.is_up_to_date() && io.now.since(feed.heard) < HEARD_WITHIN;
+    told(appointment, feeds, io.me.peer).find(|(_, feed)| is_ready(feed)).map(|(rank, _)| rank)
+}
+
+/// Who is to act next once this machine leaves: the first that is ready, or else the first that is told anything. One alone is named, so
+/// that no two act at once.
+pub(super) fn successor(appointment: &Appointment, feeds: &BTreeMap<PeerId, Feed>, io: &Io) -> Option<u8> {
+    let first = || told(appointment, feeds, io.me.peer).next().map(|(rank, _)| rank);
+    ready(appointment, feeds, io).or_else(first)
 }
 
 /// Sends each keeper what it is to be told, all bags together.

@@ -5,16 +5,15 @@ use std::collections::BTreeMap;
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use super::copy::Copy;
-use super::feed::{Delta, send};
+use super::feed::{Changes, Delta, send};
 use super::submitting::Own;
 use super::{Acting, Appointment, DELTA_EVERY, DISMISSED, REPLACE_AFTER, Term};
-use crate::bag::{BagHeader, BagId, BagKey, TaskResult};
+use crate::bag::{BagHeader, BagId, BagKey};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::ledger::Ledger;
 use crate::message::Message;
 use crate::peer::Effect;
-use crate::ranges::IntervalSet;
 use crate::record::{Change, Record};
 
 /// The ledgers of this machine: of bags submitted here, and of those for which it acts.
@@ -31,6 +30,8 @@ pub(crate) struct Stewards {
     pub(super) agreed: BTreeMap<BagId, (PeerId, Time)>,
     /// Most bags that are kept here for others.
     pub(super) kept_bags_max: u32,
+    /// Most bytes of results that are kept here for others.
+    pub(super) result_bytes_max: u64,
     /// Nothing can be written, so that no bag can be kept.
     pub(super) disk_is_full: bool,
     /// Since when this machine leaves, or has left, the grid.
@@ -40,9 +41,10 @@ pub(crate) struct Stewards {
 }
 
 impl Stewards {
-    pub(crate) fn new(kept_bags_max: u32, now: Time) -> Self {
+    pub(crate) fn new(config: &Config, now: Time) -> Self {
         let (own, copies, agreed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { own, copies, agreed, kept_bags_max, disk_is_full: false, away: None, due: now }
+        let (kept_bags_max, result_bytes_max) = (config.kept_bags_max, config.kept_result_bytes_max);
+        Self { own, copies, agreed, kept_bags_max, result_bytes_max, disk_is_full: false, away: None, due: now }
     }
 
     /// When [`Self::step`] has something to do next.
@@ -91,10 +93,11 @@ impl Stewards {
     /// Restores the copy of a bag from its records.
     pub(crate) fn restore_copy<'a>(&mut self, records: impl Iterator<Item = &'a Record> + Clone, now: Time) {
         for record in records.clone() {
-            if let Record::Kept { acting, key, done, failed, has_files } = record {
+            if let Record::Kept { acting, key, done, failed, has_files, theirs } = record {
                 let mut copy = Copy::new(acting.clone(), *key, now);
                 (copy.told.done, copy.told.failed, copy.has_files) = (done.clone(), failed.clone(), *has_files);
                 copy.told.is_whole = true;
+                copy.results.restore_theirs(theirs.clone());
                 self.copies.insert(copy.bag(), copy);
             }
         }
@@ -102,7 +105,7 @@ impl Stewards {
             let Some(copy) = record.key().bag().and_then(|bag| self.copies.get_mut(&bag)) else { continue };
             match record {
                 Record::Done { executor, result, .. } => {
-                    copy.results.insert(result.index, (*executor, result.clone()));
+                    copy.results.restore(*executor, result.clone());
                 }
                 Record::Bag { .. } | Record::Placed { .. } | Record::Former { .. } | Record::Failures { .. } => {
                     copy.told.records.insert(record.key(), record.clone());
@@ -110,6 +113,7 @@ impl Stewards {
                 _ => {}
             }
         }
+        self.copies.values_mut().for_each(|copy| copy.results.restored());
     }
 
     /// This machine was asleep: it may be others that were silent, or it.
@@ -154,6 +158,7 @@ impl Stewards {
             copy.hand_results(is_acting, io);
         }
         self.tell(ledgers, io);
+        self.give_results(ledgers, io);
     }
 
     /// Bags that have lasted for long enough have stewards from now on.
@@ -177,6 +182,7 @@ impl Stewards {
         }
         // A steward that does not act has said that it parts.
         for copy in self.copies.values_mut().filter(|copy| !leaves || ledgers.contains_key(&copy.bag())) {
+            let leaves = leaves || copy.hands_over(self.disk_is_full, io);
             deltas.append(&mut copy.deltas(leaves, io));
         }
         send(deltas, io);
@@ -318,6 +324,7 @@ impl Stewards {
             copy.hear(Some(acting), io.now);
             copy.feeds.clear();
             copy.gone.clear();
+            copy.awaited = None;
             if copy.acting.appointment.rank_of(me).is_none() {
                 copy.is_dismissed = true;
             }
@@ -326,12 +333,15 @@ impl Stewards {
             return None;
         }
         copy.hear(None, io.now);
-        copy.note_leaving(from, delta.leaves);
+        copy.note_leaving(from, delta, me);
         if copy.is_submitter(from) && !delta.leaves {
             copy.submitter_heard = Some(io.now);
         }
-        let before = copy.told.number;
+        let (before, reruns) = (copy.told.number, copy.told.keeps_results(bag));
         changes.append(&mut copy.told.take(delta));
+        if copy.told.keeps_results(bag) != reruns {
+            copy.drop_kept_results(changes);
+        }
         if copy.told.number != before || standing > known {
             copy.key = delta.key.unwrap_or(copy.key);
             changes.push(Change::Put(copy.record()));
@@ -358,6 +368,9 @@ impl Stewards {
             }
             if let (Some(own), Some(ledger)) = (self.own.get_mut(&bag), ledgers.get_mut(&bag)) {
                 own.acknowledged(from, number, term, ledger, io);
+                if self.is_to_ask(bag, from, ledgers) {
+                    self.due = io.now;
+                }
                 continue;
             }
             let Some(copy) = self.copies.get_mut(&bag) else { continue };
@@ -382,7 +395,10 @@ impl Stewards {
                 && feed.acknowledged(number, term == mine, io.now)
                 && let Some(ledger) = ledgers.get(&bag)
             {
-                feed.restart(super::feed::Changes::base(ledger.records(io), ledger.ended()));
+                feed.restart(Changes::base(ledger.records(io), ledger.ended()));
+            }
+            if self.is_to_ask(bag, from, ledgers) {
+                self.due = io.now;
             }
         }
     }
@@ -398,13 +414,16 @@ impl Stewards {
             copy.submitter_heard = Some(io.now);
             copy.gone.remove(&from.peer);
             copy.handing_due = io.now;
+            if term.appointed < copy.term().appointed {
+                copy.submitter_lost_results(io);
+            }
             if copy.term() <= term {
                 copy.hear(None, io.now);
                 acks.push((bag, copy.told.number, copy.term()));
                 continue;
             }
             let base = match ledgers.get(&bag) {
-                Some(ledger) => super::feed::Changes::base(ledger.records(io), ledger.ended()),
+                Some(ledger) => Changes::base(ledger.records(io), ledger.ended()),
                 None => copy.told.base(),
             };
             copy.open_feed(&from, base, io.now);
@@ -413,44 +432,6 @@ impl Stewards {
             io.send(from, Message::DeltasAck { bags: acks });
         }
         self.due = io.now;
-    }
-
-    /// A steward hands over results.
-    pub(crate) fn handed(
-        &mut self,
-        from: Contact,
-        acting: &Acting,
-        (tasks, results): (&IntervalSet, Vec<(PeerId, TaskResult)>),
-        ledgers: &mut Ledgers,
-        io: &mut Io,
-        config: &Config,
-    ) {
-        let appointment = &acting.appointment;
-        let is_mine = appointment.submitter().is_some_and(|submitter| submitter.peer == io.me.peer);
-        let Some(rank) = appointment.rank_of(from.peer).filter(|&rank| is_mine && rank > 0) else { return };
-        let bag = appointment.bag;
-        let Some(ledger) = ledgers.get_mut(&bag).filter(|ledger| !ledger.is_kept()) else {
-            // It was removed: nothing of it is wanted.
-            let indices = results.iter().map(|(_, result)| result.index..result.index + 1).collect();
-            io.send(from, Message::KeptAck { bag, indices });
-            return;
-        };
-        // Where its outputs can be fetched.
-        let known = appointment.keepers.get(usize::from(rank)).cloned();
-        let steward = if from.address.is_empty() { known.unwrap_or(from) } else { from };
-        if let Some(returning) = self.own.get_mut(&bag).and_then(|own| own.returning.as_mut()) {
-            returning.kept(&steward, tasks);
-        }
-        ledger.kept(&steward, tasks, results, io, config);
-    }
-
-    /// The submitter has results that were kept here, or does not want them.
-    pub(crate) fn taken(&mut self, from: PeerId, bag: BagId, indices: &IntervalSet, io: &mut Io) {
-        if let Some(copy) = self.copies.get_mut(&bag).filter(|copy| copy.is_submitter(from)) {
-            copy.submitter_heard = Some(io.now);
-            copy.results_taken(indices, io);
-            self.due = io.now;
-        }
     }
 
     /// The driver has the files of a bag, or cannot have them.
@@ -462,7 +443,7 @@ impl Stewards {
             let ack = Message::DeltasAck { bags: vec![(bag, copy.told.number, copy.term())] };
             let keeper = copy.acting.keeper().cloned().unwrap_or(submitter);
             io.persist_kept(vec![Change::Put(copy.record())], vec![Then::Send(keeper, ack)]);
-        } else if copy.results.is_empty() && !ledgers.contains_key(&bag) {
+        } else if copy.results.untaken() == 0 && !ledgers.contains_key(&bag) {
             io.send(submitter, Message::KeepAnswer { bag, accepts: false });
             self.forget(bag, ledgers, io);
         }
@@ -490,5 +471,5 @@ fn speaks(acting: &Acting, from: PeerId, bag: BagId, io: &Io) -> bool {
 fn is_over(copy: &mut Copy, is_acting: bool, io: &Io) -> Option<BagId> {
     let is_past = io.wall(io.now) >= copy.acting.appointment.until;
     let is_done_with = copy.is_dismissed || !is_acting && copy.is_given_up_for_good(io.now);
-    (is_past || is_done_with && copy.results.is_empty()).then(|| copy.bag())
+    (is_past || is_done_with && copy.results.untaken() == 0).then(|| copy.bag())
 }

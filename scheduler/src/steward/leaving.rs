@@ -1,7 +1,8 @@
 //! Keepers that leave in good order: a submitter or a steward that ends, or whose machine is about to sleep, and stewards whose disks
 //! are full, or whose owners want them to keep fewer bags.
 //!
-//! A keeper that acts and leaves tells the others so, with the last of what they do not know: the next one acts at once. A steward that
+//! A keeper that acts and leaves tells the others so, with the last of what they do not know, and names the one that is to act next: that
+//! one acts at once, and the others wait for it. So does a steward that acts and whose disk is full, as long as another can take its place. A steward that
 //! does not act says that it cannot keep the bag any longer, and the submitter appoints another one as soon as one accepts; while the
 //! submitter is away nobody can, since it alone signs. What a machine that leaves is told is not answered, so that it takes nothing that
 //! those who go on do not know of. Nobody is waited for: a farewell that is lost costs what a crash does.
@@ -11,7 +12,7 @@ use std::time::Duration;
 use idlewood_overlay::{PeerId, Time};
 
 use super::copy::Copy;
-use super::feed::FAREWELL_EVERY;
+use super::feed::{Delta, FAREWELL_EVERY, ready, successor};
 use super::keeping::{Ledgers, Stewards};
 use super::{REPLACE_AFTER, Term};
 use crate::bag::BagId;
@@ -107,7 +108,7 @@ impl Stewards {
             .copies
             .values()
             .filter(|copy| copy.given_up.is_none())
-            .map(|copy| (ledgers.contains_key(&copy.bag()) || !copy.results.is_empty(), copy.bag()))
+            .map(|copy| (ledgers.contains_key(&copy.bag()) || copy.results.untaken() > 0, copy.bag()))
             .collect();
         stay.sort_unstable();
         let too_many = stay.len().saturating_sub(self.room());
@@ -154,13 +155,32 @@ impl Copy {
         self.given_up.is_some_and(|(_, first)| now.since(first) >= REPLACE_AFTER)
     }
 
-    /// A keeper with the highest standing speaks: it leaves, after those before it, or it is there.
-    pub(super) fn note_leaving(&mut self, from: PeerId, leaves: bool) {
-        let Some(rank) = self.acting.appointment.rank_of(from).filter(|_| leaves) else {
+    /// A keeper with the highest standing speaks: it is there, or it leaves, after those before it, and says who is to act next. A machine of before
+    /// names nobody: then each takes itself for the next.
+    pub(super) fn note_leaving(&mut self, from: PeerId, delta: &Delta, me: PeerId) {
+        let keepers = &self.acting.appointment.keepers;
+        self.awaited = None;
+        let Some(rank) = self.acting.appointment.rank_of(from).filter(|_| delta.leaves) else {
             self.gone.remove(&from);
             return;
         };
-        let before = self.acting.appointment.keepers.iter().take(usize::from(rank) + 1);
-        self.gone.extend(before.map(|keeper| keeper.peer));
+        let next = delta.next.and_then(|next| keepers.get(usize::from(next))).map(|keeper| keeper.peer);
+        let mine = self.acting.appointment.rank_of(me).filter(|_| next == Some(me));
+        let gone = usize::from(mine.unwrap_or(0).max(rank + 1));
+        self.gone.extend(keepers.iter().take(gone).map(|keeper| keeper.peer).filter(|keeper| *keeper != me));
+        if let Some(next) = next.filter(|next| *next != me) {
+            self.gone.remove(&next);
+            self.awaited = Some(next);
+        }
+    }
+
+    /// The rank of the steward that is to act next.
+    pub(super) fn successor(&self, io: &Io) -> Option<u8> {
+        successor(&self.acting.appointment, &self.feeds, io)
+    }
+
+    /// Whether this machine, which acts, leaves the bag to the next one since it can take no results any more.
+    pub(super) fn hands_over(&self, disk_is_full: bool, io: &Io) -> bool {
+        disk_is_full && self.given_up.is_some() && ready(&self.acting.appointment, &self.feeds, io).is_some()
     }
 }

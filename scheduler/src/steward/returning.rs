@@ -115,8 +115,13 @@ impl Returning {
             ledger.unite(&records, io, config);
             // Whoever says that they have ended has their results, or knows who has: they are waited for.
             let ended = told.done.union(&told.failed);
+            if mine == Term::default() {
+                // This machine adopts the bag, and has no result of its own.
+                let shown = self.kept.values().fold(IntervalSet::new(), |all, (_, tasks)| all.union(tasks));
+                ledger.lack_results(ended.difference(&shown));
+            }
             let sender = Contact { peer: *peer, incarnation: 0, address: "".into(), nonce: None };
-            if !self.kept.contains_key(peer) {
+            if ledger.keeps_results() || !self.kept.contains_key(peer) {
                 ledger.place_kept(&sender, &ended, io, config);
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use super::choice::choose;
-use super::feed::{Changes, Delta, Feed, Tap};
+use super::feed::{Changes, Delta, Feed, Tap, successor};
 use super::returning::Returning;
 use super::{APPOINTED_FOR, Acting, Appointment, DISMISSED, LIFE, REPLACE_AFTER, Term};
 use crate::bag::BagId;
@@ -283,7 +283,7 @@ impl Own {
         let Some(appointment) = self.appointment.clone() else { return Vec::new() };
         let (bag, key) = (appointment.bag, ledger.key(io));
         let acting = Acting { appointment, acting: 0, rank: 0 };
-        let is_over = ledger.is_closed();
+        let (is_over, successor) = (ledger.is_closed(), successor(&acting.appointment, &self.feeds, io));
         if self.is_elsewhere || self.returning.is_some() && !is_over {
             return Vec::new();
         }
@@ -294,7 +294,7 @@ impl Own {
             let delta = if is_over {
                 feed.over(&acting, io.now)
             } else if leaves {
-                feed.farewell(&acting, key, io.now)
+                feed.farewell(&acting, key, successor, io.now)
             } else {
                 feed.next(&acting, key, io.now)
             };

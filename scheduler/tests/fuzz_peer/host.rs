@@ -175,7 +175,10 @@ impl Host {
             Effect::SuspendTasks => self.suspended = true,
             Effect::ResumeTasks => self.suspended = false,
             // As on an agent, which signs no appointments and keeps nothing for others.
-            Effect::SignAppointment { .. } | Effect::KeepFiles { .. } | Effect::ForgetFiles { .. } => {}
+            Effect::SignAppointment { .. }
+            | Effect::KeepFiles { .. }
+            | Effect::ReadResults { .. }
+            | Effect::ForgetFiles { .. } => {}
             // No bag here goes in rounds.
             Effect::MakeStart { .. } | Effect::List { .. } | Effect::Notify(_) => {}
         }
@@ -344,6 +347,7 @@ impl Host {
             retries_max: 2,
             replication: source.replication(),
             stewards: None,
+            keep_results: false,
             conditions: Conditions {
                 running_max: source.maybe(|source| u64::from(source.byte())),
                 ..Conditions::default()

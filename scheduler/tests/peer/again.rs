@@ -16,6 +16,8 @@ fn submitter_of(tasks: u64, replication: Replication, executors: &[u8]) -> Host 
         closed: None,
         replication,
         stewards: None,
+        keep_results: false,
+        reruns: 0,
         conditions: Box::default(),
         supply: None,
     };

@@ -244,6 +244,8 @@ fn a_completed_bag_without_its_last_result_reopens() {
         closed: Some((Closing::Completed, START)),
         replication: Replication::default(),
         stewards: None,
+        keep_results: false,
+        reruns: 0,
         conditions: Box::default(),
         supply: None,
     };
@@ -295,6 +297,8 @@ fn a_bag_is_removed_piece_by_piece() {
         closed: Some((Closing::Completed, START)),
         replication: Replication::default(),
         stewards: None,
+        keep_results: false,
+        reruns: 0,
         conditions: Box::default(),
         supply: None,
     };

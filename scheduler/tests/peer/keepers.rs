@@ -6,6 +6,7 @@ use super::*;
 
 mod adopting;
 mod leaving;
+mod results;
 
 const SUBMITTER: u8 = 2;
 const TASKS: u64 = 40;
@@ -21,6 +22,7 @@ struct Grid {
     now: Time,
     seconds: u64,
     runs: BTreeMap<TaskId, u32>,
+    config: Config,
 }
 
 fn config() -> Config {
@@ -40,16 +42,14 @@ fn is_signed(message: &Message) -> bool {
 
 impl Grid {
     fn new() -> Self {
-        let hosts = (2..7).map(|number| (number, Host::restore(number, config(), Vec::new()))).collect();
-        let mut grid = Self {
-            hosts,
-            down: BTreeMap::new(),
-            cut: Vec::new(),
-            is_lost: |_| false,
-            now: Time::ZERO,
-            seconds: 0,
-            runs: BTreeMap::new(),
-        };
+        Self::with(config(), false)
+    }
+
+    fn with(config: Config, keep_results: bool) -> Self {
+        let hosts = (2..7).map(|number| (number, Host::restore(number, config.clone(), Vec::new()))).collect();
+        let (down, cut, runs) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        let is_lost: fn(&Message) -> bool = |_| false;
+        let mut grid = Self { hosts, down, cut, is_lost, now: Time::ZERO, seconds: 0, runs, config };
         for number in 3..7 {
             grid.give(number, Event::Bootstrap(contact(2)));
         }
@@ -63,6 +63,7 @@ impl Grid {
                 retries_max: 2,
                 replication: Replication::default(),
                 stewards: None,
+                keep_results,
                 conditions: Conditions::default(),
                 endless: None,
             }),
@@ -119,7 +120,7 @@ impl Grid {
         let records = self.down.remove(&number).expect("it is down");
         let mut me = contact(number);
         me.incarnation = 1;
-        let config = Config { expects_grid: true, ..config() };
+        let config = Config { expects_grid: true, ..self.config.clone() };
         let mut host = Host::restore_at(number, config, records, self.now);
         let other = self.hosts.keys().copied().find(|&other| other != number).expect("somebody is up");
         host.give(Event::Bootstrap(contact(other)));
@@ -476,6 +477,7 @@ fn a_steward_that_withholds_a_bag_holds_it_up_until_its_submitter_is_back() {
             is_whole: false,
             is_over: false,
             leaves: false,
+            next: None,
         };
         grid.hosts.get_mut(&next).expect("it is up").receive(liar, Message::Deltas { deltas: vec![delta] });
         grid.pass(10);
@@ -512,6 +514,7 @@ fn a_steward_that_claims_that_all_has_ended_is_not_believed() {
         is_whole: true,
         is_over: false,
         leaves: false,
+        next: None,
     };
     grid.hosts.get_mut(&SUBMITTER).expect("it is up").receive(liar, Message::Deltas { deltas: vec![delta] });
     grid.pass(20);

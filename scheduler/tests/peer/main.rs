@@ -109,6 +109,8 @@ fn submitted(bag: BagHeader, retries_max: u32, attempt: u32) -> Record {
         closed: None,
         replication: Replication::default(),
         stewards: None,
+        keep_results: false,
+        reruns: 0,
         conditions: Box::default(),
         supply: None,
     }
@@ -203,6 +205,14 @@ impl Host {
                     }
                     Effect::KeepFiles { bag, .. } => {
                         events.push_back(Event::FilesKept { bag: bag.id, kept: self.keeps_files });
+                    }
+                    Effect::ReadResults { bag, tasks, to } => {
+                        let result = |index| match self.store.get(&RecordKey::Done(bag, index)) {
+                            Some(Record::Done { executor, result, .. }) => Some((*executor, result.clone())),
+                            _ => None,
+                        };
+                        let results = tasks.indices().filter_map(result).collect();
+                        events.push_back(Event::ResultsRead { bag, to, results });
                     }
                     Effect::ForgetFiles { bag } => self.forgotten.push(bag),
                     Effect::FreezeTask { .. }
@@ -321,6 +331,7 @@ fn submission(tasks: u64, task_mops: f64) -> Submission {
         retries_max: 0,
         replication: Replication::default(),
         stewards: None,
+        keep_results: false,
         conditions: Conditions::default(),
         endless: None,
     }

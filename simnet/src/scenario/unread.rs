@@ -9,6 +9,7 @@ impl Scenario {
         match name {
             "churn" | "downtime" if !is_exponential => Some("sessions = \"exponential\""),
             "downtime" | "queue_lost" if is_exponential && self.churn.is_none() => Some("churn"),
+            "keep_results" if self.peer.stewards == 0 => Some("stewards of [policy]"),
             "latency_ms" if self.latencies != Latencies::Constant => Some("latencies = \"constant\""),
             "slots" if self.cores != Equipment::Paper => Some("cores = \"paper\""),
             "tasks_per_node" | "heavy_tailed" if self.workload != Workload::Paper => Some("workload = \"paper\""),
@@ -27,6 +28,7 @@ impl Scenario {
             ("churn", self.churn != default.churn),
             ("downtime", self.downtime != default.downtime),
             ("queue_lost", self.queue_lost != default.queue_lost),
+            ("keep_results", self.keep_results != default.keep_results),
             ("latency_ms", self.latency_ms != default.latency_ms),
             ("slots", self.slots != default.slots),
             ("tasks_per_node", self.tasks_per_node != default.tasks_per_node),

@@ -248,10 +248,10 @@ impl Shard {
             let machine = self.host_mut(host);
             let is_own = machine.peer().is_some_and(|peer| peer.bag(ask.blob.bag()).is_some());
             let has = match ask.blob {
-                // A steward has fetched those of tasks that ended while it acted.
+                // Keepers have fetched those that they keep.
                 Blob::Output(task) => {
                     let keeps = || machine.peer().is_some_and(|peer| peer.kept().any(|(bag, _)| bag == task.bag));
-                    machine.store.has_produced(task) || machine.store.has_fetched(task) && keeps()
+                    machine.store.has_produced(task) || machine.store.has_fetched(task) && (is_own || keeps())
                 }
                 file => is_own || machine.fetching.has(file),
             };

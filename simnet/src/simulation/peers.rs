@@ -85,6 +85,7 @@ impl Shard {
                 self.cause(host, now, host, Occurrence::Signed { life, appointment: Box::new(appointment) });
             }
             Order::KeepFiles { bag, from, .. } => self.keep_files(host, bag.id, from, around),
+            Order::ReadResults { bag, tasks, to } => self.read_results(host, bag, &tasks, to),
             // Files stay: the disks are large.
             Order::ForgetFiles { .. } => {}
             Order::List { ticket, page } => self.listed.push(Listed { at: self.now, host, ticket, page: *page }),

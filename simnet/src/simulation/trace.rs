@@ -148,6 +148,12 @@ impl Trace<'_> {
                 self.letter(b'k');
                 self.bag(bag.id);
             }
+            Order::ReadResults { bag, tasks, to } => {
+                self.letter(b'r');
+                self.bag(*bag);
+                self.word(tasks.len());
+                self.word(tag(*to));
+            }
             Order::ForgetFiles { bag } => {
                 self.letter(b'F');
                 self.bag(*bag);
@@ -342,6 +348,12 @@ impl Trace<'_> {
             Event::AppointmentSigned(appointment) => {
                 self.letter(b'S');
                 self.bag(appointment.bag);
+            }
+            Event::ResultsRead { bag, to, results } => {
+                self.letter(b'r');
+                self.bag(*bag);
+                self.word(tag(*to));
+                self.word(results.len() as u64);
             }
             Event::FilesKept { bag, kept } => {
                 self.letter(if *kept { b'K' } else { b'N' });

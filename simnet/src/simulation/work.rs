@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_machine::{FetchEnd, FetchId, FirstTask, WorkEvent, WorkOrder, WriteEnd, WriteId};
+use idlewood_overlay::PeerId;
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     BagId, BlobId, Change, Checkpoint, Event, Finished, Record as StoreRecord, SMALL_OUTPUT_BYTES_MAX, SmallOutput,
@@ -137,6 +138,14 @@ impl Shard {
         let life = machine.life;
         let event = Box::new(Event::CheckpointsKept { stop, bag, checkpoints });
         self.cause(host, now + around.scenario.persist, host, Occurrence::Kept { life, event });
+    }
+
+    /// Reads results off the disk for another keeper of their bag.
+    pub(super) fn read_results(&mut self, host: HostIndex, bag: BagId, tasks: &IntervalSet, to: PeerId) {
+        let (now, machine) = (self.now, self.host(host));
+        let results = tasks.indices().filter_map(|index| machine.store.result(TaskId { bag, index })).collect();
+        let (life, event) = (machine.life, Box::new(Event::ResultsRead { bag, to, results }));
+        self.cause(host, now, host, Occurrence::Kept { life, event });
     }
 
     /// Makes what a task of an application in rounds begins with, and tells the machine when it is on its disk.

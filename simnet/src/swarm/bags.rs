@@ -110,6 +110,7 @@ impl Case {
         scenario.peer.stewards = rng.random_range(1..=3);
         scenario.peer.kept_bags_max = pick(&mut rng, &[1, 8, 64]);
         scenario.peer.appoint_after = Duration::from_secs(pick(&mut rng, &[0, 10, 30]));
+        scenario.keep_results = rng.random_range(0..2) == 0;
         case.faults.push(Fault::DiskTaken);
         case.faulty = case.faulty.max(Duration::from_secs(300));
         case

@@ -9,6 +9,8 @@ use serde_json::Value;
 use crate::durability::small_disk;
 use crate::harness::{Agent, Grid, command, probe_program, wait_for};
 
+mod results;
+
 const TASKS: usize = 100;
 /// Each task takes so long on each of four to six machines: a minute is left when others keep the bag.
 const TASK_MS: u32 = 3000;

@@ -153,6 +153,7 @@ fn nobody_says_for_another_that_it_leaves_nor_in_a_term_that_is_over() {
             is_whole: false,
             is_over: false,
             leaves: true,
+            next: None,
         }],
     };
     let older = Term { appointed: acting.term().appointed - 1, acting: 7 };
@@ -198,4 +199,82 @@ fn a_machine_that_says_twice_that_it_cannot_keep_a_bag_is_not_asked_again() {
     (3..7).filter(|&number| number != first).for_each(|number| grid.leave(number));
     grid.pass(60);
     assert!(grid.stewards().is_empty(), "{:?}", grid.stewards());
+}
+
+/// The second of three stewards acts, and the first is back: where the second leaves, one of them acts, and not both.
+#[test]
+fn one_steward_alone_acts_where_the_second_of_three_leaves() {
+    let mut grid = Grid::with(Config { stewards: 3, ..config() }, false);
+    grid.pass(70);
+    let stewards = grid.stewards();
+    assert_eq!(stewards.len(), 3, "{stewards:?}");
+    grid.crash(SUBMITTER);
+    grid.crash(stewards[0]);
+    grid.pass(90);
+    assert_eq!(grid.acting(), [stewards[1]]);
+    grid.start(stewards[0]);
+    grid.pass(20);
+    assert_eq!(grid.acting(), [stewards[1]], "it acts on");
+    grid.give(stewards[1], Event::Leave);
+    for _ in 0..40 {
+        grid.pass(1);
+        let others: Vec<u8> = grid.acting().into_iter().filter(|number| *number != stewards[1]).collect();
+        assert!(others.len() <= 1, "{others:?} act at once");
+    }
+    assert_eq!(grid.acting().iter().filter(|number| **number != stewards[1]).count(), 1);
+    grid.crash(stewards[1]);
+    grid.pass(300);
+    grid.start(SUBMITTER);
+    grid.pass(600);
+    assert_eq!(grid.done(), TASKS);
+}
+
+/// Where the one that is named does not come, the others act after their silence.
+#[test]
+fn the_others_act_where_the_one_that_is_to_act_next_does_not() {
+    let mut grid = Grid::with(Config { stewards: 3, ..config() }, false);
+    grid.pass(70);
+    let stewards = grid.stewards();
+    grid.give(SUBMITTER, Event::Leave);
+    // The first is named, and crashes before it hears of that.
+    grid.crash(stewards[0]);
+    grid.pass(5);
+    grid.crash(SUBMITTER);
+    assert!(grid.acting().is_empty(), "{:?}", grid.acting());
+    grid.pass(60);
+    assert_eq!(grid.acting(), [stewards[1]]);
+}
+
+#[test]
+fn a_steward_that_acts_and_whose_disk_is_full_leaves_the_bag_to_the_next() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    grid.crash(SUBMITTER);
+    grid.pass(60);
+    assert_eq!(grid.acting(), [stewards[0]]);
+    grid.give(stewards[0], Event::DiskFull(true));
+    grid.pass(12);
+    assert_eq!(grid.acting(), [stewards[1]], "it can take results, and the first cannot");
+    grid.pass(600);
+    let over = grid.hosts[&stewards[1]].peer.over(BAG);
+    assert_eq!(over.0.len(), TASKS, "all tasks have ended meanwhile");
+    grid.start(SUBMITTER);
+    grid.pass(120);
+    assert_eq!(grid.done(), TASKS);
+    assert!(grid.run_twice() <= 2, "{}: what the submitter itself ran", grid.run_twice());
+}
+
+#[test]
+fn a_steward_that_acts_and_whose_disk_is_full_goes_on_where_there_is_no_other() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    grid.crash(SUBMITTER);
+    grid.crash(stewards[1]);
+    grid.pass(60);
+    grid.give(stewards[0], Event::DiskFull(true));
+    grid.pass(60);
+    assert_eq!(grid.acting(), [stewards[0]]);
+    grid.give(stewards[0], Event::DiskFull(false));
+    grid.pass(600);
+    assert_eq!(grid.hosts[&stewards[0]].peer.over(BAG).0.len(), TASKS);
 }

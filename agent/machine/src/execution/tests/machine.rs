@@ -85,6 +85,7 @@ impl World {
             retries_max: 3,
             replication,
             stewards: None,
+            keep_results: false,
             conditions: idlewood_scheduler::Conditions::default(),
             endless: None,
         }));
