@@ -8,6 +8,7 @@ mod duration;
 mod given;
 mod inputs;
 mod policy;
+mod shipped;
 mod unread;
 mod valid;
 
@@ -373,7 +374,7 @@ impl Default for Scenario {
             given_bags: Vec::new(),
             given_machines: Vec::new(),
             inputs: Inputs::default(),
-            peer: policy::shipped(),
+            peer: shipped::shipped(),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Whom an executor answers to about a bag: the keeper that acts (`steward`), as far as this machine has heard.
 //!
 //! It begins with the submitter, and changes when a keeper says that it acts with a higher standing. A keeper that does not answer
-//! for half a lease is left for the next one of the appointment, which is *tried*: it can say that it acts, and until then its leases do not count,
+//! for half a lease is asked once more, by a message that is answered at once, since an output that waits to be fetched may be acknowledged much
+//! later; if it is silent then, too, it is left for the next one of the appointment, which is *tried*: it can say that it acts, and until then its leases do not count,
 //! since a machine that has lost its copy would have all tasks dropped.
 
 use std::time::Duration;
@@ -16,6 +17,9 @@ use crate::io::Io;
 use crate::record::{Change, Record, RecordKey};
 use crate::steward::{Acting, Standing};
 
+/// A keeper that was asked once more has this part of the time to answer.
+const PROBED: u32 = 3;
+
 /// The keepers of a bag, as its executor knows them.
 #[derive(Debug)]
 pub(super) struct Keepers {
@@ -29,11 +33,14 @@ pub(super) struct Keepers {
     asked: Option<Time>,
     /// How long it is awaited.
     patience: Duration,
+    /// Whether the keeper has been asked once more since.
+    is_probed: bool,
 }
 
 impl Keepers {
     pub(super) fn new(submitter: &Contact, config: &Config) -> Self {
-        Self { contact: submitter.clone(), acting: None, tried: None, asked: None, patience: config.lease / 2 }
+        let (contact, patience) = (submitter.clone(), config.lease / 2);
+        Self { contact, acting: None, tried: None, asked: None, patience, is_probed: false }
     }
 
     /// To whom this machine writes.
@@ -64,13 +71,23 @@ impl Keepers {
 
     /// The keeper has answered.
     pub(super) fn answered(&mut self) {
-        self.asked = None;
+        (self.asked, self.is_probed) = (None, false);
     }
 
-    /// When the next keeper is tried; `None` where there is no other, or no answer is awaited.
+    /// When the keeper is asked once more, or the next one is tried; `None` where there is no other, or no answer is awaited.
     pub(super) fn silent_at(&self) -> Option<Time> {
         let others = self.acting.as_ref().is_some_and(|acting| acting.appointment.keepers.len() > 1);
-        self.asked.filter(|_| others).map(|asked| asked + self.patience)
+        let patience = if self.is_probed { self.patience / PROBED } else { self.patience };
+        self.asked.filter(|_| others).map(|asked| asked + patience)
+    }
+
+    /// The keeper is silent. Returns whether it is to be asked once more.
+    fn probe(&mut self, now: Time) -> bool {
+        let is_first = !std::mem::replace(&mut self.is_probed, true);
+        if is_first {
+            self.asked = Some(now);
+        }
+        is_first
     }
 
     fn standing(&self) -> Standing {
@@ -88,7 +105,7 @@ impl Keepers {
         let changes = self.acting.as_deref() != Some(acting) || !is_same || self.tried.is_some();
         if !is_same {
             self.contact = keeper.clone();
-            self.asked = None;
+            self.answered();
         }
         self.tried = None;
         self.acting = Some(Box::new(acting.clone()));
@@ -104,7 +121,7 @@ impl Keepers {
         let Some(contact) = keepers.get(next) else { return };
         self.contact = contact.clone();
         self.tried = u8::try_from(next).ok().filter(|&next| next != acting.rank);
-        self.asked = Some(now);
+        (self.asked, self.is_probed) = (Some(now), false);
     }
 
     /// The keeper says where it is now.
@@ -185,6 +202,10 @@ impl Executor {
         for bag in due {
             let is_silent = |held: &&mut HeldBag| held.keepers.silent_at().is_some_and(|at| at <= now);
             let Some(held) = self.bags.get_mut(bag).filter(is_silent) else { continue };
+            if held.keepers.probe(now) {
+                held.updates.send_holding_now(now);
+                continue;
+            }
             held.keepers.try_next(now);
             held.keeper_changed(now, config);
         }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Scenario;
 use super::duration::{from_text, seconds};
+use super::shipped::shipped;
 
 #[derive(Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -31,7 +32,7 @@ struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self::of(&idlewood_scheduler::Config::default())
+        Self::of(&shipped())
     }
 }
 
@@ -54,11 +55,6 @@ impl Policy {
             patience: peer.summary_patience,
         }
     }
-}
-
-/// What an agent has that its owner and its user have left as it came: two stewards for each bag, and room for 64 bags of others. A peer alone has neither.
-pub(crate) fn shipped() -> Config {
-    Config { stewards: 2, kept_bags_max: 64, ..Config::default() }
 }
 
 /// Makes the peers' settings those of the paper's scheme: its size, its summaries with their lookup and booking, its limit for each child,
@@ -109,7 +105,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
         stewards: policy.stewards,
         kept_bags_max: policy.kept_bags_max,
         summary_patience: policy.patience,
-        ..idlewood_scheduler::Config::default()
+        ..shipped()
     };
     peer.overlay.report_rate_bytes_per_s = policy.report_rate_bytes_per_s;
     Ok(peer)
