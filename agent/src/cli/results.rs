@@ -137,7 +137,7 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
             ended
         });
         interrupt.check().or_else(|interrupted| ended.as_ref().map(drop).map_err(|_| interrupted))?;
-        ends.push(ended.with_context(|| format!("bag {}", output::short_id(id))));
+        ends.push(if is_one { ended } else { ended.with_context(|| format!("bag {}", output::short_id(id))) });
     }
     if context.format == Format::Json && all.len() == ids.len() {
         output::one_or_all(all, is_one)?;
