@@ -559,6 +559,17 @@ fn save(
             Err(error) => return Err(error),
         }
     }
+    for name in &task.folders {
+        let made = inside(name).map(|relative| make_directory(&outputs.join(relative)));
+        match made {
+            Some(Ok(())) => {}
+            Some(Err(error)) if !is_of_its_path(&error) => return Err(error),
+            _ => {
+                let name = output::shortened(name, NAME_CHARACTERS_MAX);
+                problems.push(format!("task {} left an empty folder that cannot be saved, {name:?}", result.index));
+            }
+        }
+    }
     // Only after the other files exist.
     let code = task.exit_code.map_or_else(String::new, |code| format!("{code}\n"));
     write(&directory.join("exit_code"), code.as_bytes(), interrupt)?;
