@@ -18,6 +18,8 @@
 //! keep = 64                    # bags of others whose files and state this machine keeps, so that they outlive their own, 0 to
 //!                              # 4096; with fewer, others are asked to take the place of this machine
 //! checkpoint = "64M"           # largest checkpoint that goes with a task to another machine, up to 256M
+//! output = "256M"              # largest output of a task here, printed text included, 4K to 256M; larger ones fail here, and
+//!                              # may be had of machines that take more
 //! idle.cpu_percent = 100       # how much of a processor each task may use, 1 to 100
 //! # upload = "1M"              # bytes per second that others may get of blobs, at least 64K; none: any
 //! # download = "1M"            # the same for what is fetched
@@ -69,6 +71,7 @@ use std::time::{Duration, SystemTime};
 
 use idlewood_machine::policy::OwnerSettings;
 use idlewood_machine::policy::hours::{Days, Hours};
+use idlewood_trust::manifest::OUTPUT_BYTES_MAX;
 use idlewood_units::{ByteSize, Span};
 use serde::{Deserialize, Serialize};
 
@@ -147,6 +150,9 @@ pub struct Limits {
     /// Largest checkpoint that goes with a task to another machine; a task with a larger one stays here.
     #[serde(deserialize_with = "values::checkpoint")]
     pub checkpoint: ByteSize,
+    /// Largest output of a task that runs here; one with a larger one is tried elsewhere.
+    #[serde(deserialize_with = "values::output")]
+    pub output: ByteSize,
     /// Most bytes per second that others get of blobs; none: unlimited.
     #[serde(deserialize_with = "values::rate", skip_serializing_if = "Option::is_none")]
     pub upload: Option<ByteSize>,
@@ -245,6 +251,7 @@ impl Default for Limits {
             disk: ByteSize(10 << 30),
             keep: Within(64),
             checkpoint: ByteSize(64 << 20),
+            output: ByteSize(OUTPUT_BYTES_MAX),
             idle: IdleLimits::default(),
             in_use: InUseLimits::default(),
             strict_sandbox: false,

@@ -7,7 +7,7 @@
 //! Files are hashed here and named by their hash, so that a file shared by many tasks is uploaded once, and one that
 //! the agent has already is not uploaded at all.
 //!
-//! Left out: empty folders, and uploads that are resumed.
+//! Left out: empty folders of single tasks, and uploads that are resumed.
 
 mod endless;
 mod error;
@@ -121,6 +121,7 @@ impl Plan {
             deterministic: options.deterministic || replication.quorum > 1,
             native: options.native,
             executable: files.executable(),
+            folders: files.empty(),
             own,
             outputs: options.output_files,
             output_bytes: options.output_limit.map(|size| size.0),

@@ -94,6 +94,9 @@ pub struct SubmitRequest {
     /// Largest output of a task; absent: as large as agents take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes: Option<u64>,
+    /// Empty folders that all tasks find among their inputs, as paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub folders: Vec<String>,
     /// From -1000 to 1000: bags of this machine with a higher priority come first.
     #[serde(default, skip_serializing_if = "is_ordinary")]
     pub priority: i32,
@@ -188,6 +191,7 @@ impl SubmitRequest {
             own: Vec::new(),
             outputs: Vec::new(),
             output_bytes: None,
+            folders: Vec::new(),
             priority: 0,
             endless: None,
             rounds: None,

@@ -137,7 +137,7 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
             ended
         });
         interrupt.check().or_else(|interrupted| ended.as_ref().map(drop).map_err(|_| interrupted))?;
-        ends.push(ended.with_context(|| format!("bag {}", output::short_id(id))));
+        ends.push(if is_one { ended } else { ended.with_context(|| format!("bag {}", output::short_id(id))) });
     }
     if context.format == Format::Json && all.len() == ids.len() {
         output::one_or_all(all, is_one)?;
@@ -557,6 +557,17 @@ fn save(
                 problems.push(format!("task {} left a file that cannot be saved, {name:?}: {why}", result.index));
             }
             Err(error) => return Err(error),
+        }
+    }
+    for name in &task.folders {
+        let made = inside(name).map(|relative| make_directory(&outputs.join(relative)));
+        match made {
+            Some(Ok(())) => {}
+            Some(Err(error)) if !is_of_its_path(&error) => return Err(error),
+            _ => {
+                let name = output::shortened(name, NAME_CHARACTERS_MAX);
+                problems.push(format!("task {} left an empty folder that cannot be saved, {name:?}", result.index));
+            }
         }
     }
     // Only after the other files exist.

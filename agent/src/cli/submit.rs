@@ -187,6 +187,9 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
     if !request.inputs.is_empty() {
         pairs.push(("inputs", listed(&names(&request.inputs))));
     }
+    if !request.folders.is_empty() {
+        pairs.push(("empty folders", listed(&request.folders)));
+    }
     if !request.own.is_empty() {
         let first: Vec<String> =
             request.own.iter().filter(|own| own.task == 0).map(|own| own.input.name.clone()).collect();

@@ -39,17 +39,21 @@ pub(super) struct Rules {
     outputs: Vec<String>,
     /// Largest output.
     output_bytes: u64,
+    /// It is the owner's limit, which is less than the bag's: another machine may take what this one does not.
+    is_owners: bool,
 }
 
 impl Rules {
-    pub(super) fn of(manifest: &Manifest, index: u64) -> Self {
+    /// Those of a task, on a machine whose owner takes outputs of so many bytes.
+    pub(super) fn of(manifest: &Manifest, index: u64, owner_bytes: u64) -> Self {
         let (success_codes, outputs) = (manifest.success_codes.clone(), chosen::patterns(manifest, index));
-        Self { success_codes, outputs, output_bytes: manifest.output_bytes_max() }
+        let of_bag = manifest.output_bytes_max();
+        Self { success_codes, outputs, output_bytes: of_bag.min(owner_bytes), is_owners: owner_bytes < of_bag }
     }
 
     /// Of a task that never begins: nothing is success.
     fn never() -> Self {
-        Self { success_codes: Vec::new(), outputs: Vec::new(), output_bytes: OUTPUT_BYTES_MAX }
+        Self { success_codes: Vec::new(), outputs: Vec::new(), output_bytes: OUTPUT_BYTES_MAX, is_owners: false }
     }
 }
 
@@ -200,7 +204,7 @@ pub(super) fn collect(
     speed_mops: f64,
 ) -> Collected {
     let mut output = ended.times(job);
-    let mut are_lost = false;
+    let (mut are_lost, mut are_over) = (false, false);
     match &ended.outcome {
         Outcome::Exited { code } => output.exit_code = Some(i32::from(*code)),
         Outcome::Trapped { message } | Outcome::Invalid { message } => output.error = Some(message.clone()),
@@ -239,7 +243,9 @@ pub(super) fn collect(
         Some(Err(error)) => {
             output.error.get_or_insert(format!("its output could not be kept: {error}"));
             output.files.clear();
+            output.folders.clear();
             are_lost = true;
+            are_over |= error.kind() == io::ErrorKind::FileTooLarge;
         }
     }
     let has_merged = output.files.keys().any(|path| path.starts_with(MERGED));
@@ -255,12 +261,14 @@ pub(super) fn collect(
             STREAM_BYTES_MAX >> 20
         ));
     }
-    let bytes = encode_within(&mut output, rules.output_bytes);
+    let (bytes, is_over) = encode_within(&mut output, rules);
+    are_over |= is_over;
+    let is_cut = are_over && rules.is_owners;
     let success = output.error.is_none() && is_success;
     let kept = keep(blobs, &bytes, takes_small);
     // Where the worker died the next try goes on from there; else what is wrong may be in it.
-    let is_over = kept.is_ok() && !matches!(ended.outcome, Outcome::WorkerDied { .. });
-    if let Some(checkpoint) = job.and_then(|job| job.checkpoint.as_ref()).filter(|_| is_over && !ended.untouched)
+    let is_ended = kept.is_ok() && !matches!(ended.outcome, Outcome::WorkerDied { .. });
+    if let Some(checkpoint) = job.and_then(|job| job.checkpoint.as_ref()).filter(|_| is_ended && !ended.untouched)
         && let Err(error) = checkpoints::remove(checkpoint)
     {
         tracing::warn!(%error, checkpoint = %checkpoint.display(), "a checkpoint could not be removed");
@@ -269,7 +277,7 @@ pub(super) fn collect(
         Ok((hash, content, pin)) => Collected {
             outcome: TaskOutcome::Finished(Finished {
                 success,
-                crashed: ended.is_of_this_machine(job),
+                crashed: ended.is_of_this_machine(job) || is_cut,
                 output: BlobId(*hash.as_bytes()),
                 output_bytes: bytes.len() as u64,
                 content,
@@ -294,18 +302,28 @@ pub(super) fn collect(
 }
 
 /// The blob of an output, without the files if it would be larger than submitters take.
-fn encode_within(output: &mut TaskOutput, bytes_max: u64) -> Vec<u8> {
+/// Also whether it was.
+fn encode_within(output: &mut TaskOutput, rules: &Rules) -> (Vec<u8>, bool) {
     let bytes = output.encode();
-    if bytes.len() as u64 <= bytes_max {
-        return bytes;
+    if bytes.len() as u64 <= rules.output_bytes {
+        return (bytes, false);
     }
-    output.error = Some(format!("its output takes {} bytes, {}", bytes.len(), over_limit(bytes_max)));
+    output.error = Some(format!("its output takes {} bytes, {}", bytes.len(), over_limit(rules)));
     output.files.clear();
-    output.encode()
+    output.folders.clear();
+    (output.encode(), true)
 }
 
 /// What there is to do about an output over its limit.
-fn over_limit(bytes_max: u64) -> String {
+fn over_limit(rules: &Rules) -> String {
+    let bytes_max = rules.output_bytes;
+    if rules.is_owners {
+        return format!(
+            "over the limit of {bytes_max} ({}) that the machine's owner sets (limits.output): let it run on machines that take more, \
+             choose files with --output-files, or let it write less",
+            ByteSize(bytes_max)
+        );
+    }
     let remedy = if bytes_max < OUTPUT_BYTES_MAX {
         format!("raise --output-limit of the bag (up to {})", ByteSize(OUTPUT_BYTES_MAX))
     } else {
@@ -333,7 +351,7 @@ pub(super) fn not_prepared(blobs: &Arc<Blobs>, takes_small: bool, error: Prepare
 /// Reads what a task has left. Where it left no file that matches a pattern: a sentence about that.
 fn read_outputs(job: &Job, rules: &Rules, output: &mut TaskOutput) -> io::Result<Option<String>> {
     let mut chosen = Chosen::new(&rules.outputs).map_err(io::Error::other)?;
-    let mut room = Room::new(rules.output_bytes, format!("it is {}", over_limit(rules.output_bytes)));
+    let mut room = Room::new(rules.output_bytes, format!("it is {}", over_limit(rules)));
     let (mut others, mut others_count) = (Vec::new(), 0);
     if let Some(left) = UntrustedDir::open(&job.directory)? {
         for (name, stream) in [(STDOUT, &mut output.stdout), (STDERR, &mut output.stderr)] {
@@ -345,7 +363,10 @@ fn read_outputs(job: &Job, rules: &Rules, output: &mut TaskOutput) -> io::Result
         // A program that uses no files has none, even if it wrote to stdout.
         if let Some(work) = left.directory(WORK)? {
             let contents = work.read_all(&mut room, |path| chosen.takes(path))?;
-            let Contents { files, left_out, unwanted_first, unwanted } = contents;
+            let Contents { files, folders, left_out, unwanted_first, unwanted } = contents;
+            if rules.outputs.is_empty() {
+                output.folders = folders;
+            }
             output.files.extend(files.into_iter().map(|(name, bytes)| (name, ByteBuf::from(bytes))));
             let more = left_out.len().saturating_sub(LEFT_OUT_MAX);
             output.left_out.extend(left_out.into_iter().take(LEFT_OUT_MAX));

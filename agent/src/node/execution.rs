@@ -306,7 +306,7 @@ impl Execution {
         let wall = ended.wall;
         let (blobs, speed_mops) = (shared.supplies.blobs.clone(), shared.config.speed_mops);
         let takes_small = pins.takes_small_outputs();
-        let rules = Rules::of(&prepared.manifest, task.index);
+        let rules = Rules::of(&prepared.manifest, task.index, shared.settings.get().limits.output.0);
         let untouched =
             takes_small.then(|| ended::collect_untouched(&blobs, &prepared.job, &rules, &ended, speed_mops));
         let outcome = untouched.flatten();

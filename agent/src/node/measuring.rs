@@ -129,8 +129,8 @@ impl Measuring {
         };
         let (bag, wall) = (self.first.bag?, ended.wall);
         let (blobs, speed_mops) = (shared.supplies.blobs.clone(), shared.config.speed_mops);
+        let rules = Rules::of(&prepared.manifest, 0, shared.settings.get().limits.output.0);
         let collect = move || {
-            let rules = Rules::of(&prepared.manifest, 0);
             let collected = ended::collect(&blobs, true, Some(&prepared.job), &rules, &ended, speed_mops);
             Done::Measured { bag, cpu: ended.cpu, collected }
         };

@@ -60,6 +60,7 @@ pub(super) fn accept(
         own: request.own,
         outputs: request.outputs,
         output_bytes: request.output_bytes,
+        folders: request.folders,
         rounds: request.rounds,
         blob: None,
         source: request.endless.map(|endless| endless.source),

@@ -14,7 +14,7 @@ use idlewood_trust::manifest::{self, INPUT_BYTES_MAX, Manifest};
 use idlewood_trust::{CHECKPOINT_ADDED_BYTES, open_checkpoint};
 use idlewood_units::ByteSize;
 use idlewood_worker::removal;
-use idlewood_worker::{Input, Job, Pool, Stdin, lay_out};
+use idlewood_worker::{Input, Job, Pool, Stdin, lay_out, lay_out_folders};
 use libp2p::futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::begun::{self, Begun, Unsigned};
@@ -295,14 +295,15 @@ async fn put_together(
         inputs.push(input);
     }
     let (homes, bag) = (supplies.homes.clone(), task.bag);
-    let stdin = manifest.task_stdin(task.index);
+    let (stdin, folders) = (manifest.task_stdin(task.index), manifest.folders.clone());
     let made = tokio::task::spawn_blocking(move || {
         let home = homes.of(bag).context("cannot make a directory for a bag")?;
-        if inputs.is_empty() && begun.is_none() {
+        if inputs.is_empty() && folders.is_empty() && begun.is_none() {
             return Ok((home, None, inputs));
         }
         let scratch = Scratch(home.inputs());
         lay_out(&scratch.0, &inputs)?;
+        lay_out_folders(&scratch.0, &folders)?;
         if let Some(begun) = begun {
             begun.lay_out(&scratch.0).context("cannot lay out what a task begins with")?;
         }

@@ -93,6 +93,12 @@ pub const ALL: &[Description] = &[
         "a size of at most 256M",
         "128M",
     ),
+    live(
+        "limits.output",
+        "Largest output of a task that runs here, printed text included; a task with a larger one is tried on other machines",
+        "a size from 4K to 256M",
+        "16M",
+    ),
     without(live("limits.upload", "Most that others get of programs, inputs and results", RATE, "1MB/s"), "any rate"),
     without(live("limits.download", "Most that is fetched of programs, inputs and results", RATE, "2MB/s"), "any rate"),
     starting(

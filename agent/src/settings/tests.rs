@@ -66,6 +66,7 @@ fn a_mistake_is_reported_with_its_line_and_the_allowed_values() {
         ("[limits]\nin_use.upload = \"1K\"", 2, "1K is not allowed: write 64K or more"),
         ("[limits.idle]\ncpu_percent = 0", 2, "0 is not allowed: write a whole number from 1 to 100"),
         ("[limits]\ncheckpoint = \"1G\"", 2, "1G is not allowed: write 256M or less"),
+        ("[limits]\noutput = \"1G\"", 2, "1G is not allowed: write 4K to 256M"),
         ("[limits]\ntask_time = \"0.5s\"", 2, "is not allowed: write a duration from 1s to 3650d"),
         ("[limits]\nupload = \"10K\"", 2, "10K is not allowed: write 64K or more"),
         ("[owner\n", 1, ""),

@@ -136,6 +136,15 @@ pub(super) fn checkpoint<'de, D: Deserializer<'de>>(deserializer: D) -> Result<B
     Err(D::Error::custom(format!("{size} is not allowed: write {most} or less")))
 }
 
+pub(super) fn output<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ByteSize, D::Error> {
+    let size = ByteSize::deserialize(deserializer)?;
+    let (least, most) = (ByteSize(4096), ByteSize(OUTPUT_BYTES_MAX));
+    if (least..=most).contains(&size) {
+        return Ok(size);
+    }
+    Err(D::Error::custom(format!("{size} is not allowed: write {least} to {most}, for example \"16M\"")))
+}
+
 pub(super) fn task_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
     let span = Span::deserialize(deserializer)?;
     if (Duration::from_secs(1)..=Duration::from_secs(3650 * 86_400)).contains(&span.0) {

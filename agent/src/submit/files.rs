@@ -34,6 +34,8 @@ pub(super) struct Files {
     known: BTreeMap<PathBuf, (Hash, u64)>,
     /// Names of inputs that native programs can execute.
     executable: BTreeSet<String>,
+    /// Empty folders of inputs of all tasks.
+    empty: BTreeSet<String>,
     native: bool,
 }
 
@@ -49,7 +51,13 @@ pub(super) fn template(path: &Path) -> Option<&str> {
 
 impl Files {
     pub(super) fn new(native: bool) -> Self {
-        Self { local: BTreeMap::new(), known: BTreeMap::new(), executable: BTreeSet::new(), native }
+        Self {
+            local: BTreeMap::new(),
+            known: BTreeMap::new(),
+            executable: BTreeSet::new(),
+            empty: BTreeSet::new(),
+            native,
+        }
     }
 
     /// The distinct files.
@@ -60,6 +68,11 @@ impl Files {
     /// Names of inputs that native programs can execute.
     pub(super) fn executable(&self) -> Vec<String> {
         self.executable.iter().cloned().collect()
+    }
+
+    /// Empty folders of inputs of all tasks.
+    pub(super) fn empty(&self) -> Vec<String> {
+        self.empty.iter().cloned().collect()
     }
 
     pub(super) fn add_program(&mut self, path: &Path) -> Result<Input, SubmitError> {
@@ -159,10 +172,6 @@ impl Files {
         let name = file_name(if path.file_name().is_some() { path } else { &root })?;
         let mut all = Vec::new();
         self.walk(&Folder { shown: path, root: &root }, path, &name, &mut all)?;
-        if all.is_empty() {
-            let why = "there is no file in it, and empty folders are not carried";
-            return Err(SubmitError::Value(format!("the folder {} is no input: {why}", path.display())));
-        }
         Ok(all)
     }
 
@@ -178,6 +187,15 @@ impl Files {
         let entries = fs::read_dir(directory).and_then(Iterator::collect::<io::Result<Vec<_>>>);
         let mut paths: Vec<PathBuf> = entries.map_err(failed)?.iter().map(fs::DirEntry::path).collect();
         paths.sort();
+        if paths.is_empty() {
+            if self.empty.len() >= INPUTS_MAX {
+                let folder = folder.shown.display();
+                return Err(SubmitError::Value(format!(
+                    "the folder {folder} has more than {INPUTS_MAX} empty folders"
+                )));
+            }
+            self.empty.insert(name.to_owned());
+        }
         for path in paths {
             let inside = format!("{name}/{}", file_name(&path)?);
             let kind = path.symlink_metadata().map_err(failed)?.file_type();
@@ -207,6 +225,8 @@ impl Files {
         fields: Option<&Fields>,
     ) -> Result<Vec<OwnInput>, SubmitError> {
         let (mut own, one) = (Vec::new(), [Entry::default()]);
+        // Those of single tasks are not carried.
+        let empty = self.empty.clone();
         for (task, entry) in (0..).zip(if entries.is_empty() { &one } else { entries }) {
             // What is filled in is the name of a file, and no pattern.
             let path = PathBuf::from(manifest::filled(template, task, entry, fields, None));
@@ -221,8 +241,13 @@ impl Files {
                     error => SubmitError::Value(format!("task {task} has no input: {error}")),
                 })?
             };
+            if found.is_empty() {
+                let why = "there is no file in it, and empty folders of single tasks are not carried";
+                return Err(SubmitError::Value(format!("the folder {} is no input: {why}", path.display())));
+            }
             own.extend(found.into_iter().map(|(input, _)| OwnInput { task, input }));
         }
+        self.empty = empty;
         Ok(own)
     }
 

@@ -200,8 +200,15 @@ fn folders_are_carried_whole_and_nothing_outside_of_them() {
     refused("not a regular file");
     of(desk.options()).unwrap();
     fs::create_dir(desk.0.path().join("empty")).unwrap();
-    let empty = plan(Options { input: vec![desk.0.path().join("empty")], ..desk.options() }).unwrap_err().to_string();
-    assert!(empty.contains("no file in it"), "{empty}");
+    fs::create_dir_all(folder.join("kept/inner")).unwrap();
+    let inputs = vec![desk.0.path().join("empty"), folder.clone()];
+    let request = plan(Options { input: inputs, ..desk.options() }).unwrap().request;
+    let inner = format!("{}/kept/inner", folder.file_name().unwrap().to_str().unwrap());
+    assert!(request.folders.contains(&"empty".to_owned()) && request.folders.contains(&inner), "{:?}", request.folders);
+    let own = vec![desk.0.path().join("{}")];
+    let own = Options { input: own, entries: Some(Lists::of(["empty"])), ..desk.options() };
+    let refused = plan(own).unwrap_err().to_string();
+    assert!(refused.contains("no file in it"), "{refused}");
 }
 
 #[test]

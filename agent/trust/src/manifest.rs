@@ -39,6 +39,8 @@ pub const MANIFEST_VERSION_FILES: u32 = 3;
 pub const MANIFEST_VERSION_ENDLESS: u32 = 4;
 /// Version of manifests of applications in rounds: agents that give their tasks nothing must not run them.
 pub const MANIFEST_VERSION_ROUNDS: u32 = 5;
+/// Version of manifests with empty folders: agents that do not make them must not run their tasks.
+pub const MANIFEST_VERSION_FOLDERS: u32 = 6;
 /// Largest manifest, in bytes: about a million entries.
 pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 /// Largest output of one task, in bytes: the encoded [`TaskOutput`], stdout, stderr and files together.
@@ -139,6 +141,9 @@ pub struct Manifest {
     /// Names of inputs, shared ones or those of tasks, that are executable.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "at_most::<_, _, INPUTS_MAX>")]
     pub executable: Vec<String>,
+    /// Empty folders that all tasks find among their inputs, as paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "at_most::<_, _, INPUTS_MAX>")]
+    pub folders: Vec<String>,
     /// Files of single tasks beside those of their entries, by ascending task.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "at_most::<_, _, ENTRIES_MAX>")]
     pub own: Vec<OwnInput>,
@@ -207,6 +212,9 @@ pub struct TaskOutput {
     /// the first, and the number of the others.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "at_most::<_, _, LEFT_OUT_MAX>")]
     pub left_out: Vec<String>,
+    /// Empty folders in that directory, by relative path with `/`; none where files are chosen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "at_most::<_, _, FILES_MAX>")]
+    pub folders: Vec<String>,
     /// CPU time used.
     pub cpu_s: f64,
     /// Time it ran, without the time that it was frozen.
@@ -220,7 +228,7 @@ pub enum ManifestError {
     #[error("not a manifest: {0}")]
     Malformed(String),
     /// The manifest has another version.
-    #[error("manifest of version {0}; this idlewood reads versions up to {MANIFEST_VERSION_ROUNDS}: update it")]
+    #[error("manifest of version {0}; this idlewood reads versions up to {MANIFEST_VERSION_FOLDERS}: update it")]
     Version(u32),
     /// Its parts do not fit together.
     #[error("{0}")]
@@ -244,7 +252,9 @@ impl Manifest {
         let mut names = self.blobs().map(|input| input.name.as_str());
         let chooses_outputs = !self.outputs.is_empty() || self.output_bytes.is_some();
         let has_files = !self.executable.is_empty() || !self.own.is_empty() || chooses_outputs;
-        if self.rounds.is_some() {
+        if !self.folders.is_empty() {
+            MANIFEST_VERSION_FOLDERS
+        } else if self.rounds.is_some() {
             MANIFEST_VERSION_ROUNDS
         } else if self.source.is_some() {
             MANIFEST_VERSION_ENDLESS
@@ -384,7 +394,7 @@ impl Manifest {
         let entries: usize = self.entries.iter().map(entry).sum();
         let inputs: usize = self.inputs.iter().map(input).sum();
         let texts = self.args.iter().chain(self.env.keys()).chain(self.env.values());
-        let texts: usize = texts.chain(&self.executable).chain(&self.outputs).map(text).sum();
+        let texts: usize = texts.chain(&self.executable).chain(&self.folders).chain(&self.outputs).map(text).sum();
         (size_of::<Self>() + entries + inputs + own + texts) as u64
     }
 
@@ -493,6 +503,7 @@ pub(crate) mod tests {
             deterministic: false,
             native: false,
             executable: Vec::new(),
+            folders: Vec::new(),
             own: Vec::new(),
             outputs: Vec::new(),
             output_bytes: None,
@@ -522,6 +533,7 @@ pub(crate) mod tests {
         assert!(!same(|it| it.inputs[0].blob = BlobId([7; 32])));
         assert!(!same(|it| it.entries[0].text = "other".to_owned()));
         assert!(same(|it| it.entries[1].text = "other".to_owned()));
+        assert!(!same(|it| it.folders = vec!["empty".to_owned()]));
         // Moving text from one part to the next changes the hash.
         assert!(!same(|it| it.args = vec!["{index}{}".to_owned(), String::new()]));
     }

@@ -35,6 +35,7 @@ fn manifest() -> Manifest {
         own: Vec::new(),
         outputs: Vec::new(),
         output_bytes: None,
+        folders: Vec::new(),
         rounds: None,
         blob: None,
         source: None,

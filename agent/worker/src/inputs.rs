@@ -63,6 +63,27 @@ pub fn lay_out(directory: &Path, inputs: &[Input]) -> Result<(), LayOutError> {
     Ok(())
 }
 
+/// Makes empty folders beside them. Blocks.
+///
+/// # Errors
+/// [`LayOutError`].
+pub fn lay_out_folders(directory: &Path, folders: &[String]) -> Result<(), LayOutError> {
+    for folder in folders {
+        check_name(folder)?;
+        let path = directory.join(folder);
+        fs::create_dir_all(&path).map_err(|source| LayOutError::Io { path, source })?;
+    }
+    Ok(())
+}
+
+fn check_name(name: &str) -> Result<(), LayOutError> {
+    let good_part = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= 255;
+    if !name.split('/').all(good_part) || name.contains('\0') {
+        return Err(LayOutError::Name { name: name.to_owned() });
+    }
+    Ok(())
+}
+
 fn copy_executable(path: &Path, place: &Path) -> io::Result<()> {
     fs::copy(path, place)?;
     fs::set_permissions(place, Permissions::from_mode(0o500))
@@ -71,10 +92,7 @@ fn copy_executable(path: &Path, place: &Path) -> io::Result<()> {
 fn check(inputs: &[Input]) -> Result<(), LayOutError> {
     let mut names: Vec<&str> = Vec::with_capacity(inputs.len());
     for input in inputs {
-        let good_part = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= 255;
-        if !input.name.split('/').all(good_part) || input.name.contains('\0') {
-            return Err(LayOutError::Name { name: input.name.clone() });
-        }
+        check_name(&input.name)?;
         names.push(&input.name);
     }
     names.sort_unstable_by(|a, b| Path::new(a).cmp(Path::new(b)));

@@ -86,7 +86,7 @@ pub mod untrusted;
 
 pub use confine::{Gap, gaps};
 pub use group::gap as group_gap;
-pub use inputs::{Input, LayOutError, lay_out};
+pub use inputs::{Input, LayOutError, lay_out, lay_out_folders};
 pub use job::{Job, JobError, Reach, STDERR, STDOUT, Stdin, WORK};
 pub use limits::NO_MEMORY;
 pub use native::gap as native_gap;

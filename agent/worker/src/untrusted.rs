@@ -48,6 +48,8 @@ pub struct UntrustedDir(OwnedFd);
 pub struct Contents {
     /// Files by relative path, with `/`.
     pub files: Vec<(String, Vec<u8>)>,
+    /// Directories with nothing in them, by relative path.
+    pub folders: Vec<String>,
     /// Paths that are not kept: links, files that have another name, neither files nor directories, and directories
     /// that lie too deep.
     pub left_out: Vec<String>,
@@ -114,11 +116,18 @@ impl UntrustedDir {
         let too_many = || io::Error::other(format!("it is over the limit of {FILES_MAX} files: pack them into fewer"));
         let mut contents = Contents::default();
         let mut entries_left = ENTRIES_MAX;
-        let mut open = vec![(Dir::read_from(&self.0)?, String::new())];
+        // Each with whether nothing was found in it yet; the outermost is none.
+        let mut open = vec![(Dir::read_from(&self.0)?, String::new(), false)];
         loop {
             let may_go_down = open.len() <= DEPTH_MAX;
-            let Some((innermost, prefix)) = open.last_mut() else { return Ok(contents) };
+            let Some((innermost, prefix, is_empty)) = open.last_mut() else { return Ok(contents) };
             let Some(entry) = innermost.read() else {
+                if *is_empty {
+                    if contents.folders.len() == FILES_MAX {
+                        return Err(too_many());
+                    }
+                    contents.folders.push(prefix.trim_end_matches('/').to_owned());
+                }
                 open.pop();
                 continue;
             };
@@ -126,6 +135,7 @@ impl UntrustedDir {
             if matches!(entry.file_name().to_bytes(), b"." | b"..") {
                 continue;
             }
+            *is_empty = false;
             entries_left = entries_left.checked_sub(1).ok_or_else(too_many)?;
             let name = entry.file_name().to_str().map_err(|_| io::Error::other("a file name is not UTF-8"))?;
             let (path, parent) = (format!("{prefix}{name}"), innermost.fd()?);
@@ -146,7 +156,7 @@ impl UntrustedDir {
                 }
                 contents.files.push((path, bytes));
             } else if may_go_down && let Some(UntrustedDir(inner)) = directory_at(parent, name)? {
-                open.push((Dir::new(inner)?, path + "/"));
+                open.push((Dir::new(inner)?, path + "/", true));
             } else {
                 contents.left_out.push(path);
             }
@@ -206,7 +216,7 @@ fn read_at(parent: BorrowedFd, name: &str, room: &mut Room) -> io::Result<Option
     let mut bytes = Vec::new();
     file.take(room.bytes.saturating_add(1)).read_to_end(&mut bytes)?;
     let dir = room.bytes.checked_sub(bytes.len() as u64);
-    room.bytes = dir.ok_or_else(|| io::Error::other(room.over.clone()))?;
+    room.bytes = dir.ok_or_else(|| io::Error::new(io::ErrorKind::FileTooLarge, room.over.clone()))?;
     Ok(Some(bytes))
 }
 
@@ -255,6 +265,9 @@ mod tests {
         }
         let Contents { files, mut left_out, .. } = directory.read_all(&mut room(100), |_| true).expect("no error");
         assert_eq!(files, [("a/b/plain".to_owned(), b"result".to_vec())]);
+        fs::create_dir_all(dir.join("empty/inner")).expect("ours");
+        let folders = directory.read_all(&mut room(100), |_| true).expect("no error").folders;
+        assert_eq!(folders, ["empty/inner"]);
         left_out.sort();
         assert_eq!(left_out, ["a/linked", "link", "loop", "name", "pipe", "socket"]);
     }

@@ -8,8 +8,9 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Member, PeerId, Time, WallTime};
 use idlewood_scheduler::summary::SummaryForm;
 use idlewood_scheduler::{
-    Approval, BagId, BlobId, Change, ClimbingRule, Conditions, Config, DeclineReason, Effect, Event, Finished, Message,
-    Peer, PerSubmitter, Record, Submission, TaskId, TaskOutcome, TaskResult, Wish,
+    About, Approval, BAG_TASKS_MAX, BagId, BlobId, Change, ClimbingRule, Conditions, Config, DeclineReason, Effect,
+    Endless, Event, Finished, Message, PRIORITY_MAX, Peer, PerSubmitter, Record, Replication, Submission, TaskId,
+    TaskOutcome, TaskResult, Wish,
 };
 
 use super::GRID;
@@ -55,6 +56,9 @@ pub(super) struct Host {
     refuses: bool,
     unsent: VecDeque<(Member, Message)>,
     refused: BTreeSet<PeerId>,
+    /// How many listings its user has asked for, and those that were answered.
+    listings: u64,
+    listed: BTreeSet<u64>,
     /// Messages for the network.
     pub(super) sent: Vec<(Member, Message)>,
 }
@@ -111,6 +115,8 @@ impl Host {
             refuses: false,
             unsent: VecDeque::new(),
             refused: BTreeSet::new(),
+            listings: 0,
+            listed: BTreeSet::new(),
             sent: Vec::new(),
             config,
         }
@@ -180,7 +186,17 @@ impl Host {
             | Effect::ReadResults { .. }
             | Effect::ForgetFiles { .. } => {}
             // No bag here goes in rounds.
-            Effect::MakeStart { .. } | Effect::List { .. } | Effect::Notify(_) => {}
+            Effect::MakeStart { .. } | Effect::Notify(_) => {}
+            Effect::List { ticket, page } => {
+                assert!(
+                    ticket <= self.listings && self.listed.insert(ticket),
+                    "nobody asked {ticket}, or it was answered"
+                );
+                assert!(page.machines.is_sorted_by_key(|machine| machine.at), "in the order of the line: {page:?}");
+                let silent = page.silent.iter().map(|silent| silent.at);
+                let places = page.machines.iter().map(|machine| machine.at).chain(silent);
+                assert!(places.max() <= Some(page.last), "behind its end: {page:?}");
+            }
         }
     }
 
@@ -337,6 +353,55 @@ impl Host {
             _ => self.restart(usize::MAX),
         }
         Act::Done
+    }
+
+    /// What users order of endless bags, of priorities and of listings.
+    pub(super) fn order(&mut self, source: &mut Source<'_>) {
+        let bag = source.bag();
+        match source.below(8) {
+            0 | 1 => {
+                let tasks = if source.flag() { BAG_TASKS_MAX } else { 0 };
+                let endless = Endless { weight: source.real(), task_bytes: source.real(), tasks };
+                let submission = Submission {
+                    id: bag,
+                    tasks: BAG_TASKS_MAX,
+                    task_mops: source.maybe(|source| f64::from(source.byte()) + 1.0),
+                    retries_max: 2,
+                    replication: Replication::default(),
+                    stewards: None,
+                    conditions: Conditions { priority: self.priority(source), ..Conditions::default() },
+                    endless: Some(endless),
+                    keep_results: source.flag(),
+                };
+                if self.peer.check(&submission).is_ok() {
+                    self.give(Event::Submitted(submission));
+                }
+            }
+            2 => self.give(Event::TasksAdded { bag, tasks: source.number() }),
+            3 => self.give(Event::SupplyEnded(bag)),
+            4 => self.give(Event::Drained { bag, tasks: source.ranges() }),
+            5 => {
+                let priority = self.priority(source);
+                self.give(Event::Wished { bag, wish: Wish::Prioritise(priority) });
+            }
+            6 => {
+                let name = "a machine ".repeat(usize::from(source.below(20))).into_boxed_str();
+                self.give(Event::Describes(About {
+                    name,
+                    version: "0.1.0".into(),
+                    reason: source.maybe(|_| "finishing".into()),
+                }));
+            }
+            _ => {
+                self.listings += 1;
+                self.give(Event::ListMachines { ticket: self.listings, first: source.number() });
+            }
+        }
+    }
+
+    /// As the driver checks it.
+    fn priority(&self, source: &mut Source<'_>) -> i32 {
+        (source.number() as i32).clamp(-PRIORITY_MAX, PRIORITY_MAX)
     }
 
     fn submit(&mut self, source: &mut Source<'_>) {

@@ -10,8 +10,9 @@ use idlewood_overlay::{
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::summary::Summary;
 use idlewood_scheduler::{
-    Asker, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, Finished, Message, Path, Replication, Request, Sizes,
-    SmallOutput, Speaker, TaskOutcome, TaskResult,
+    Activity, Asker, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, EndlessBag, Finished, Grant, Limit,
+    MachineReport, MachinesPage, Message, Path, Replication, Request, SilentMachine, Sizes, SmallOutput, Speaker,
+    Stamp, Standing, TaskOutcome, TaskResult, WhichMachines,
 };
 
 use super::{GRID, ME, PEERS};
@@ -356,6 +357,92 @@ impl Source<'_> {
         } else {
             Message::Decline { bag, ranges, reason: self.reason() }
         }
+    }
+
+    /// Listings and what is said of endless bags, beside [`Source::message`] likewise.
+    pub(super) fn later(&mut self) -> Message {
+        match self.below(8) {
+            0 => Message::WhichMachines {
+                question: WhichMachines {
+                    id: self.number(),
+                    number: self.number() as u32 % 4,
+                    first: self.number(),
+                    last: u64::MAX - self.number(),
+                    wait_ms: self.number() as u32,
+                },
+                node: self.node(),
+                climbing: self.flag(),
+            },
+            1 | 2 => Message::Machines { number: self.number() as u32 % 8, page: Box::new(self.page()) },
+            3 => Message::Announce { bag: Box::new(self.endless_bag()), climbed: self.number() as u16 },
+            4 => Message::Granted { bag: self.bag(), grant: self.grant(), asks: self.maybe(Self::speaker) },
+            5 => Message::Absorbs { node: self.node(), stamp: self.stamp(), work_mops: self.rates() },
+            6 => {
+                let work_mops = self.rates();
+                let table = self.maybe(|source| work_mops.iter().map(|_| source.endless_bag()).collect());
+                Message::Shares { node: self.node(), stamp: self.stamp(), table, work_mops }
+            }
+            _ => Message::Want { bag: self.bag(), executor: self.speaker(), tasks: self.number() as u32 },
+        }
+    }
+
+    fn page(&mut self) -> MachinesPage {
+        let report = |source: &mut Self| MachineReport {
+            peer: source.peer(),
+            at: source.number(),
+            name: if source.flag() { "".into() } else { "a machine".into() },
+            version: "0.1.0".into(),
+            activity: [Activity::Idle, Activity::Working, Activity::Suspended][usize::from(source.below(3))],
+            reason: source.maybe(|_| "on_battery".into()),
+            slots: source.number() as u32,
+            speed_mops: source.real(),
+            running: source.number() as u32,
+            waiting: source.number(),
+        };
+        let silent = |source: &mut Self| SilentMachine {
+            peer: source.peer(),
+            at: source.number(),
+            heard_s: source.number() as u32,
+        };
+        MachinesPage {
+            last: u64::MAX - self.number(),
+            machines: (0..self.below(5)).map(|_| report(self)).collect(),
+            silent: (0..self.below(3)).map(|_| silent(self)).collect(),
+            unreached: self.number(),
+            is_busy: self.below(8) == 0,
+        }
+    }
+
+    fn endless_bag(&mut self) -> EndlessBag {
+        EndlessBag {
+            bag: self.bag(),
+            submitter: self.contact(),
+            weight: self.real(),
+            task_mops: self.real(),
+            task_bytes: self.real(),
+            uplink_bytes_s: self.real(),
+            standing: [Standing::Active, Standing::Idle, Standing::Gone][usize::from(self.below(3))],
+            waited_s: self.number(),
+        }
+    }
+
+    fn grant(&mut self) -> Grant {
+        let limits = [Limit::Processors, Limit::Uplink, Limit::Downlinks, Limit::Machines, Limit::Waits, Limit::Tasks];
+        Grant {
+            ahead: self.number() as u32,
+            work_mops: self.real(),
+            alone_mops: self.real(),
+            grid_mops: self.real(),
+            limit: limits[usize::from(self.below(6))],
+        }
+    }
+
+    fn stamp(&mut self) -> Stamp {
+        Stamp(self.number(), self.maybe(Self::peer))
+    }
+
+    fn rates(&mut self) -> Vec<f64> {
+        (0..self.below(5)).map(|_| self.real()).collect()
     }
 
     pub(super) fn reason(&mut self) -> DeclineReason {

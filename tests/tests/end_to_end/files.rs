@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use crate::harness::{Grid, assert_complete};
+use crate::harness::{Grid, assert_complete, wait_for};
 
 fn write(path: &Path, text: &str) {
     fs::create_dir_all(path.parent().expect("it has one")).expect("our directory");
@@ -77,4 +77,79 @@ fn folders_and_files_of_single_tasks_go_out_and_chosen_outputs_come_back() {
     assert!(mixed.code == 1 && mixed.stderr.contains("--mix"), "{}", mixed.stderr);
     // Nothing of it is left where tasks run.
     assert_eq!(other.holds(), 0);
+}
+
+#[test]
+fn empty_folders_go_out_and_come_back() {
+    let mut grid = Grid::prepare_unstarted(2);
+    for number in 0..2 {
+        grid.agents[number].configure("[bags]\nnative = true\n");
+        grid.run(number);
+    }
+    grid.wait_until_formed(2);
+    let submitter = &grid.agents[0];
+    submitter.ask(&["pause"]);
+    let root = grid.root.path();
+    let path = |name: &str| root.join(name).display().to_string();
+    fs::create_dir_all(root.join("tree/results/day")).expect("our directory");
+    write(&root.join("tree/data"), "1\n");
+    write(
+        &root.join("work.sh"),
+        "#!/bin/sh\n[ -d inputs/tree/results/day ] || exit 5\n[ -e inputs/tree/data ] || exit 6\nmkdir -p left/behind; echo 2 > file\n",
+    );
+    let bag = |options: &[&str]| {
+        let (program, tree, out) = (path("work.sh"), path("tree"), path(&format!("out-{}", options.len())));
+        let always = ["submit", "--native", "--work", "50", "--max-retries", "0"];
+        let inputs = ["--program", &program, "--input", &tree];
+        let bag = submitter.ask(&[&always[..], &inputs, options].concat());
+        let bag = bag["id"].as_str().expect("an id").to_owned();
+        assert_complete(submitter, &bag, 1);
+        submitter.ask(&["bag", "get", &bag, "--out", &out]);
+        Path::new(&out).join("0/outputs")
+    };
+    let all = bag(&[]);
+    assert!(all.join("left/behind").is_dir() && all.join("file").is_file());
+    // Who chooses files gets these.
+    let chosen = bag(&["--output-files", "file"]);
+    assert!(!chosen.join("left").exists() && chosen.join("file").is_file());
+}
+
+#[test]
+fn an_output_over_the_limit_of_an_owner_is_had_of_another() {
+    let mut grid = Grid::prepare_unstarted(2);
+    grid.agents[0].configure("[bags]\nnative = true\n");
+    grid.agents[1].configure("[bags]\nnative = true\n[limits]\noutput = \"4K\"\n");
+    for number in 0..2 {
+        grid.run(number);
+    }
+    grid.wait_until_formed(2);
+    let (submitter, other) = (&grid.agents[0], &grid.agents[1]);
+    submitter.ask(&["pause"]);
+    let program = grid.root.path().join("large.sh");
+    write(&program, "#!/bin/sh\nhead -c 10000 /dev/zero > large\n");
+    let program = program.display().to_string();
+    let submit = |retries: &str| {
+        let bag =
+            submitter.ask(&["submit", "--native", "--work", "50", "--max-retries", retries, "--program", &program]);
+        bag["id"].as_str().expect("an id").to_owned()
+    };
+    // Nobody else takes it: it fails, and says whose limit it is.
+    let bag = submit("0");
+    assert_eq!(submitter.cli(&["bag", "wait", &bag]).code, 3);
+    let out = grid.root.path().join("failed");
+    submitter.ask(&["bag", "get", &bag, "--out", out.to_str().expect("ours")]);
+    let results = fs::read_to_string(out.join("results.json")).expect("it was written");
+    assert!(results.contains("limits.output"), "{results}");
+
+    let failed = || {
+        let listed = submitter.ask(&["machines"]);
+        let machines = listed["machines"].as_array().cloned().unwrap_or_default();
+        machines.iter().filter_map(|machine| machine["failed"].as_u64()).sum::<u64>()
+    };
+    let before = failed();
+    let bag = submit("30");
+    wait_for("it to fail there", || failed() > before);
+    submitter.ask(&["resume"]);
+    other.ask(&["pause"]);
+    assert_complete(submitter, &bag, 1);
 }

@@ -1,6 +1,7 @@
 //! End to end: real agent processes on loopback, used through the command line alone.
 
 mod bags;
+mod booted;
 mod bus;
 mod crashes;
 mod display;

@@ -4,8 +4,8 @@
 //! A machine is a mount namespace: an overlay above the root of the machine that the test runs on, which takes all that is written.
 //! Nothing of that machine is changed, its packages and users included. The program in the package is the one under test.
 //!
-//! Left out: systemd itself. The test reads the unit and starts the agent as the unit says, without its priority, which would make the test take
-//! as long as the machine has others to serve, and without the filters of system calls.
+//! Left out: systemd itself, which `booted.rs` has. The test reads the unit and starts the agent as the unit says, without its priority, which
+//! would make the test take as long as the machine has others to serve, and without the filters of system calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -29,7 +29,7 @@ const ADMINISTRATORS_UNIT: &str = "etc/systemd/system/idlewood.service";
 const CONFIG: &str = "etc/idlewood/config.toml";
 const STATE: &str = "var/lib/idlewood";
 /// What a shell of root's has.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A machine with files, packages and users of its own.
 struct Machine {
@@ -50,7 +50,7 @@ fn packager() -> PathBuf {
 }
 
 /// Makes a package and a tarball of this version.
-fn package(version: &str, out: &Path) -> PathBuf {
+pub(crate) fn package(version: &str, out: &Path) -> PathBuf {
     let made = Command::new(packager())
         .args(["--fast", "--binary", AGENT, "--version", version, "--out"])
         .arg(out)
@@ -64,7 +64,7 @@ fn package(version: &str, out: &Path) -> PathBuf {
 }
 
 /// Whether this machine has what packages are made and installed with; otherwise the test has said what lacks.
-fn can_package() -> bool {
+pub(crate) fn can_package() -> bool {
     for program in ["dpkg-deb", "systemd-sysusers", "deb-systemd-helper", "setpriv", "nsenter"] {
         let is_there = Command::new("sh").args(["-c", "command -v \"$0\" >/dev/null", program]).status();
         if !is_there.expect("there is sh").success() {
@@ -272,7 +272,7 @@ impl Drop for Machine {
     }
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is loopback");
     listener.local_addr().expect("it is bound").port()
 }

@@ -28,7 +28,7 @@ fn outputs_are_chosen_by_pattern_and_each_pattern_has_to_match() {
     fs::write(job.work_dir().join("scratch"), vec![0; 10_000]).expect("our directory");
     let of = |outputs: &[&str], output_bytes: u64, code: u8| {
         let outputs = outputs.iter().map(|text| (*text).to_owned()).collect();
-        let rules = Rules { success_codes: vec![0], outputs, output_bytes };
+        let rules = Rules { success_codes: vec![0], outputs, output_bytes, is_owners: false };
         let finished = match collect(&blobs, true, Some(&job), &rules, &exited(code), 1.0).outcome {
             TaskOutcome::Finished(finished) => finished,
             other => panic!("{other:?}"),
@@ -57,6 +57,33 @@ fn outputs_are_chosen_by_pattern_and_each_pattern_has_to_match() {
     assert!(of(&[], OUTPUT_BYTES_MAX, 0).0);
 }
 
+/// What an owner's limit keeps from one machine, another may take.
+#[test]
+fn an_output_over_the_owners_limit_says_more_about_the_machine_than_about_the_task() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let blobs = blobs(root.path(), 1 << 20);
+    let job = Job { directory: root.path().join("attempt"), ..prepared(0).job };
+    fs::create_dir_all(job.work_dir().join("empty/folder")).expect("our directory");
+    fs::write(job.work_dir().join("large"), vec![0; 10_000]).expect("our directory");
+    let of = |output_bytes: u64, is_owners: bool| {
+        let rules = Rules { success_codes: vec![0], outputs: Vec::new(), output_bytes, is_owners };
+        let TaskOutcome::Finished(finished) = collect(&blobs, true, Some(&job), &rules, &exited(0), 1.0).outcome else {
+            panic!("it ended by itself");
+        };
+        let bytes = match &finished.content {
+            Some(content) => content.bytes().to_vec(),
+            None => fs::read(blobs.path(finished.output.0.into()).expect("readable").expect("kept")).expect("readable"),
+        };
+        let output = TaskOutput::decode(&bytes).expect("it is an output");
+        (finished.success, finished.crashed, output.folders, output.error.unwrap_or_default())
+    };
+    assert_eq!(of(20_000, true), (true, false, vec!["empty/folder".to_owned()], String::new()));
+    let (success, crashed, folders, error) = of(5000, true);
+    assert!(!success && crashed && folders.is_empty() && error.contains("limits.output"), "{error}");
+    let (success, crashed, _, error) = of(5000, false);
+    assert!(!success && !crashed && error.contains("--output-limit"), "{error}");
+}
+
 /// It has no directory, and so no file.
 #[test]
 fn a_task_that_leaves_nothing_misses_its_outputs() {
@@ -80,9 +107,11 @@ fn an_output_over_the_limit_says_so_and_is_within_it() {
     let mut output = TaskOutput { exit_code: Some(0), stdout: b"said".to_vec(), files, ..TaskOutput::default() };
     let whole = output.encode();
     let limit = whole.len() as u64;
-    assert_eq!(encode_within(&mut output, limit), whole);
+    let within = |output_bytes| Rules { output_bytes, ..rules(&[]) };
+    assert_eq!(encode_within(&mut output, &within(limit)), (whole.clone(), false));
     assert_eq!(output.error, None);
-    let bytes = encode_within(&mut output, limit - 1);
+    let (bytes, is_over) = encode_within(&mut output, &within(limit - 1));
+    assert!(is_over);
     assert!((bytes.len() as u64) < limit);
     let told = TaskOutput::decode(&bytes).expect("it is an output");
     let message = told.error.expect("it fails");

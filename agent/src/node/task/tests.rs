@@ -39,6 +39,7 @@ pub(in crate::node) fn manifest() -> Manifest {
         own: Vec::new(),
         outputs: Vec::new(),
         output_bytes: None,
+        folders: Vec::new(),
         rounds: None,
         blob: None,
         source: None,

@@ -145,6 +145,9 @@ impl Manifest {
         };
         let mut hasher = blake3::Hasher::new();
         hasher.update(INPUT_DOMAIN).update(&given);
+        if !self.folders.is_empty() {
+            hasher.update(&to_cbor(&self.folders));
+        }
         if self.rounds.is_some() {
             // What it begins with differs from round to round.
             hasher.update(&index.to_be_bytes());
@@ -189,6 +192,21 @@ impl Manifest {
         }
         if self.own.iter().any(|own| own.task >= self.tasks) || !self.own.is_sorted_by_key(|own| own.task) {
             return invalid("inputs of tasks are not in the order of the tasks of the bag".to_owned());
+        }
+        for folder in &self.folders {
+            let is_in_a_file = || folders(folder).chain([folder.as_str()]).any(|path| shared.files.contains(path));
+            if !is_path(folder) || is_in_a_file() {
+                return invalid(format!("{folder:?} cannot be an empty folder among the inputs: rename it"));
+            }
+        }
+        let empty: BTreeSet<&str> =
+            self.folders.iter().flat_map(|folder| folders(folder).chain([folder.as_str()])).collect();
+        let own = self.own.iter().map(|own| &own.input);
+        let own = self.entries.iter().filter_map(|entry| entry.input.as_ref()).chain(own);
+        let is_below = |path: &str| folders(path).any(|around| self.folders.iter().any(|folder| folder == around));
+        if let Some(input) = own.into_iter().find(|input| empty.contains(input.name.as_str()) || is_below(&input.name))
+        {
+            return invalid(format!("{:?} is an empty folder of all tasks, and a file of one: rename it", input.name));
         }
         if let Some(name) = &self.stdin {
             let is_it = |own: &Input| name == "{}" || *name == own.name;

@@ -39,7 +39,8 @@ impl Manifest {
             return invalid(format!("{} is over {} GiB: split it", input.name, INPUT_BYTES_MAX >> 30));
         }
         let first = |name: &String| name.split('/').next().unwrap_or_default().to_owned();
-        let taken: BTreeSet<String> = self.inputs.iter().map(|shared| first(&shared.name)).collect();
+        let shared = self.inputs.iter().map(|shared| &shared.name).chain(&self.folders);
+        let taken: BTreeSet<String> = shared.map(first).collect();
         if taken.contains(&input.name) {
             return invalid(format!("an input that all tasks share is named {:?}, too: rename the file", input.name));
         }

@@ -14,11 +14,14 @@ impl TaskOutput {
     /// # Panics
     /// Never: a hash takes every write.
     pub fn fingerprint(&self) -> u64 {
-        let Self { exit_code, error, stdout, stderr, files, left_out, cpu_s: _, wall_s: _ } = self;
+        let Self { exit_code, error, stdout, stderr, files, left_out, folders, cpu_s: _, wall_s: _ } = self;
         let mut hasher = blake3::Hasher::new();
         let (stdout, stderr) = (serde_bytes::Bytes::new(stdout), serde_bytes::Bytes::new(stderr));
         ciborium::into_writer(&(exit_code, error, stdout, stderr, files, left_out), &mut hasher)
             .expect("a hash takes every write, and an output holds no unserialisable value");
+        for folder in folders {
+            hasher.update(folder.as_bytes()).update(b"/");
+        }
         let mut first = [0; 8];
         first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
         u64::from_le_bytes(first)
