@@ -97,7 +97,8 @@ pub struct Config {
     /// Stewards of a bag that is submitted here and does not say how many it has ([`crate::Submission::stewards`]), 0 to 4.
     /// Default 0, none: a driver that signs appointments sets it (docs/adr/0041).
     pub stewards: u32,
-    /// A bag has stewards once it has lasted for so long; shorter ones have none. Up to 1 h, default 30 s: our choice.
+    /// A bag has stewards once it has lasted for so long; shorter ones have none. Up to 1 h, default 30 s: our choice. A bag whose tasks take
+    /// this machine 10 s or more does not wait for longer than 2 s: its user may switch the machine off as soon as it is submitted.
     pub appoint_after: Duration,
     /// A steward acts after so long without a word of the keepers before it, for each rank, 12 s to 1 h: keepers say every 10 s that they
     /// are there. Default 30 s: three lost messages.

@@ -94,7 +94,8 @@ fn results_that_stewards_keep_outlive_the_disk_of_the_submitter() {
         for report in [&with, &without] {
             assert_eq!((report.lost_tasks, report.open_tasks, report.failed_tasks), (0, 0, 0), "seed {seed}: {report}");
         }
-        assert_eq!(with.duplicate_tasks, 0, "seed {seed}: {with}");
+        // One that was on its way when the disk was taken may have to run again.
+        assert!(with.duplicate_tasks <= 1, "seed {seed}: {with}");
         assert!(without.duplicate_tasks >= ended / 2, "seed {seed}: {without}");
     }
 }

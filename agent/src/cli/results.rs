@@ -136,8 +136,13 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
             all.push(got.into_json());
             ended
         });
-        interrupt.check().or_else(|interrupted| ended.as_ref().map(drop).map_err(|_| interrupted))?;
-        ends.push(if is_one { ended } else { ended.with_context(|| format!("bag {}", output::short_id(id))) });
+        let ended = if is_one { ended } else { ended.with_context(|| format!("bag {}", output::short_id(id))) };
+        if interrupt.check().is_err() {
+            // It says how far it came.
+            ended?;
+        } else {
+            ends.push(ended);
+        }
     }
     if context.format == Format::Json && all.len() == ids.len() {
         output::one_or_all(all, is_one)?;

@@ -1,5 +1,7 @@
 //! What a ledger does since its bag has several keepers (`steward`): it is restored from a copy, and takes what stewards know.
 
+use std::time::Duration;
+
 use idlewood_overlay::{Contact, PeerId};
 
 use super::Ledger;
@@ -16,6 +18,10 @@ use crate::steward::STEWARDS_MAX;
 
 /// How far the first attempt of a bag's next life is above that of the last. Keepers of a life issue far fewer; our choice.
 const ATTEMPTS_OF_A_LIFE: u64 = 1 << 20;
+/// From how many seconds of one task on a bag is worth stewards from its beginning. Our choice.
+const LONG_TASK_S: f64 = 10.0;
+/// When such a bag asks for stewards. Our choice: its first requests are on their way, so that executors are known.
+const APPOINT_SOON: Duration = Duration::from_secs(2);
 
 /// The part of keepers in a ledger.
 #[derive(Debug, Default)]
@@ -136,6 +142,12 @@ impl Ledger {
         if !changes.is_empty() {
             io.persist(changes, Vec::new());
         }
+    }
+
+    /// How long after its submission the bag is to have stewards: soon where one of its tasks takes this machine long.
+    pub(crate) fn appoint_after(&self, config: &Config) -> Duration {
+        let is_long = self.sized && self.bag.task_mops >= LONG_TASK_S * config.speed_mops;
+        if is_long { config.appoint_after.min(APPOINT_SOON) } else { config.appoint_after }
     }
 
     /// When the bag was submitted.

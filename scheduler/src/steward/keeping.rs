@@ -164,7 +164,7 @@ impl Stewards {
     /// Bags that have lasted for long enough have stewards from now on.
     fn begin_own(&mut self, ledgers: &Ledgers, now: Time, config: &Config) {
         for (&bag, ledger) in ledgers {
-            let is_old = now.since(ledger.released()) >= config.appoint_after;
+            let is_old = now.since(ledger.released()) >= ledger.appoint_after(config);
             if is_old && ledger.stewards(config) > 0 && !ledger.is_kept() && ledger.may_have_stewards() {
                 self.own.entry(bag).or_default();
             }

@@ -164,7 +164,8 @@ impl Own {
     fn find(&mut self, ledger: &Ledger, known: &dyn Fn() -> Vec<Contact>, io: &mut Io, config: &Config) {
         let bag = ledger.header().id;
         let now = io.now;
-        if self.coming.is_some() || !ledger.may_have_stewards() || now.since(ledger.released()) < config.appoint_after {
+        let is_young = now.since(ledger.released()) < ledger.appoint_after(config);
+        if self.coming.is_some() || !ledger.may_have_stewards() || is_young {
             return;
         }
         for (peer, feed) in self.feeds.extract_if(.., |_, feed| now.since(feed.heard) >= REPLACE_AFTER) {

@@ -194,6 +194,34 @@ fn a_steward_that_acts_issues_nothing_of_a_bag_that_is_held() {
     assert_eq!(grid.done(), TASKS);
 }
 
+/// Whoever has submitted long tasks may switch the machine off at once; a bag of seconds needs nobody.
+#[test]
+fn a_bag_of_long_tasks_is_kept_by_others_within_seconds_and_one_of_short_tasks_is_not() {
+    let mut grid = Grid::new();
+    grid.pass(8);
+    let keepers = grid.hosts[&SUBMITTER].peer.keepers(BAG);
+    assert_eq!(keepers.iter().filter(|keeper| keeper.is_up_to_date).count(), 3, "{keepers:?}");
+
+    let mut grid = Grid::new();
+    let short = BagId([9; 32]);
+    grid.give(
+        SUBMITTER,
+        Event::Submitted(Submission {
+            id: short,
+            tasks: TASKS,
+            task_mops: Some(9_000.0),
+            retries_max: 2,
+            replication: Replication::default(),
+            stewards: None,
+            keep_results: false,
+            conditions: Conditions::default(),
+            endless: None,
+        }),
+    );
+    grid.pass(20);
+    assert_eq!(grid.hosts[&SUBMITTER].peer.keepers(short), []);
+}
+
 #[test]
 fn a_bag_that_is_held_from_the_beginning_is_kept_by_others() {
     let mut grid = Grid::new();

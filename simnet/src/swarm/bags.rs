@@ -91,7 +91,9 @@ impl Case {
         let mut rng = stream(seed, "swarm of bags", 0);
         let share = pick(&mut rng, &[15.0, 40.0, 80.0]);
         let faults = CATALOGUE.into_iter().filter(|_| happens(&mut rng, share)).collect();
-        let scenario = draw_scenario(seed, &mut rng);
+        let mut scenario = draw_scenario(seed, &mut rng);
+        // Cases with stewards are drawn apart.
+        (scenario.peer.stewards, scenario.peer.kept_bags_max) = (0, 0);
         let faulty = Duration::from_secs(rng.random_range(60..=600));
         let pause = Duration::from_millis(pick(&mut rng, &[1_000, 5_000, 20_000]));
         Self { scenario, faults, faulty, pause }
