@@ -42,8 +42,9 @@ fn machines_without_bags() {
 
 #[test]
 fn machines_with_bags() {
+    // Two stewards for each bag from its beginning are 3 % of it.
     let scenario = Scenario { nodes: 40, bags: 6, ..Scenario::default() };
-    check("six bags", said(1..=2, &scenario), [2.246, 1_039.0], 0.03);
+    check("six bags", said(1..=2, &scenario), [2.288, 1_071.0], 0.03);
 }
 
 #[test]
@@ -57,5 +58,5 @@ fn machines_with_bags_that_come_and_go() {
         ..Scenario::default()
     };
     // Which message is lost changes what follows.
-    check("six bags, machines that come and go", said(1..=2, &scenario), [3.159, 1_699.0], 0.05);
+    check("six bags, machines that come and go", said(1..=2, &scenario), [3.205, 1_742.0], 0.05);
 }
