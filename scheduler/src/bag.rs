@@ -39,6 +39,8 @@ pub(crate) const CLOCKS_APART_MAX: Duration = Duration::from_secs(600);
 /// Largest output that travels within its result and is kept in the record that has the result. Our choice: what most short
 /// tasks print; a file of its own costs far more than so many bytes.
 pub const SMALL_OUTPUT_BYTES_MAX: usize = 4096;
+/// Largest output that a machine may say there is, so that the sum of many is a number. Our choice, above what any is.
+pub(crate) const OUTPUT_BYTES_MAX: u64 = 1 << 40;
 /// Most bytes of small outputs in one message.
 pub const SMALL_OUTPUTS_BYTES_MAX: usize = 128 * 1024;
 /// Deepest path down the tree; position keys have 256 bits, and so has a trie over them levels.
@@ -359,6 +361,7 @@ impl TaskResult {
                 .content
                 .as_ref()
                 .is_none_or(|content| !self.unfinished && content.bytes().len() as u64 == self.output_bytes)
+            && self.output_bytes <= OUTPUT_BYTES_MAX
             && self.work_mops.is_finite()
             && (0.0..=BAG_WORK_MOPS_MAX).contains(&self.work_mops)
     }

@@ -54,7 +54,7 @@ use self::places::Places;
 use self::rest::Rest;
 use self::sharing::{OVERDUE, OVERDUE_MIN, Sharing};
 use self::suspension::Suspension;
-use crate::bag::{AGE_MAX, BagHeader, BagId, BagKey, BlobId, Checkpoint, Request, Sizes, TaskId, TaskResult};
+use crate::bag::{AGE_MAX, BagHeader, BagId, BagKey, Checkpoint, Request, Sizes, TaskId, TaskResult};
 use crate::config::{Config, PerSubmitter};
 use crate::factors::Factors;
 use crate::io::{Io, Then};
@@ -110,7 +110,7 @@ pub(crate) struct Executor {
     seen: Recent,
     endless: EndlessBags,
     /// By what factor each program takes longer here than was said.
-    factors: Factors<BlobId>,
+    factors: Factors,
     speed_mops: f64,
     /// The smallest feasible maximum stretch, as last published.
     stretch: f64,
@@ -480,7 +480,7 @@ impl Executor {
         self.availability_grew |= held.unfinished_is_empty();
         match outcome {
             TaskOutcome::Finished(finished) => {
-                let (success, work_mops) = (finished.success, finished.work_mops);
+                let success = finished.success;
                 let result = TaskResult::of(task.index, running.attempt, finished);
                 self.rest.note_end(success);
                 // The submitter believes a failure only of a task that it knows to be placed here: a `Holding` goes first.
@@ -493,7 +493,7 @@ impl Executor {
                     self.own_results.push(task);
                 }
                 if success {
-                    self.learn(task.bag, work_mops);
+                    self.learn(task.bag, running.active(io.now));
                 }
                 self.rate(task.bag, io.now);
             }

@@ -1,7 +1,7 @@
 //! By what factor a program takes longer on a machine than the reference kernel lets one expect, learned from ended tasks.
 //!
 //! Speeds are those of one kernel; a program that misses caches, or computes with other numbers, is faster or slower than that on some
-//! machines. Each ended task tells a ratio: its work as measured here by its work as it was said to be. The factor is the mean of the
+//! machines. Each ended task tells a ratio: the time that it ran here by the time that its work, as it was said to be, takes at the speed of the kernel. The factor is the mean of the
 //! logarithms of these ratios, shrunk towards 0 (a factor of 1) by the credibility of Bühlmann (*Experience Rating and Credibility*, 1967):
 //! n tasks count as n/(n + k), with k the variance within a pair of program and machine by that between pairs. The former is estimated from the
 //! ratios, to which a guess counts as [`GUESS_TASKS`] more; the latter is our guess, since few machines have run many programs. So one
@@ -13,6 +13,8 @@
 //! Left out: factors of machine models, which no machine tells others; records on disk. A restart relearns.
 
 use std::collections::BTreeMap;
+
+use crate::bag::BlobId;
 
 /// Standard deviation of the logarithms of factors between pairs of program and machine. Our guess: the times of programs of the SPEC
 /// suites relative to each other differ by a third between processors of one time.
@@ -63,39 +65,33 @@ impl Factor {
     }
 }
 
-/// The factors of many pairs, by what tells them apart.
-#[derive(Debug)]
-pub(crate) struct Factors<K> {
-    pairs: BTreeMap<K, (Factor, u64)>,
+/// The factors of this machine, by program.
+#[derive(Debug, Default)]
+pub(crate) struct Factors {
+    pairs: BTreeMap<BlobId, (Factor, u64)>,
     /// How often any was used, which tells which one was not for longest.
     uses: u64,
 }
 
-impl<K> Default for Factors<K> {
-    fn default() -> Self {
-        Self { pairs: BTreeMap::new(), uses: 0 }
-    }
-}
-
-impl<K: Ord + Copy> Factors<K> {
-    /// A task of this pair has ended ([`Factor::note`]); returns the factor.
-    pub(crate) fn note(&mut self, pair: K, ratio: f64) -> f64 {
+impl Factors {
+    /// A task of this program has ended ([`Factor::note`]); returns the factor.
+    pub(crate) fn note(&mut self, program: BlobId, ratio: f64) -> f64 {
         self.uses += 1;
-        let (factor, used) = self.pairs.entry(pair).or_default();
+        let (factor, used) = self.pairs.entry(program).or_default();
         *used = self.uses;
         factor.note(ratio);
         let value = factor.value();
         if self.pairs.len() > PAIRS_MAX
-            && let Some(oldest) = self.pairs.iter().min_by_key(|(_, (_, used))| *used).map(|(&pair, _)| pair)
+            && let Some(oldest) = self.pairs.iter().min_by_key(|(_, (_, used))| *used).map(|(&program, _)| program)
         {
             self.pairs.remove(&oldest);
         }
         value
     }
 
-    /// The factor of this pair.
-    pub(crate) fn of(&self, pair: K) -> f64 {
-        self.pairs.get(&pair).map_or(1.0, |(factor, _)| factor.value())
+    /// The factor of this program.
+    pub(crate) fn of(&self, program: BlobId) -> f64 {
+        self.pairs.get(&program).map_or(1.0, |(factor, _)| factor.value())
     }
 }
 
@@ -135,12 +131,17 @@ mod tests {
     #[test]
     fn what_was_not_used_for_longest_is_forgotten() {
         let mut factors = Factors::default();
-        for program in 0..2 * PAIRS_MAX {
-            factors.note(0, 2.0);
-            factors.note(program + 1, 2.0);
+        let program = |number: usize| {
+            let mut id = [0; 32];
+            id[..8].copy_from_slice(&number.to_le_bytes());
+            BlobId(id)
+        };
+        for number in 0..2 * PAIRS_MAX {
+            factors.note(program(0), 2.0);
+            factors.note(program(number + 1), 2.0);
         }
-        assert_eq!((factors.pairs.len(), factors.of(1)), (PAIRS_MAX, 1.0));
-        assert!(factors.of(0) > 1.9);
+        assert_eq!((factors.pairs.len(), factors.of(program(1))), (PAIRS_MAX, 1.0));
+        assert!(factors.of(program(0)) > 1.9);
     }
 
     /// Mean error of the predicted time of the task that follows `seen` ones, in percent: without factors, by the plain mean of the ratios
@@ -173,9 +174,10 @@ mod tests {
             for cv in [0.0, 0.1, 0.45] {
                 let [none, mean, factor] = of(between, cv, 1);
                 assert!(factor <= none.max(mean) * 1.02, "{between} {cv}");
-                let [none, mean, factor] = of(between, cv, 5);
-                assert!(factor < mean * 1.1 + 7.0 && (between == 0.0 || factor < none), "{between} {cv}");
-                of(between, cv, 20);
+                for seen in [5, 20] {
+                    let [none, mean, factor] = of(between, cv, seen);
+                    assert!(factor < mean * 1.1 + 7.0 && (between == 0.0 || factor < none), "{between} {cv} {seen}");
+                }
             }
         }
     }

@@ -510,12 +510,12 @@ impl Ledger {
         if self.waiting.unissued().is_empty() || !self.may_issue() {
             return Vec::new();
         }
-        let mut requests = self.issue_to_preferred(io, config);
         if let Some(task_mops) = self.work.of_task()
             && !self.bag.declared
         {
             self.bag.task_mops = task_mops.clamp(WORK_MOPS_MIN, BAG_WORK_MOPS_MAX);
         }
+        let mut requests = self.issue_to_preferred(io, config);
         let mut is_anybody_willing = true;
         while !self.waiting.unissued().is_empty() {
             let direct = is_anybody_willing.then(|| self.declined.direct(self.waiting.unissued()));

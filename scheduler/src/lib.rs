@@ -64,4 +64,4 @@ pub use record::{Change, Closing, Ending, RECORD_VERSION, Record, RecordError, R
 pub use reputation::Reputation;
 pub use router::{ClimbingRule, Platform};
 pub use steward::feed::Delta;
-pub use steward::{Acting, Appointment, KeeperView, ResultsKept, STEWARDS_MAX, Term};
+pub use steward::{Acting, Appointment, KeeperView, ResultsKept, STEWARDS_DEFAULT, STEWARDS_MAX, Term};

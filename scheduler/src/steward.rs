@@ -42,6 +42,8 @@ use crate::bag::BagId;
 
 /// Most stewards of one bag.
 pub const STEWARDS_MAX: u32 = 4;
+/// How many a bag of an agent has whose submitter does not say. Our choice: either of two may die with the submitter.
+pub const STEWARDS_DEFAULT: u32 = 2;
 /// A keeper that was heard of within so long is there. Our choice: three lost messages.
 pub(crate) const HEARD_WITHIN: Duration = Duration::from_secs(30);
 /// In an acknowledgement in place of a delta's number: the submitter has other stewards, which have all that there is to know, so that

@@ -2,14 +2,11 @@
 
 use std::path::PathBuf;
 
-use idlewood_scheduler::STEWARDS_MAX;
+use idlewood_scheduler::{STEWARDS_DEFAULT, STEWARDS_MAX};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{Within, values};
-
-/// Stewards of a bag that does not say how many it has. Our choice: either of two may die with the submitter.
-const STEWARDS_DEFAULT: u32 = 2;
 
 /// Defaults of submissions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -77,10 +77,10 @@ impl EndlessBags {
 
 /// Where in its turn a bag begins on this machine, from 0 to 1: the same each time, so that to be without tasks gains nothing.
 fn place_in_turn(bag: BagId, here: PeerId) -> f64 {
-    const MIXES: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mixed = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(MIXES).rotate_left(29);
-    let mixed = bag.0.iter().chain(&here.0).fold(MIXES, mixed);
-    (mixed >> 11) as f64 / (1_u64 << 53) as f64
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&bag.0).update(&here.0);
+    let [a, b, c, d, ..] = *hasher.finalize().as_bytes();
+    f64::from(u32::from_le_bytes([a, b, c, d])) / 2_f64.powi(32)
 }
 
 /// Whether tasks of a bag may begin here now, and there are some.

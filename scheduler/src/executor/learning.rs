@@ -6,6 +6,8 @@
 //!
 //! Left out: bags submitted here, whose work was measured on this very machine.
 
+use std::time::Duration;
+
 use super::Executor;
 use super::held_bag::HeldBag;
 use crate::bag::{BagId, BlobId};
@@ -21,11 +23,12 @@ impl Executor {
         self.corrects(program, self.factors.of(program));
     }
 
-    /// A task of a bag succeeded here, which turned out to be so much work.
-    pub(super) fn learn(&mut self, bag: BagId, work_mops: f64) {
+    /// A task of a bag succeeded here, which ran for so long: what it computed meanwhile may be next to nothing, where it waits for something.
+    pub(super) fn learn(&mut self, bag: BagId, ran: Duration) {
+        let speed_mops = self.speed_mops();
         let Some(held) = self.bags.get(&bag) else { return };
         let Some(program) = held.program else { return };
-        let factor = self.factors.note(program, work_mops / held.bag.task_mops);
+        let factor = self.factors.note(program, ran.as_secs_f64() * speed_mops / held.bag.task_mops);
         self.corrects(program, factor);
     }
 

@@ -40,8 +40,6 @@ const ANNOUNCE_SOON: Duration = Duration::from_secs(2);
 /// The present rate is that of the last `RATE_SLOTS` of these.
 const RATE_STEP: Duration = Duration::from_secs(5);
 const RATE_SLOTS: usize = 12;
-/// An output counts with so many bytes at most, whatever its machine says: so their sum is a number. Our choice, above what any is.
-const OUTPUT_BYTES_MAX: u64 = 1 << 40;
 
 /// What of an endless bag is on disk, in its record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -246,7 +244,7 @@ impl Ledger {
     /// A task has ended, now or before a restart.
     pub(super) fn note_undrained(&mut self, result: &TaskResult, now: Option<Time>) {
         let Some(part) = self.endless.as_mut() else { return };
-        let bytes = result.output_bytes.min(OUTPUT_BYTES_MAX);
+        let bytes = result.output_bytes;
         if part.undrained.insert(result.index, bytes).is_none() {
             part.undrained_bytes += bytes;
         }

@@ -174,7 +174,10 @@ impl Ledger {
         let mut attempt = self.attempt;
         for record in records {
             match record {
-                Record::Bag { attempt: theirs, .. } => attempt = attempt.max(*theirs),
+                Record::Bag { attempt: theirs, reruns, .. } => {
+                    attempt = attempt.max(*theirs);
+                    self.keeping.reruns = self.keeping.reruns.max(*reruns);
+                }
                 Record::Failures { index, count, crashed_on, next_attempt, void_before, endings, .. }
                     if open.contains(*index) =>
                 {

@@ -110,7 +110,10 @@ impl Ledger {
     /// These tasks are in a request from now on.
     pub(super) fn note_sent(&mut self, tasks: &IntervalSet, now: Time) {
         if let Some(preferring) = self.preferring() {
-            preferring.sent.extend(tasks.indices().map(|index| (index, now)));
+            for index in tasks.indices() {
+                preferring.preferred.remove(&index);
+                preferring.sent.insert(index, now);
+            }
         }
     }
 
@@ -169,8 +172,7 @@ impl Ledger {
                 let ran_s = sent.map_or(0.0, |&sent| io.now.since(sent).as_secs_f64());
                 (whole_s - ran_s).max(whole_s * OVERRUN_REST)
             };
-            let held = self.placed.of(peer).map(|placement| placement.ranges.clone()).unwrap_or_default();
-            let mut has = held.clone();
+            let mut has = self.placed.of(peer).map(|placement| placement.ranges.clone()).unwrap_or_default();
             for issue in self.issues.iter().filter(|issue| issue.to == Some(peer)) {
                 has.extend_with(&issue.ranges);
             }
@@ -210,7 +212,6 @@ impl Ledger {
             }
             if let Some(preferring) = self.preferring() {
                 for index in tasks.indices() {
-                    preferring.preferred.remove(&index);
                     preferring.asked.insert(index, to.peer);
                 }
             }
@@ -243,13 +244,11 @@ impl Ledger {
     /// A machine declines tasks that would begin later there than predicted: they go through the tree at once.
     pub(super) fn preference_declined(&mut self, executor: PeerId, ranges: &IntervalSet, io: &mut Io) {
         let Some(preferring) = self.preferring() else { return };
-        let of_it = preferring.asked.iter().filter(|(index, peer)| **peer == executor && ranges.contains(**index));
-        let asked: BTreeSet<u64> = of_it.map(|(&index, _)| index).collect();
-        preferring.asked.retain(|index, _| !asked.contains(index));
+        let is_its = |index: &u64, peer: &mut PeerId| *peer == executor && ranges.contains(*index);
+        let asked: IntervalSet = preferring.asked.extract_if(.., is_its).map(|(index, _)| index..index + 1).collect();
         if let Some(known) = preferring.machines.get_mut(&executor) {
             known.declined_until = Some(io.now + DECLINED_FOR);
         }
-        let asked: IntervalSet = asked.into_iter().map(|index| index..index + 1).collect();
         let back = self.issues.take_off(executor, &asked);
         let back = self.without_copy(back);
         if !back.is_empty() {

@@ -64,13 +64,15 @@ impl Stewards {
 
     /// The driver has read results for a steward.
     pub(crate) fn read(&mut self, bag: BagId, to: PeerId, results: Vec<(PeerId, TaskResult)>, io: &mut Io) {
-        if let Some(own) = self.own.get_mut(&bag).filter(|own| own.returning.is_none()) {
-            if results.is_empty() {
-                // They are not durable yet.
-                own.feeds.get_mut(&to).into_iter().for_each(|feed| feed.results.sent = None);
-            } else {
-                own.give(to, results, io);
-            }
+        let Some(own) = self.own.get_mut(&bag).filter(|own| own.returning.is_none()) else { return };
+        // Where tasks were run again meanwhile, what was read is void, and no longer awaited.
+        let is_awaited = |feed: &&mut Feed| feed.results.sent.as_ref().is_some_and(|(_, tasks)| !tasks.is_empty());
+        let Some(feed) = own.feeds.get_mut(&to).filter(is_awaited) else { return };
+        if results.is_empty() {
+            // They are not durable yet.
+            feed.results.sent = None;
+        } else {
+            own.give(to, results, io);
         }
     }
 
@@ -84,11 +86,13 @@ impl Stewards {
         io: &mut Io,
     ) {
         let bag = acting.appointment.bag;
-        let sum = |bytes: fn(&Copy) -> u64| self.copies.values().map(bytes).sum::<u64>();
-        let coming = |copy: &Copy| copy.coming.values().map(|coming| sizes(&coming.result).1).sum::<u64>();
-        let mut record_room = RECORD_BYTES_MAX.saturating_sub(sum(|copy| copy.results.record_bytes));
-        let used = sum(|copy| copy.results.disk_bytes) + self.copies.values().map(coming).sum::<u64>();
-        let mut room = self.result_bytes_max.saturating_sub(used);
+        let (mut record_room, mut room) = (RECORD_BYTES_MAX, self.result_bytes_max);
+        for copy in self.copies.values() {
+            let coming = copy.coming.values().map(|coming| sizes(&coming.result));
+            for (record, disk) in coming.chain([(copy.results.record_bytes, copy.results.disk_bytes)]) {
+                (record_room, room) = (record_room.saturating_sub(record), room.saturating_sub(disk));
+            }
+        }
         let Some(copy) = self.copies.get_mut(&bag) else { return };
         let Some(keeper) = acting.keeper().filter(|keeper| keeper.peer == from).cloned() else { return };
         let tasks = copy.told.bag(bag).map_or(0, |bag| bag.tasks);
@@ -125,7 +129,7 @@ impl Stewards {
                     unfinished: false,
                     from: keeper.clone(),
                 });
-                copy.coming.insert(index, Coming { from: keeper.clone(), executor, result });
+                copy.coming.insert(index, Coming { from: keeper.clone(), executor, result, is_void: false });
             }
         }
         if is_question {
@@ -139,7 +143,8 @@ impl Stewards {
     /// The output of a task has come that this machine is to keep, or is not to be had now.
     pub(crate) fn fetched(&mut self, task: TaskId, is_here: bool, io: &mut Io) {
         let Some(copy) = self.copies.get_mut(&task.bag) else { return };
-        let Some(Coming { from, executor, result }) = copy.coming.remove(&task.index) else { return };
+        let Some(coming) = copy.coming.remove(&task.index).filter(|coming| !coming.is_void) else { return };
+        let Coming { from, executor, result, .. } = coming;
         let mut have = IntervalSet::new();
         let mut changes = Vec::new();
         if is_here {
@@ -219,7 +224,8 @@ impl Copy {
     /// Tasks were run again, or results are not kept any more: those that the submitter has go.
     pub(super) fn drop_kept_results(&mut self, changes: &mut Vec<Change>) {
         let bag = self.bag();
-        self.coming.clear();
+        // Their fetches go on, and one of a new result would be taken for the end of its own.
+        self.coming.values_mut().for_each(|coming| coming.is_void = true);
         for index in self.results.theirs.clone().indices() {
             self.results.remove(index);
             changes.push(Change::Delete(RecordKey::Done(bag, index)));

@@ -130,6 +130,8 @@ pub(crate) struct Coming {
     pub(super) from: Contact,
     pub(super) executor: PeerId,
     pub(super) result: TaskResult,
+    /// Whether tasks were run again since: the output does not count.
+    pub(super) is_void: bool,
 }
 
 /// What another keeper has of the results of a bag, as the one that acts knows it.

@@ -135,6 +135,15 @@ fn a_small_output_is_not_fetched() {
     assert!(host.peer.over(BAG).0.is_empty());
 }
 
+/// The sum of many such would be no number.
+#[test]
+fn an_output_larger_than_any_is_refused() {
+    for (output_bytes, is_one) in [(1 << 40, true), ((1 << 40) + 1, false)] {
+        let result = TaskResult::of(3, 0, Finished { output_bytes, content: None, ..with_output(100) });
+        assert_eq!(result.is_valid(100), is_one, "{output_bytes}");
+    }
+}
+
 #[test]
 fn a_small_output_of_another_length_is_refused() {
     for (finished, is_one) in [
