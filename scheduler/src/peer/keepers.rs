@@ -126,9 +126,7 @@ impl Peer {
     /// The tasks of a bag kept here whose results wait for its submitter.
     pub fn kept_results(&self, bag: BagId) -> IntervalSet {
         let copy = self.stewards.kept().find(|copy| copy.bag() == bag);
-        let tasks =
-            copy.map(|copy| copy.results.untaken_from(0).map(|(_, result)| result.index..result.index + 1).collect());
-        tasks.unwrap_or_default()
+        copy.map(|copy| copy.results.untaken_tasks()).unwrap_or_default()
     }
 
     /// Where the results of a bag are that was submitted here; `None` where its stewards are not to keep them.

@@ -83,9 +83,7 @@ impl Copy {
         let next = self.results.untaken_from(self.handing_from).take(count);
         let results: Vec<(PeerId, TaskResult)> = next.cloned().collect();
         self.handing_from = results.last().map_or(0, |(_, result)| result.index + 1);
-        let tasks: IntervalSet =
-            self.results.untaken_from(0).map(|(_, result)| result.index..result.index + 1).collect();
-        let tasks = tasks.ranges().take(HELD_INTERVALS_MAX).collect();
+        let tasks = self.results.untaken_tasks().ranges().take(HELD_INTERVALS_MAX).collect();
         io.send(submitter, Message::Kept { acting: Box::new(self.acting.clone()), tasks, results });
     }
 

@@ -49,6 +49,11 @@ impl Results {
         self.all.len() as u64 - self.theirs.len()
     }
 
+    /// The tasks whose results the submitter does not have.
+    pub(crate) fn untaken_tasks(&self) -> IntervalSet {
+        self.untaken_from(0).map(|(_, result)| result.index..result.index + 1).collect()
+    }
+
     /// Those that the submitter does not have, from this task on.
     pub(crate) fn untaken_from(&self, from: u64) -> impl Iterator<Item = &(PeerId, TaskResult)> {
         self.all.range(from..).filter(|(index, _)| !self.theirs.contains(**index)).map(|(_, result)| result)
