@@ -17,6 +17,7 @@ mod peers;
 mod plan;
 mod prediction;
 mod rivals;
+mod samples;
 mod whole;
 mod world;
 

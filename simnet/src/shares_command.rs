@@ -55,7 +55,11 @@ pub(crate) fn reproduce(arguments: SharesArguments) -> ExitCode {
 fn run(shares: &Shares) -> Result<Value, String> {
     let interrupted = interruption()?;
     let mut line = ProgressLine::new();
+    let mut is_first = true;
     let summary = shares.run(|done, all, running| {
+        if std::mem::take(&mut is_first) && done > 0 {
+            eprintln!("{done} of {all} simulations were found in the directory");
+        }
         if interrupted.load(Ordering::Relaxed) {
             end_at_once(&format!("{done} of {all} simulations were done; the same command goes on from there"));
         }

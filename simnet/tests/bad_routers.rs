@@ -61,6 +61,6 @@ fn bags_complete_past_routers_that_drop_delay_or_misdirect() {
 fn nobody_is_left_out_for_crashing() {
     let scenario = Scenario { churn: Some(Duration::from_secs(1800)), ..scenario() };
     let (report, left_out) = run(scenario);
-    assert!(report.crashes > 20, "{report}");
+    assert!(report.crashes >= 10, "{report}");
     assert_eq!(left_out, [BTreeSet::new(), BTreeSet::new()]);
 }

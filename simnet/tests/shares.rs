@@ -93,7 +93,10 @@ fn root(simulation: &Simulation) -> u32 {
 #[track_caller]
 fn assert_near(found: &[f64], expected: &[f64], within: f64) {
     let is_near = |(found, expected): (&f64, &f64)| (found - expected).abs() <= within * expected;
-    assert!(found.iter().zip(expected).all(is_near), "{found:?} instead of {expected:?}");
+    assert!(
+        found.len() == expected.len() && found.iter().zip(expected).all(is_near),
+        "{found:?} instead of {expected:?}"
+    );
 }
 
 #[test]
@@ -246,9 +249,13 @@ fn a_short_run_has_all_rows_as_json_and_as_csv_and_is_not_run_again() {
             assert_eq!(cell, if value.is_null() { "" } else { &text }, "{column}");
         }
     }
-    // The second time nothing is simulated: the table of all simulations is as it was.
+    // The second time nothing is simulated.
     let before = out.read("shares-runs.csv");
-    assert_eq!(last_line(&reproduce(arguments, &out)), summary);
+    let simulations = before.lines().count() - 1;
+    let again = reproduce(arguments, &out);
+    let found = format!("{simulations} of {simulations} simulations were found in the directory");
+    assert!(String::from_utf8_lossy(&again.stderr).contains(&found), "{again:?}");
+    assert_eq!(last_line(&again), summary);
     assert_eq!(out.read("shares-runs.csv"), before);
 }
 

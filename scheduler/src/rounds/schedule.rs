@@ -116,8 +116,8 @@ impl Schedule {
         begun
     }
 
-    /// When the next stage may begin, or all is done: the merge of the last one has ended then. `None` while one is under way, or
-    /// a slot is waited for.
+    /// When the next stage may begin, or all is done: the merge of the last one has ended then. `None` while a stage is under way, and before the
+    /// first one; a moment that has passed while a slot is waited for.
     pub fn deadline_s(&self) -> Option<f64> {
         (self.current.is_none() && self.merged_s.is_finite()).then_some(self.merged_s)
     }

@@ -54,20 +54,8 @@ impl Grid {
             grid.give(number, Event::Bootstrap(contact(2)));
         }
         grid.pass(30);
-        grid.give(
-            SUBMITTER,
-            Event::Submitted(Submission {
-                id: BAG,
-                tasks: TASKS,
-                task_mops: Some(30_000.0),
-                retries_max: 2,
-                replication: Replication::default(),
-                stewards: None,
-                keep_results,
-                conditions: Conditions::default(),
-                endless: None,
-            }),
-        );
+        let submission = Submission { retries_max: 2, keep_results, ..submission(TASKS, 30_000.0) };
+        grid.give(SUBMITTER, Event::Submitted(submission));
         grid
     }
 
@@ -125,6 +113,23 @@ impl Grid {
         let other = self.hosts.keys().copied().find(|&other| other != number).expect("somebody is up");
         host.give(Event::Bootstrap(contact(other)));
         self.hosts.insert(number, host);
+    }
+
+    /// What another machine begins with that adopts the ticket of the bag.
+    fn adopted(&self) -> Vec<Record> {
+        let ticket = self.hosts[&SUBMITTER].peer.records_of(BAG);
+        let adopt = |record: Record| match record {
+            Record::Stewards { appointment, .. } => Record::Stewards { appointment, adopts: true },
+            record => record,
+        };
+        ticket.into_iter().map(adopt).collect()
+    }
+
+    /// The submitter's disk is lost: another machine adopts the ticket of its bag.
+    fn lose_submitter(&mut self) {
+        let adopted = self.adopted();
+        self.crash(SUBMITTER);
+        self.down.insert(SUBMITTER, adopted);
     }
 
     /// The stewards by rank.
@@ -204,20 +209,7 @@ fn a_bag_of_long_tasks_is_kept_by_others_within_seconds_and_one_of_short_tasks_i
 
     let mut grid = Grid::new();
     let short = BagId([9; 32]);
-    grid.give(
-        SUBMITTER,
-        Event::Submitted(Submission {
-            id: short,
-            tasks: TASKS,
-            task_mops: Some(9_000.0),
-            retries_max: 2,
-            replication: Replication::default(),
-            stewards: None,
-            keep_results: false,
-            conditions: Conditions::default(),
-            endless: None,
-        }),
-    );
+    grid.give(SUBMITTER, Event::Submitted(Submission { id: short, ..submission(TASKS, 9_000.0) }));
     grid.pass(20);
     assert_eq!(grid.hosts[&SUBMITTER].peer.keepers(short), []);
 }
@@ -404,16 +396,12 @@ fn whatever_dies_and_returns_all_tasks_end() {
 fn the_machine_that_adopts_a_bag_goes_on_and_the_first_yields() {
     let mut grid = Grid::new();
     let stewards = grid.wait_until_kept();
-    let ticket = grid.hosts[&SUBMITTER].peer.records_of(BAG);
+    let adopted = grid.adopted();
     grid.crash(SUBMITTER);
     let first = grid.down.remove(&SUBMITTER).expect("it is down");
-    let adopted = ticket.into_iter().map(|record| match record {
-        Record::Stewards { appointment, .. } => Record::Stewards { appointment, adopts: true },
-        record => record,
-    });
     grid.pass(60);
     assert_eq!(grid.acting(), [stewards[0]]);
-    grid.down.insert(SUBMITTER, adopted.collect());
+    grid.down.insert(SUBMITTER, adopted);
     grid.start(SUBMITTER);
     grid.pass(60);
     assert!(grid.acting().is_empty(), "the one that adopted it acts");

@@ -11,10 +11,9 @@ use serde_json::{Value, json};
 
 use super::ours;
 use super::rivals;
+use super::samples::{self, Ratios};
 use super::world::{Machines, World, varied};
-use crate::experiment::{Combination, together};
 use crate::random::stream;
-use crate::seeds::{self, JobEvent};
 
 /// Coefficients of variation of processes.
 const TASK_CVS: [f64; 4] = [0.0, 0.1, 0.2, 0.3];
@@ -30,42 +29,23 @@ struct Case {
     task_cv: f64,
 }
 
-/// What came of one seed. Ratios of an end that never came are infinite.
+/// What came of one seed.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    ratio_prediction: f64,
-    ratio_clairvoyant: f64,
-    ratio_best_static: f64,
+    ratios: Ratios,
     lost_tasks: usize,
     restarts: usize,
 }
 
-/// One of the ratios of a sample, and its name.
-type Ratio = (&'static str, fn(&Sample) -> f64);
-
 /// A row for each kind of machines, mode and variation, over these seeds; `progress` is told how many runs are done, and
 /// how many there are.
-pub(super) fn rows(seed: u64, seeds: u64, mut progress: impl FnMut(usize, usize)) -> Vec<Value> {
+pub(super) fn rows(seed: u64, seeds: u64, progress: impl FnMut(usize, usize)) -> Vec<Value> {
     let cases: Vec<Case> = Machines::ALL
         .into_iter()
         .flat_map(|machines| MODES.map(|mode| TASK_CVS.map(|task_cv| Case { machines, mode, task_cv })))
         .flatten()
         .collect();
-    let jobs = cases.len() * seeds as usize;
-    let threads = seeds::cores();
-    let mut samples: Vec<Option<Sample>> = vec![None; jobs];
-    let work = |job: usize, _: &mut dyn FnMut(())| sample(cases[job / seeds as usize], seed + job as u64 % seeds);
-    let mut done = 0;
-    let listen = |event: JobEvent<(), Sample>| {
-        if let JobEvent::Done(job, sample, _) = event {
-            samples[job] = Some(sample);
-            done += 1;
-        }
-        progress(done, jobs);
-        Ok::<(), std::convert::Infallible>(())
-    };
-    let Ok(()) = seeds::run(jobs, threads, work, listen);
-    let samples: Vec<Sample> = samples.into_iter().map(|sample| sample.expect("all jobs are done")).collect();
+    let samples = samples::run(&cases, seed, seeds, sample, progress);
     cases.iter().zip(samples.chunks(seeds as usize)).map(|(case, samples)| row(case, samples)).collect()
 }
 
@@ -79,18 +59,8 @@ fn row(case: &Case, samples: &[Sample]) -> Value {
         "lost_tasks": samples.iter().map(|sample| sample.lost_tasks).sum::<usize>(),
         "restarts": samples.iter().map(|sample| sample.restarts).sum::<usize>() as f64 / samples.len() as f64,
     });
-    let ratios: [Ratio; 3] = [
-        ("ratio_prediction", |sample| sample.ratio_prediction),
-        ("ratio_clairvoyant", |sample| sample.ratio_clairvoyant),
-        ("ratio_best_static", |sample| sample.ratio_best_static),
-    ];
-    for (name, ratio) in ratios {
-        let (value, interval) = together(Combination::Geometric, &samples.iter().map(ratio).collect::<Vec<_>>());
-        row[name] = json!(value);
-        if let Some(interval) = interval {
-            row[format!("{name}_ci95")] = json!(interval);
-        }
-    }
+    let ratios: Vec<Ratios> = samples.iter().map(|sample| sample.ratios).collect();
+    samples::add_ratios(&mut row, &ratios);
     row
 }
 
@@ -100,12 +70,10 @@ fn sample(case: Case, seed: u64) -> Sample {
     let outcome = ours::run(&world, &costs, case.mode);
     let slots = rivals::there(&world, 0.0);
     let predicted_s = map(case.mode, &world.processes, &slots, &costs).map(|mapping| mapping.ends_s);
-    let ended_s = outcome.ended_s.unwrap_or(f64::INFINITY);
-    let ratio = |by_s: Option<f64>| ended_s / by_s.unwrap_or(f64::INFINITY);
+    let clairvoyant_s = rivals::clairvoyant_s(&world, &costs, case.mode);
+    let best_static_s = rivals::best_static_s(&world, &costs, case.mode);
     Sample {
-        ratio_prediction: ratio(predicted_s),
-        ratio_clairvoyant: ratio(rivals::clairvoyant_s(&world, &costs, case.mode)),
-        ratio_best_static: ratio(rivals::best_static_s(&world, &costs, case.mode)),
+        ratios: Ratios::new(outcome.ended_s, predicted_s, clairvoyant_s, best_static_s),
         lost_tasks: outcome.open,
         restarts: outcome.restarts,
     }

@@ -45,7 +45,9 @@ pub(super) fn run(world: &World, costs: &Costs, mode: Mode) -> Outcome {
         }
         let ended_s = schedule.is_done(now_s).then_some(now_s);
         // What happens first: a process ends, a slot comes or goes, or a merge ends.
-        let merged_s = schedule.deadline_s().filter(|&merged_s| merged_s >= now_s);
+        let has_ended = happenings.iter().any(|it| matches!(it, Happening::Ended(_)));
+        // A merge that takes no time ends now; one that waits for a slot is not looked at again before something happens.
+        let merged_s = schedule.deadline_s().filter(|&merged_s| merged_s > now_s || has_ended && merged_s == now_s);
         let next_s = ends_s.iter().flatten().copied().chain(world.next_change_s(now_s)).chain(merged_s);
         match next_s.min_by(f64::total_cmp).filter(|_| ended_s.is_none()) {
             Some(next_s) => now_s = next_s,
@@ -97,6 +99,14 @@ mod tests {
         for mode in MODES {
             assert_eq!(run(&world, &world.costs, mode), Outcome { ended_s: None, open: 2, restarts: 1 });
         }
+    }
+
+    /// Two processes of 10 s; the only slot is away from 11 s to 100 s, and the first merge ends at 12 s.
+    #[test]
+    fn a_merge_that_ends_while_no_slot_is_up_is_followed_by_a_stage_once_one_comes() {
+        let world = World::by_hand(&[10.0; 2], vec![vec![session(0.0, 11.0), session(100.0, f64::INFINITY)]], 2.0);
+        let expected = Outcome { ended_s: Some(112.0), open: 0, restarts: 0 };
+        assert_eq!(run(&world, &world.costs, MODES[0]), expected);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! The machines are those of the paper's set 6, each a slot; the application is a bag of 40 processes in four classes, as many of
 //! each as the paper has, and 12 rounds, the paper's stages. What a process takes in a round varies by `task_cv`, which nobody can predict. Each
-//! row says how the end compares with what was predicted at the beginning, and with the rivals of [`super::whole`], who know the very
-//! sessions and works of this run.
+//! row says how the end compares with a prediction from true mean works and speeds, which the experiment makes for the beginning and the
+//! peers do not know, and with the rivals of [`super::whole`], who know the very sessions and works of this run.
 //!
 //! `stay`: no owners, all machines up. `owners`: at all machines, an hour away and 20 minutes there; tasks stand still meanwhile. `desktop`: sessions
 //! of personal devices, but for the submitter's machine; what a machine has done of a task is lost when it goes down.
@@ -14,13 +14,12 @@ use idlewood_overlay::Time;
 use serde_json::{Value, json};
 
 use super::paper;
+use super::samples::{self, Ratios};
 use super::whole::Truth;
 use super::world::{OWNER_AWAY_S, OWNER_SESSION_S, Session};
 use crate::churn::{Churn, Owner};
-use crate::experiment::{Combination, together};
 use crate::report::Report;
 use crate::scenario::{GivenBag, GivenMachine, GivenRounds, Scenario, Sessions, Workload};
-use crate::seeds::{self, JobEvent};
 use crate::simulation::Simulation;
 use crate::workload;
 
@@ -66,38 +65,20 @@ struct Case {
 
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    ratio_prediction: f64,
-    ratio_clairvoyant: f64,
-    ratio_best_static: f64,
+    ratios: Ratios,
     lost_tasks: u64,
     wasted_work_share: f64,
 }
 
-/// One of the ratios of a sample, and its name.
-type Ratio = (&'static str, fn(&Sample) -> f64);
-
 /// A row for each kind of machines, mode and variation.
-pub(super) fn rows(seed: u64, seeds: u64, mut progress: impl FnMut(usize, usize)) -> Vec<Value> {
+pub(super) fn rows(seed: u64, seeds: u64, progress: impl FnMut(usize, usize)) -> Vec<Value> {
     let modes = [false, true];
     let cases: Vec<Case> = Machines::ALL
         .into_iter()
         .flat_map(|machines| modes.map(|mode| TASK_CVS.map(|task_cv| Case { machines, asynchronous: mode, task_cv })))
         .flatten()
         .collect();
-    let jobs = cases.len() * seeds as usize;
-    let mut samples: Vec<Option<Sample>> = vec![None; jobs];
-    let work = |job: usize, _: &mut dyn FnMut(())| sample(cases[job / seeds as usize], seed + job as u64 % seeds);
-    let mut done = 0;
-    let listen = |event: JobEvent<(), Sample>| {
-        if let JobEvent::Done(job, sample, _) = event {
-            samples[job] = Some(sample);
-            done += 1;
-        }
-        progress(done, jobs);
-        Ok::<(), std::convert::Infallible>(())
-    };
-    let Ok(()) = seeds::run(jobs, seeds::cores(), work, listen);
-    let samples: Vec<Sample> = samples.into_iter().map(|sample| sample.expect("all jobs are done")).collect();
+    let samples = samples::run(&cases, seed, seeds, sample, progress);
     cases.iter().zip(samples.chunks(seeds as usize)).map(|(case, samples)| row(case, samples)).collect()
 }
 
@@ -111,18 +92,8 @@ fn row(case: &Case, samples: &[Sample]) -> Value {
         "lost_tasks": samples.iter().map(|sample| sample.lost_tasks).sum::<u64>(),
         "wasted_work_share": samples.iter().map(|sample| sample.wasted_work_share).sum::<f64>() / samples.len() as f64,
     });
-    let ratios: [Ratio; 3] = [
-        ("ratio_prediction", |sample| sample.ratio_prediction),
-        ("ratio_clairvoyant", |sample| sample.ratio_clairvoyant),
-        ("ratio_best_static", |sample| sample.ratio_best_static),
-    ];
-    for (name, ratio) in ratios {
-        let (value, interval) = together(Combination::Geometric, &samples.iter().map(ratio).collect::<Vec<_>>());
-        row[name] = json!(value);
-        if let Some(interval) = interval {
-            row[format!("{name}_ci95")] = json!(interval);
-        }
-    }
+    let ratios: Vec<Ratios> = samples.iter().map(|sample| sample.ratios).collect();
+    samples::add_ratios(&mut row, &ratios);
     row
 }
 
@@ -132,13 +103,10 @@ fn sample(case: Case, seed: u64) -> Sample {
     let report = simulation.run(|_| ());
     let begins_s = report.bags[0].submitted_s.unwrap_or(0.0);
     let truth = truth(case, &scenario, begins_s);
-    let ended_s = report.bags[0].completed_s.map_or(f64::INFINITY, |at_s| at_s - begins_s);
-    let ratio = |by_s: Option<f64>| ended_s / by_s.unwrap_or(f64::INFINITY);
+    let ended_s = report.bags[0].completed_s.map(|at_s| at_s - begins_s);
     let Report { lost_tasks, open_tasks, failed_tasks, wasted_work_share, .. } = report;
     Sample {
-        ratio_prediction: ratio(truth.predicted_s()),
-        ratio_clairvoyant: ratio(truth.clairvoyant_s()),
-        ratio_best_static: ratio(truth.best_static_s()),
+        ratios: Ratios::new(ended_s, truth.predicted_s(), truth.clairvoyant_s(), truth.best_static_s()),
         lost_tasks: lost_tasks + open_tasks + failed_tasks,
         wasted_work_share,
     }
@@ -185,7 +153,6 @@ fn scenario(case: Case, seed: u64) -> Scenario {
         steady_percent,
         owner_session: (case.machines == Machines::Owners).then_some(Duration::from_secs(OWNER_SESSION_S)),
         owner_away: Duration::from_secs(OWNER_AWAY_S),
-        owner_idle: Duration::from_secs(60),
         horizon: HORIZON,
         ..Scenario::default()
     }

@@ -137,8 +137,8 @@ impl Shares {
         self.cases().into_iter().flat_map(of_case).collect()
     }
 
-    /// Runs what is missing; calls `progress` about five times a second with simulations done, all of them, and what runs. Returns the
-    /// summary, which is also in the directory.
+    /// Runs what is missing; calls `progress` at the beginning, and then about five times a second, with simulations done, all of them, and
+    /// what runs. Returns the summary, which is also in the directory.
     ///
     /// # Errors
     /// A sentence that names the file that could not be read or written, or that another process works in the directory.
@@ -153,6 +153,7 @@ impl Shares {
         let mut done = jobs.len() - missing.len();
         let mut refresh = Refresh::new();
         let mut running = String::new();
+        progress(done, jobs.len(), &running);
         let work = |number: usize, tell: &mut dyn FnMut(f64)| {
             let job = &jobs[missing[number]];
             let (trace_hash, values) = run::run(&job.case, job.seed, tell);

@@ -85,7 +85,7 @@ fn three_endless_bags_share_the_grid_and_one_submitter_is_killed() {
     wait_for("the first tasks to be done", || count().iter().sum::<u64>() >= 200);
     let before = count();
     // In steps: on a busy machine workers, which have the lowest priority, get little.
-    for step in 1..=7 {
+    for step in 1..=14 {
         let enough = before.iter().sum::<u64>() + 100 * step;
         wait_for("more tasks to be done", || count().iter().sum::<u64>() >= enough);
     }
@@ -93,7 +93,7 @@ fn three_endless_bags_share_the_grid_and_one_submitter_is_killed() {
     let all: f64 = had.iter().sum();
     for (had, weight) in had.iter().zip([1.0, 2.0, 4.0]) {
         let share = had / all * 7.0;
-        assert!((share - weight).abs() <= 0.3 * weight, "a weight of {weight} had {share}: {had} of {all}");
+        assert!((share - weight).abs() <= 0.25 * weight, "a weight of {weight} had {share}: {had} of {all}");
     }
     let share = grid.agents[2].ask(&["bag", "show", &bags[2]])["endless"]["share_percent"].as_f64().expect("a share");
     assert!((share - 400.0 / 7.0).abs() < 6.0, "{share} %");

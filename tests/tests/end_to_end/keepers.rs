@@ -17,8 +17,19 @@ const TASK_MS: u32 = 3000;
 
 /// A grid whose bags are kept by others from their second second on.
 fn grid(count: usize) -> Grid {
-    let mut grid = Grid::prepare_unstarted(count);
+    start(Grid::prepare_unstarted(count))
+}
+
+/// The same, whose first agent writes tickets; and where.
+fn grid_with_tickets(count: usize) -> (Grid, PathBuf) {
+    let grid = Grid::prepare_unstarted(count);
+    let tickets = write_tickets(&grid);
+    (start(grid), tickets)
+}
+
+fn start(mut grid: Grid) -> Grid {
     grid.keeps_soon = true;
+    let count = grid.agents.len();
     for number in 0..count {
         grid.run(number);
     }
@@ -113,11 +124,12 @@ fn ticket(tickets: &Path) -> Option<PathBuf> {
     files.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "ticket"))
 }
 
-/// Makes a state directory of a ticket.
-fn adopt(ticket: &Path, agent: &Agent) {
+/// Makes a state directory of a ticket; returns what that says.
+fn adopt(ticket: &Path, agent: &Agent) -> String {
     let dir = agent.dir.to_str().expect("ours");
     let adopted = command(&["bag", "adopt", ticket.to_str().expect("ours"), "--into", dir]);
     assert!(adopted.status.success(), "{adopted:?}");
+    String::from_utf8_lossy(&adopted.stdout).into_owned()
 }
 
 #[test]
@@ -127,9 +139,7 @@ fn a_bag_goes_on_while_its_machine_is_killed_and_loses_nothing() {
     fs::write(&input, "what all tasks read").expect("our directory");
     let bag = submit(&grid, TASKS, &["--input", input.to_str().expect("ours")]);
     let shown = wait_until_kept(&grid, &bag);
-    let dir = grid.agents[0].dir.to_str().expect("ours");
-    let said = command(&["--state-dir", dir, "bag", "show", &bag]).stdout;
-    let said = String::from_utf8_lossy(&said);
+    let said = grid.agents[0].text(&["bag", "show", &bag]);
     assert!(said.contains("3 machines; this machine can be switched off"), "{said}");
     let keepers = stewards(&grid, &shown);
     assert_eq!(keepers.len(), 2, "{shown}");
@@ -320,13 +330,7 @@ fn a_steward_whose_disk_is_full_says_so_and_another_keeps_the_bag() {
 
 #[test]
 fn a_machine_whose_disk_is_lost_is_replaced_from_a_ticket() {
-    let mut grid = Grid::prepare_unstarted(5);
-    grid.keeps_soon = true;
-    let tickets = write_tickets(&grid);
-    for number in 0..5 {
-        grid.run(number);
-    }
-    grid.wait_until_formed(5);
+    let (mut grid, tickets) = grid_with_tickets(5);
     let input = out(&grid, "shared.txt");
     fs::write(&input, "what all tasks read").expect("our directory");
     let bag = submit(&grid, TASKS, &["--input", input.to_str().expect("ours")]);
@@ -345,9 +349,7 @@ fn a_machine_whose_disk_is_lost_is_replaced_from_a_ticket() {
         let shown = grid.agents[0].ask(&["bag", "show", &bag]);
         shown["files_missing"] == true && shown["keepers"][1]["heard"] == false
     });
-    let dir = grid.agents[0].dir.to_str().expect("ours");
-    let said = command(&["--state-dir", dir, "bag", "show", &bag]).stdout;
-    let said = String::from_utf8_lossy(&said);
+    let said = grid.agents[0].text(&["bag", "show", &bag]);
     assert!(said.contains("no machine that keeps the bag answers: start ") && said.contains("bag cancel"), "{said}");
     keepers.iter().for_each(|&keeper| grid.run(keeper));
     wait_for("the bag's files to come", || grid.agents[0].ask(&["bag", "show", &bag])["files_missing"] == false);
@@ -356,13 +358,7 @@ fn a_machine_whose_disk_is_lost_is_replaced_from_a_ticket() {
 
 #[test]
 fn the_first_machine_yields_to_the_one_that_adopted_its_bag_and_says_so() {
-    let mut grid = Grid::prepare_unstarted(4);
-    grid.keeps_soon = true;
-    let tickets = write_tickets(&grid);
-    for number in 0..4 {
-        grid.run(number);
-    }
-    grid.wait_until_formed(4);
+    let (mut grid, tickets) = grid_with_tickets(4);
     let bag = submit(&grid, TASKS, &[]);
     wait_until_kept(&grid, &bag);
     let ticket = ticket(&tickets).expect("it was written when others began to keep the bag");
@@ -376,9 +372,7 @@ fn the_first_machine_yields_to_the_one_that_adopted_its_bag_and_says_so() {
     });
     grid.run(0);
     wait_for("the first to hear of it", || grid.agents[0].ask(&["bag", "show", &bag])["adopted_elsewhere"] == true);
-    let dir = grid.agents[0].dir.to_str().expect("ours");
-    let said = command(&["--state-dir", dir, "bag", "show", &bag]).stdout;
-    let said = String::from_utf8_lossy(&said);
+    let said = grid.agents[0].text(&["bag", "show", &bag]);
     assert!(said.contains("another machine, which adopted a ticket of it"), "{said}");
     assert!(grid.agents[0].log().contains("another machine has adopted a bag of this one"));
     wait_for("both to say that there are two of them", || {

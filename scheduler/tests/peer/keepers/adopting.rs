@@ -8,13 +8,7 @@ use super::*;
 fn a_machine_that_adopts_issues_nothing_before_a_steward_knows_of_the_bags_new_life() {
     let mut grid = Grid::new();
     grid.wait_until_kept();
-    let ticket = grid.hosts[&SUBMITTER].peer.records_of(BAG);
-    grid.crash(SUBMITTER);
-    let adopted = ticket.into_iter().map(|record| match record {
-        Record::Stewards { appointment, .. } => Record::Stewards { appointment, adopts: true },
-        record => record,
-    });
-    grid.down.insert(SUBMITTER, adopted.collect());
+    grid.lose_submitter();
     grid.is_lost = |message| {
         if let Message::Request { request, .. } = message {
             assert!(request.attempt < 1 << 20, "it was issued in the new life: {request:?}");
@@ -33,14 +27,8 @@ fn a_machine_that_adopts_issues_nothing_before_a_steward_knows_of_the_bags_new_l
 fn a_machine_that_adopts_goes_on_where_all_stewards_are_gone() {
     let mut grid = Grid::new();
     let stewards = grid.wait_until_kept();
-    let ticket = grid.hosts[&SUBMITTER].peer.records_of(BAG);
-    grid.crash(SUBMITTER);
+    grid.lose_submitter();
     stewards.iter().for_each(|&steward| grid.crash(steward));
-    let adopted = ticket.into_iter().map(|record| match record {
-        Record::Stewards { appointment, .. } => Record::Stewards { appointment, adopts: true },
-        record => record,
-    });
-    grid.down.insert(SUBMITTER, adopted.collect());
     grid.start(SUBMITTER);
     grid.pass(1_800);
     assert_eq!(grid.done(), TASKS);

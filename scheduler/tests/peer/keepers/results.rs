@@ -25,17 +25,6 @@ impl Grid {
         panic!("{:?}", self.hosts[&SUBMITTER].peer.results_kept(BAG));
     }
 
-    /// The submitter's disk is lost: another machine adopts the ticket of its bag.
-    fn lose_submitter(&mut self) {
-        let ticket = self.hosts[&SUBMITTER].peer.records_of(BAG);
-        self.crash(SUBMITTER);
-        let adopted = ticket.into_iter().map(|record| match record {
-            Record::Stewards { appointment, .. } => Record::Stewards { appointment, adopts: true },
-            record => record,
-        });
-        self.down.insert(SUBMITTER, adopted.collect());
-    }
-
     /// How often these tasks have run.
     fn runs_of(&self, tasks: &IntervalSet) -> Vec<u32> {
         tasks.indices().map(|index| self.runs.get(&TaskId { bag: BAG, index }).copied().unwrap_or(0)).collect()
@@ -133,7 +122,7 @@ fn a_steward_keeps_as_much_as_there_is_room_for_and_says_so() {
 fn a_steward_that_restarts_has_the_results_still_and_one_in_its_place_gets_them() {
     let mut grid = Grid::keeping_results(1 << 20);
     let stewards = grid.wait_until_kept();
-    grid.wait_until_safe(TASKS / 4);
+    let first = grid.wait_until_safe(TASKS / 4);
     grid.crash(stewards[0]);
     grid.pass(2);
     grid.start(stewards[0]);
@@ -144,14 +133,18 @@ fn a_steward_that_restarts_has_the_results_still_and_one_in_its_place_gets_them(
     let now = grid.stewards();
     assert!(now.contains(&stewards[0]) && !now.contains(&stewards[1]) && now.len() == 2, "{now:?}");
     assert!(grid.kept_on(stewards[0]) >= before);
-    let ended = grid.wait_until_safe(TASKS / 2);
+    grid.wait_until_safe(TASKS / 2);
+    // Safe is what one of the two has: the new one may need a little longer.
+    grid.pass(10);
     let new = now.iter().copied().find(|number| *number != stewards[0]).expect("there are two");
-    assert!(grid.kept_on(new) >= ended.len() as usize / 2, "it has those of before, too");
+    let has = |index| grid.hosts[&new].store.contains_key(&RecordKey::Done(BAG, index));
+    assert!(first.indices().all(has), "it has those of before, too: {first:?}");
     grid.crash(stewards[0]);
     grid.lose_submitter();
     grid.start(SUBMITTER);
     grid.pass(30);
-    assert!(grid.ended().len() >= ended.len() / 2, "{:?}", grid.ended());
+    let missing = first.difference(&grid.ended());
+    assert!(missing.is_empty(), "the new steward had them: {missing:?}");
 }
 
 #[test]
@@ -166,8 +159,6 @@ fn results_from_before_a_rerun_are_kept_by_nobody() {
     let run_again = again.difference(&grid.ended());
     assert!(!run_again.is_empty(), "they take longer");
     assert!(run_again.indices().all(|index| !has(&grid, index)));
-    let kept = again.indices().all(|index| !has(&grid, index) || grid.ended().contains(index));
-    assert!(kept);
     grid.pass(1500);
     assert_eq!(grid.done(), TASKS);
 }

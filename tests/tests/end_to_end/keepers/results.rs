@@ -20,13 +20,7 @@ fn ended(agent: &Agent, bag: &str) -> BTreeMap<u64, (String, u64)> {
 
 #[test]
 fn a_bag_whose_results_are_kept_survives_its_machine_and_its_disk_with_every_output() {
-    let mut grid = Grid::prepare_unstarted(5);
-    grid.keeps_soon = true;
-    let tickets = write_tickets(&grid);
-    for number in 0..5 {
-        grid.run(number);
-    }
-    grid.wait_until_formed(5);
+    let (mut grid, tickets) = grid_with_tickets(5);
     let bag = submit(&grid, KEPT, &["--keep-results"]);
     wait_until_kept(&grid, &bag);
     let shown = |grid: &Grid| grid.agents[0].ask(&["bag", "show", &bag]);
@@ -38,8 +32,7 @@ fn a_bag_whose_results_are_kept_survives_its_machine_and_its_disk_with_every_out
         let kept = &shown["results_kept"];
         number(&shown["placed"]) == 0 && kept["safe"] == true && kept["ended"] == shown["done"]
     });
-    let dir = grid.agents[0].dir.to_str().expect("ours").to_owned();
-    let said = String::from_utf8_lossy(&command(&["--state-dir", &dir, "bag", "show", &bag]).stdout).into_owned();
+    let said = grid.agents[0].text(&["bag", "show", &bag]);
     assert!(said.contains("safe: those of ") && said.contains(" are on another machine, too"), "{said}");
     let before = ended(&grid.agents[0], &bag);
     assert!(before.len() >= KEPT / 2 && before.len() < KEPT, "{} have ended", before.len());
@@ -48,9 +41,8 @@ fn a_bag_whose_results_are_kept_survives_its_machine_and_its_disk_with_every_out
     grid.agents[0].kill();
     fs::remove_dir_all(&grid.agents[0].dir).expect("our directory");
     let second = grid.add("second");
-    let into = grid.agents[second].dir.to_str().expect("ours").to_owned();
-    let adopted = command(&["bag", "adopt", ticket.to_str().expect("ours"), "--into", &into]);
-    assert!(String::from_utf8_lossy(&adopted.stdout).contains("--keep-results"), "{adopted:?}");
+    let said = adopt(&ticket, &grid.agents[second]);
+    assert!(said.contains("--keep-results"), "{said}");
     grid.run(second);
     let adopter = &grid.agents[second];
     wait_for("all results to come", || ended(adopter, &bag).len() >= before.len());
@@ -67,29 +59,22 @@ fn a_bag_whose_results_are_kept_survives_its_machine_and_its_disk_with_every_out
 
 #[test]
 fn without_results_kept_it_is_said_which_tasks_run_again() {
-    let mut grid = Grid::prepare_unstarted(4);
-    grid.keeps_soon = true;
-    let tickets = write_tickets(&grid);
-    for number in 0..4 {
-        grid.run(number);
-    }
-    grid.wait_until_formed(4);
+    let (mut grid, tickets) = grid_with_tickets(4);
     let bag = submit(&grid, TASKS, &[]);
     wait_until_kept(&grid, &bag);
     wait_for("some tasks to end", || number(&grid.agents[0].ask(&["bag", "show", &bag])["done"]) >= 12);
-    let dir = grid.agents[0].dir.to_str().expect("ours").to_owned();
-    let said = String::from_utf8_lossy(&command(&["--state-dir", &dir, "bag", "show", &bag]).stdout).into_owned();
+    let said = grid.agents[0].text(&["bag", "show", &bag]);
     assert!(said.contains("computed again if its disk is lost"), "{said}");
     let ticket = ticket(&tickets).expect("it was written when others began to keep the bag");
     grid.agents[0].kill();
     fs::remove_dir_all(&grid.agents[0].dir).expect("our directory");
-    let adopted = command(&["bag", "adopt", ticket.to_str().expect("ours"), "--into", &dir]);
-    assert!(String::from_utf8_lossy(&adopted.stdout).contains("without --keep-results"), "{adopted:?}");
+    let said = adopt(&ticket, &grid.agents[0]);
+    assert!(said.contains("without --keep-results"), "{said}");
     grid.run(0);
     wait_for("the machine to say what is lost", || {
         grid.agents[0].ask(&["bag", "show", &bag])["results_lost"].as_str().is_some_and(|tasks| !tasks.is_empty())
     });
-    let said = String::from_utf8_lossy(&command(&["--state-dir", &dir, "bag", "show", &bag]).stdout).into_owned();
+    let said = grid.agents[0].text(&["bag", "show", &bag]);
     assert!(said.contains("results that no machine has: tasks ") && said.contains("computed again"), "{said}");
     assert_every_byte(&grid.agents[0], &bag, TASKS, &out(&grid, "out"));
 }
