@@ -12,6 +12,7 @@ use std::env;
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::OnceLock;
 
+use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_units::steers;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -398,6 +399,15 @@ pub fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
+/// `3-7,9`: numbers of tasks, as `--index` takes them.
+pub fn spans(tasks: &IntervalSet) -> String {
+    let spans = tasks.ranges().map(|range| match range.end - range.start {
+        1 => range.start.to_string(),
+        _ => format!("{}-{}", range.start, range.end - 1),
+    });
+    spans.collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -489,6 +499,12 @@ mod tests {
         table.write(&mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text, "ID    TASKS  NAME\nab        7  é [2J\nabc  123456\n");
+    }
+
+    #[test]
+    fn tasks_are_told_in_spans() {
+        assert_eq!(spans(&[3..8, 9..10].into_iter().collect()), "3-7,9");
+        assert_eq!(spans(&IntervalSet::new()), "");
     }
 
     #[test]

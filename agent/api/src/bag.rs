@@ -271,8 +271,8 @@ pub struct ResultsKept {
 /// An endless bag.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Endless {
-    /// What its tasks are.
-    pub source: TaskSource,
+    /// What its tasks are; null while the agent cannot read what the bag is made of.
+    pub source: Option<TaskSource>,
     /// Its weight.
     pub share: f64,
     /// Whether no more tasks will come: it was closed, or its pipe has ended.

@@ -130,6 +130,7 @@ pub struct LinesRequest {
     /// The task that the first of them is. Those that the bag has already are not added again: a request may be repeated.
     pub from: u64,
     /// The lines. Of a bag of files: each is an entry like those of a submission, as JSON, whose `input` was uploaded.
+    /// None: the answer comes once those are tasks that were sent before, and says how many there are.
     pub lines: Vec<String>,
 }
 

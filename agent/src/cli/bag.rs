@@ -10,7 +10,7 @@ use idlewood_units::Numbers;
 
 use super::context::{BadUsage, Context};
 use super::follow::{self, View};
-use super::which::{BagName, Found, TheseBags, WhichBags};
+use super::which::{BagName, Found, TheseBags, WhichBags, first_of};
 use super::{endless, explain, list, logs, receipts, results, show, tasks, ticket, watching};
 use crate::output::{self, Format};
 
@@ -161,10 +161,13 @@ fn feed(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
     let bag = client.bag(id)?.bag;
     let short = output::short_id(&bag.id);
-    let bag = match bag.endless.as_ref().map(|endless| endless.source) {
-        None => bail!("bag {short} has an end: this is for bags that were submitted with --endless"),
+    let Some(view) = &bag.endless else {
+        bail!("bag {short} has an end: this is for bags that were submitted with --endless");
+    };
+    let bag = match view.source {
         Some(TaskSource::Range) => bail!("the tasks of bag {short} are numbers: it has all of them"),
-        Some(_) if !is_endless(&bag) => bail!("bag {short} is closed: it takes no more tasks"),
+        _ if view.closed => bail!("bag {short} is closed: it takes no more tasks"),
+        None => bail!("what bag {short} is made of cannot be read at the moment: see the agent's log"),
         Some(TaskSource::Lines) => endless::feed(context, client, &bag.id, bag.tasks, io::BufReader::new(io::stdin()))?,
         Some(TaskSource::Files) => watching::go_on(context, client, &bag)?,
     };
@@ -269,17 +272,18 @@ fn rerun(context: &Context, bags: &TheseBags, index: Option<&Numbers>) -> anyhow
     let client = context.client()?;
     // Of all those that have something to run again.
     let may_run = |bag: &Bag| bag.state != BagState::Cancelled && (bag.failed > 0 || index.is_some());
-    let Found { ids, is_one } = bags.find(&client, may_run)?;
-    if let Some(index) = index {
-        ids.iter().try_for_each(|id| Ok::<_, anyhow::Error>(results::check(&client.bag(id)?.bag, index)?))?;
-    }
-    let mut done = Vec::with_capacity(ids.len());
-    for id in &ids {
-        let bag = client.rerun(id, &RerunRequest { tasks: index.map(|index| index.iter().collect()) })?;
-        if context.format == Format::Text {
-            writeln!(io::stdout(), "{}", told_released(&bag))?;
+    let found = bags.find(&client, may_run)?;
+    let (done, errors) = found.each(|id| {
+        if let Some(index) = index {
+            results::check(&client.bag(id)?.bag, index)?;
         }
-        done.push(bag);
+        Ok(client.rerun(id, &RerunRequest { tasks: index.map(|index| index.iter().collect()) })?)
+    })?;
+    if context.format == Format::Text {
+        done.iter().try_for_each(|bag| writeln!(io::stdout(), "{}", told_released(bag)))?;
     }
-    told(context, done, is_one)
+    if context.format == Format::Json || errors.is_empty() {
+        told(context, done, found.is_one)?;
+    }
+    first_of(errors).map(|()| ExitCode::SUCCESS)
 }

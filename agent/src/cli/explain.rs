@@ -3,12 +3,11 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use idlewood_api::client::ClientError;
 use idlewood_api::{Bag, BagState, Bound, Status};
 use serde::Serialize;
 
 use super::context::Context;
-use super::which::{Found, WhichBags};
+use super::which::{WhichBags, first_of};
 use crate::output::{self, Format, count};
 
 /// All codes of bounds, for programs and for those who read help.
@@ -61,17 +60,22 @@ pub(super) struct MachineExplained<'a> {
 /// Explains bags of this machine; of all those that are not over.
 pub(super) fn bags(context: &Context, bags: &WhichBags) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
-    let Found { ids, is_one } = bags.find(&client, |bag| !bag.state.is_closed())?;
-    let found = ids.iter().map(|id| Ok(client.bag(id)?.bag)).collect::<Result<Vec<Bag>, ClientError>>()?;
+    let found = bags.find(&client, |bag| !bag.state.is_closed())?;
+    let (all, errors) = found.each(|id| Ok(client.bag(id)?.bag))?;
     if context.format == Format::Json {
         let explained = |Bag { id, name, state, runs, bounds, .. }| BagExplained { id, name, state, runs, bounds };
-        return output::one_or_all(found.into_iter().map(explained).collect(), is_one).map(|()| ExitCode::SUCCESS);
+        output::one_or_all(all.into_iter().map(explained).collect(), found.is_one)?;
+    } else if found.ids.is_empty() {
+        writeln!(io::stdout(), "no bag of this machine is open")?;
+    } else {
+        write_all(&all)?;
     }
+    first_of(errors).map(|()| ExitCode::SUCCESS)
+}
+
+fn write_all(bags: &[Bag]) -> io::Result<()> {
     let mut out = io::BufWriter::new(io::stdout().lock());
-    if found.is_empty() {
-        writeln!(out, "no bag of this machine is open")?;
-    }
-    for (position, bag) in found.iter().enumerate() {
+    for (position, bag) in bags.iter().enumerate() {
         if position > 0 {
             writeln!(out)?;
         }
@@ -83,8 +87,7 @@ pub(super) fn bags(context: &Context, bags: &WhichBags) -> anyhow::Result<ExitCo
         }
         write(&bag.bounds, &mut out)?;
     }
-    out.flush()?;
-    Ok(ExitCode::SUCCESS)
+    out.flush()
 }
 
 /// Explains this machine to its owner.

@@ -44,6 +44,7 @@ fn results(bag: &Bag) -> Option<String> {
     let ended = output::count(kept.ended, "ended task");
     let elsewhere = match (have(bag), kept.safe) {
         (1, _) => "not safe yet: no other machine keeps the bag".to_owned(),
+        (_, true) if kept.ended == 0 => "no task has ended yet".to_owned(),
         (_, true) => format!("safe: those of {ended} are on another machine, too"),
         (_, false) => format!("not all safe yet: those of {} of {ended} are on another machine, too", kept.elsewhere),
     };
@@ -188,6 +189,8 @@ mod tests {
         assert!(full.contains("not all safe yet: those of 40 of 60 ended tasks") && full.contains("no room"), "{full}");
         let alone = Bag { keepers: Vec::new(), ..kept(0, false) };
         assert!(said_of(&alone).contains("not safe yet"));
+        let none = ResultsKept { ended: 0, elsewhere: 0, safe: true, lacks_room: false };
+        assert_eq!(said_of(&Bag { results_kept: Some(none), ..bag() }), "results: no task has ended yet");
         let adopted = Bag { results_lost: Some("3-7,9".to_owned()), ..bag() };
         let lost = said(&adopted).pop().expect("it says something");
         assert_eq!(lost, "lost: results that no machine has: tasks 3-7,9 are computed again");

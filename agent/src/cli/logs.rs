@@ -7,8 +7,9 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use idlewood_api::client::Client;
-use idlewood_api::{LiveRequest, LiveSeen, TaskResult, TaskState};
+use idlewood_api::{Bag, LiveRequest, LiveSeen, TaskResult, TaskState};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_units::Numbers;
 use serde::Serialize;
@@ -18,7 +19,7 @@ use super::interrupt::Interrupt;
 use super::log_follow::{self, bytes_of, ranges, seen_after};
 use super::log_lines::harmless;
 use super::results::{self, Chosen, Problem};
-use super::which::{self, BagName, Found};
+use super::which::{self, BagName, Found, first_of};
 use crate::output::{self, Format};
 
 /// For `--help`.
@@ -115,41 +116,41 @@ pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCod
     }
     // Text may end anywhere.
     let interrupt = if json { Interrupt::hear()? } else { Interrupt::default() };
+    let mut printer = Printer {
+        client: &client,
+        json,
+        stderr: args.stderr,
+        chosen: chosen.as_ref(),
+        interrupt: &interrupt,
+        around: Around { json, is_one, begun: 0 },
+    };
     if is_one {
-        print(&client, &ids[0], json, args.stderr, chosen.as_ref(), &interrupt)?;
+        printer.print(&ids[0])?;
         return if json { writeln!(io::stdout()).map_err(Into::into) } else { Ok(()) }.map(|()| code);
     }
-    let mut ends = Vec::new();
     if json {
         write!(io::stdout(), "[")?;
     }
-    for (position, id) in ids.iter().enumerate() {
-        let bag = client.bag(id)?.bag;
-        let space = if position > 0 { "\n" } else { "" };
-        match (json, position) {
-            (true, 0) => write!(io::stdout(), "{{\"bag\":\"{}\",\"tasks\":", bag.id)?,
-            (true, _) => write!(io::stdout(), ",{{\"bag\":\"{}\",\"tasks\":", bag.id)?,
-            (false, _) => {
-                let (id, name) = (output::short_id(&bag.id), output::printable(&bag.name));
-                writeln!(io::stdout(), "{space}==> bag {id} ({name})")?;
-            }
-        }
+    let mut errors = Vec::new();
+    for id in &ids {
         // What is wrong with one bag keeps nothing from the others.
-        ends.push(print(&client, &bag.id, json, args.stderr, chosen.as_ref(), &interrupt));
-        if json {
-            write!(io::stdout(), "}}")?;
+        let ended = printer.print(id).with_context(|| format!("bag {}", output::short_id(id)));
+        let nobody_reads = ended.as_ref().is_err_and(|error| error.is::<io::Error>());
+        errors.extend(ended.err());
+        if let Err(why) = interrupt.check() {
+            if errors.is_empty() {
+                errors.push(why.into());
+            }
+            break;
         }
-        if interrupt.check().is_err() {
+        if nobody_reads {
             break;
         }
     }
     if json {
         writeln!(io::stdout(), "]")?;
     }
-    let mut failed = ends.into_iter().filter_map(Result::err);
-    let Some(first) = failed.next() else { return Ok(code) };
-    failed.try_for_each(|error| output::notice(&format!("{error:#}")))?;
-    Err(first)
+    first_of(errors).map(|()| code)
 }
 
 /// A task that has written something.
@@ -159,90 +160,134 @@ enum Wrote {
     SoFar(Vec<u8>),
 }
 
-/// Prints what tasks of one bag wrote; as JSON without an end of the line.
-fn print(
-    client: &Arc<Client>,
-    id: &str,
+/// What is printed around the tasks of each bag.
+struct Around {
+    json: bool,
+    /// Whether the user named one bag.
+    is_one: bool,
+    /// Bags of which something is printed.
+    begun: u64,
+}
+
+impl Around {
+    /// What comes before the tasks of the next bag.
+    fn begin(&mut self, bag: &Bag) -> String {
+        let is_first = self.begun == 0;
+        self.begun += 1;
+        match (self.json, self.is_one) {
+            (true, true) => "[".to_owned(),
+            (true, false) => {
+                let separator = if is_first { "" } else { "," };
+                format!("{separator}{{\"bag\":\"{}\",\"tasks\":[", bag.id)
+            }
+            (false, true) => String::new(),
+            (false, false) => {
+                let space = if is_first { "" } else { "\n" };
+                let (id, name) = (output::short_id(&bag.id), output::printable(&bag.name));
+                format!("{space}==> bag {id} ({name})\n")
+            }
+        }
+    }
+
+    /// What comes behind them.
+    fn end(&self) -> &'static str {
+        match (self.json, self.is_one) {
+            (true, true) => "]",
+            (true, false) => "]}",
+            (false, _) => "",
+        }
+    }
+}
+
+/// Prints what tasks of bags wrote; as JSON without an end of the line.
+struct Printer<'a> {
+    client: &'a Arc<Client>,
     json: bool,
     stderr: bool,
-    chosen: Option<&Numbers>,
-    interrupt: &Interrupt,
-) -> anyhow::Result<()> {
-    let Chosen { bag, results, missing } = results::choose(client, id, chosen)?;
-    let mut all: BTreeMap<u64, Wrote> = results.into_iter().map(|result| (result.index, Wrote::Over(result))).collect();
-    let mut silent = Vec::new();
-    if missing > 0 && !bag.state.is_closed() {
-        let (asked, id, ranges) = (client.clone(), bag.id.clone(), ranges(chosen));
-        let written = interrupt.unless(move || written_so_far(&asked, &id, ranges, stderr))?;
-        let (written, unheard) = written?;
-        silent = unheard;
-        for (index, text) in written {
-            if chosen.is_none_or(|chosen| chosen.contains(index)) {
-                all.entry(index).or_insert(Wrote::SoFar(text));
+    chosen: Option<&'a Numbers>,
+    interrupt: &'a Interrupt,
+    around: Around,
+}
+
+impl Printer<'_> {
+    /// Prints what tasks of one bag wrote. As JSON it is whole also where it ends early, and nothing where it cannot begin.
+    fn print(&mut self, id: &str) -> anyhow::Result<()> {
+        let Self { client, json, stderr, chosen, interrupt, .. } = *self;
+        let Chosen { bag, results, missing } = results::choose(client, id, chosen)?;
+        let mut all: BTreeMap<u64, Wrote> =
+            results.into_iter().map(|result| (result.index, Wrote::Over(result))).collect();
+        let mut silent = Vec::new();
+        if missing > 0 && !bag.state.is_closed() {
+            let (asked, id, ranges) = (client.clone(), bag.id.clone(), ranges(chosen));
+            let written = interrupt.unless(move || written_so_far(&asked, &id, ranges, stderr))?;
+            let (written, unheard) = written?;
+            silent = unheard;
+            for (index, text) in written {
+                if chosen.is_none_or(|chosen| chosen.contains(index)) {
+                    all.entry(index).or_insert(Wrote::SoFar(text));
+                }
             }
         }
-    }
-    let so_far = all.values().filter(|wrote| matches!(wrote, Wrote::SoFar(_))).count() as u64;
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    let terminal = io::stdout().is_terminal();
-    if json {
-        out.write_all(b"[")?;
-    }
-    let (mut problems, mut lost, mut separator) = (Vec::new(), IntervalSet::new(), &b""[..]);
-    let ended = all.into_iter().try_for_each(|(index, wrote)| -> anyhow::Result<()> {
-        let (text, entry, state) = match wrote {
-            Wrote::SoFar(text) => {
-                let found = if json { client.tasks(&bag.id, index, 1, &TaskState::ALL)?.tasks } else { Vec::new() };
-                let task = found.into_iter().find(|task| task.index == index);
-                let entry = task.map(|task| task.entry).unwrap_or_default();
-                (text, entry, TaskState::Placed)
-            }
-            Wrote::Over(result) => match results::fetch_output(client, &bag.id, &result, interrupt)? {
-                Ok(task) => {
-                    let state = if result.success { TaskState::Succeeded } else { TaskState::Failed };
-                    (if stderr { task.stderr } else { task.stdout }, result.entry, state)
+        let so_far = all.values().filter(|wrote| matches!(wrote, Wrote::SoFar(_))).count() as u64;
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        let terminal = io::stdout().is_terminal();
+        out.write_all(self.around.begin(&bag).as_bytes())?;
+        let (mut problems, mut lost, mut separator) = (Vec::new(), IntervalSet::new(), &b""[..]);
+        let ended = all.into_iter().try_for_each(|(index, wrote)| -> anyhow::Result<()> {
+            let (text, entry, state) = match wrote {
+                Wrote::SoFar(text) => {
+                    let found = if json { client.tasks(&bag.id, index, 1, &TaskState::ALL)?.tasks } else { Vec::new() };
+                    let task = found.into_iter().find(|task| task.index == index);
+                    let entry = task.map(|task| task.entry).unwrap_or_default();
+                    (text, entry, TaskState::Placed)
                 }
-                Err(Problem { is_lost, sentence }) => {
-                    if is_lost {
-                        lost.insert_index(index);
+                Wrote::Over(result) => match results::fetch_output(client, &bag.id, &result, interrupt)? {
+                    Ok(task) => {
+                        let state = if result.success { TaskState::Succeeded } else { TaskState::Failed };
+                        (if stderr { task.stderr } else { task.stdout }, result.entry, state)
                     }
-                    problems.push(sentence);
-                    return Ok(());
-                }
-            },
-        };
-        if json {
-            out.write_all(std::mem::replace(&mut separator, b","))?;
-            let (text, success) = (String::from_utf8_lossy(&text).into_owned(), state == TaskState::Succeeded);
-            output::write_json(&mut out, &Log { index, entry, success, text, state })?;
-        } else if terminal {
-            out.write_all(harmless(&text).as_bytes())?;
-        } else {
-            out.write_all(&text)?;
+                    Err(Problem { is_lost, sentence }) => {
+                        if is_lost {
+                            lost.insert_index(index);
+                        }
+                        problems.push(sentence);
+                        return Ok(());
+                    }
+                },
+            };
+            if json {
+                out.write_all(std::mem::replace(&mut separator, b","))?;
+                let (text, success) = (String::from_utf8_lossy(&text).into_owned(), state == TaskState::Succeeded);
+                output::write_json(&mut out, &Log { index, entry, success, text, state })?;
+            } else if terminal {
+                out.write_all(harmless(&text).as_bytes())?;
+            } else {
+                out.write_all(&text)?;
+            }
+            Ok(())
+        });
+        // Output that ended early is JSON, too.
+        let closed = out.write_all(self.around.end().as_bytes());
+        ended?;
+        closed.and_then(|()| out.flush())?;
+        drop(out);
+        if missing > 0 && !json {
+            for (machine, why) in silent {
+                output::notice(&format!("machine {} cannot be asked: {why}", output::short_peer(&machine)))?;
+            }
+            if so_far > 0 {
+                let id = output::short_id(&bag.id);
+                let tasks = output::count(so_far, "task");
+                output::notice(&format!(
+                    "of {tasks} that run, what is written so far; follow it: idlewood bag logs {id} --follow"
+                ))?;
+            }
+            if missing > so_far {
+                output::notice(&results::still_missing(&bag, missing - so_far))?;
+            }
         }
-        Ok(())
-    });
-    // Output that ended early is JSON, too.
-    let closed = if json { out.write_all(b"]") } else { Ok(()) };
-    ended?;
-    closed.and_then(|()| out.flush())?;
-    drop(out);
-    if missing > 0 && !json {
-        for (machine, why) in silent {
-            output::notice(&format!("machine {} cannot be asked: {why}", output::short_peer(&machine)))?;
-        }
-        if so_far > 0 {
-            let id = output::short_id(&bag.id);
-            let tasks = output::count(so_far, "task");
-            output::notice(&format!(
-                "of {tasks} that run, what is written so far; follow it: idlewood bag logs {id} --follow"
-            ))?;
-        }
-        if missing > so_far {
-            output::notice(&results::still_missing(&bag, missing - so_far))?;
-        }
+        results::end(&bag, &problems, &lost).map(drop)
     }
-    results::end(&bag, &problems, &lost).map(drop)
 }
 
 /// What running tasks have written by now, and the machines that do not say.
@@ -275,4 +320,26 @@ fn written_so_far(
         }
     }
     Ok((written, Vec::new()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_several_bags_print_is_one_json_value() {
+        let bag: Bag = serde_json::from_str(include_str!("../../tests/fixtures/bag.json")).expect("it is a bag");
+        let all = |bags: usize| {
+            let mut around = Around { json: true, is_one: false, begun: 0 };
+            let printed: String = (0..bags).map(|_| around.begin(&bag) + "7" + around.end()).collect();
+            serde_json::from_str::<serde_json::Value>(&format!("[{printed}]")).expect("it is JSON")
+        };
+        assert_eq!(all(0), serde_json::json!([]), "none could begin");
+        let of_one = serde_json::json!({ "bag": bag.id, "tasks": [7] });
+        assert_eq!(all(2), serde_json::json!([of_one, of_one]));
+        let mut around = Around { json: false, is_one: false, begun: 0 };
+        let id = output::short_id(&bag.id);
+        assert_eq!(around.begin(&bag), format!("==> bag {id} ({})\n", bag.name));
+        assert!(around.begin(&bag).starts_with("\n==> ") && around.end().is_empty());
+    }
 }

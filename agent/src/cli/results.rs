@@ -37,7 +37,7 @@ use serde::Serialize;
 use super::context::{BadUsage, Context};
 use super::interrupt::Interrupt;
 use super::rounds;
-use super::which::{Found, WhichBags};
+use super::which::{Found, WhichBags, first_of};
 use crate::output::{self, Format};
 
 /// Problems that are printed; JSON has all.
@@ -125,7 +125,7 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
     let client = Arc::new(context.client()?);
     let Found { ids, is_one } = args.bags.find(&client, |_| true)?;
     let interrupt = Interrupt::hear()?;
-    let (mut all, mut ends) = (Vec::new(), Vec::new());
+    let (mut all, mut errors) = (Vec::new(), Vec::new());
     for id in &ids {
         // What is wrong with one bag keeps nothing from the others.
         let ended = get_one(&client, id, args, is_one, &interrupt).and_then(|got| {
@@ -141,16 +141,13 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
             // It says how far it came.
             ended?;
         } else {
-            ends.push(ended);
+            errors.extend(ended.err());
         }
     }
-    if context.format == Format::Json && all.len() == ids.len() {
+    if context.format == Format::Json && !(is_one && all.is_empty()) {
         output::one_or_all(all, is_one)?;
     }
-    let mut failed = ends.into_iter().filter_map(Result::err);
-    let Some(first) = failed.next() else { return Ok(ExitCode::SUCCESS) };
-    failed.try_for_each(|error| output::notice(&format!("{error:#}")))?;
-    Err(first)
+    first_of(errors).map(|()| ExitCode::SUCCESS)
 }
 
 /// Saves what one bag has produced.
@@ -345,12 +342,7 @@ pub(super) fn end(bag: &Bag, problems: &[String], lost: &IntervalSet) -> anyhow:
         sentence += &format!("\n  and {} more; --output json names all", problems.len() - PROBLEMS_MAX);
     }
     if !lost.is_empty() && bag.state != BagState::Cancelled {
-        let tasks = lost.ranges().map(|range| match range.end - range.start {
-            1 => range.start.to_string(),
-            _ => format!("{}-{}", range.start, range.end - 1),
-        });
-        let tasks = tasks.collect::<Vec<_>>().join(",");
-        let id = output::short_id(&bag.id);
+        let (id, tasks) = (output::short_id(&bag.id), output::spans(lost));
         sentence += &format!("\n  what is lost is run again by `idlewood bag rerun {id} --index {tasks}`");
     }
     bail!(sentence)

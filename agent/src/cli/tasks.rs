@@ -7,7 +7,7 @@ use idlewood_api::client::{Client, ClientError};
 use idlewood_api::{Bag, Task, TaskState, Tasks};
 
 use super::context::Context;
-use super::which::{Found, WhichBags};
+use super::which::{WhichBags, first_of};
 use crate::output::{self, Colour, Column, Format, Table};
 
 /// What a task may be, for `--help`.
@@ -48,22 +48,30 @@ pub(super) struct TasksArgs {
 
 pub(super) fn tasks(context: &Context, args: &TasksArgs) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
-    let Found { ids, is_one } = args.bags.find(&client, |_| true)?;
-    let bags = ids.iter().map(|id| Ok(client.bag(id)?.bag)).collect::<Result<Vec<Bag>, ClientError>>()?;
-    let all = bags.iter().map(|bag| of_bag(&client, &bag.id, args)).collect::<Result<Vec<Tasks>, ClientError>>()?;
+    let found = args.bags.find(&client, |_| true)?;
+    let (all, errors) = found.each(|id| {
+        let bag = client.bag(id)?.bag;
+        let tasks = of_bag(&client, &bag.id, args)?;
+        Ok((bag, tasks))
+    })?;
     if context.format == Format::Json {
-        return output::one_or_all(all, is_one).map(|()| ExitCode::SUCCESS);
+        output::one_or_all(all.into_iter().map(|(_, tasks)| tasks).collect(), found.is_one)?;
+    } else {
+        write_all(&all, found.is_one)?;
     }
+    first_of(errors).map(|()| ExitCode::SUCCESS)
+}
+
+fn write_all(all: &[(Bag, Tasks)], is_one: bool) -> io::Result<()> {
     let mut out = io::BufWriter::new(io::stdout().lock());
-    for (position, (bag, tasks)) in bags.iter().zip(&all).enumerate() {
+    for (position, (bag, tasks)) in all.iter().enumerate() {
         if !is_one {
             let space = if position > 0 { "\n" } else { "" };
             writeln!(out, "{space}bag {} ({})", output::short_id(&bag.id), output::printable(&bag.name))?;
         }
         write(tasks, &mut out)?;
     }
-    out.flush()?;
-    Ok(ExitCode::SUCCESS)
+    out.flush()
 }
 
 /// The tasks of one bag.

@@ -68,35 +68,46 @@ enum Sent {
 pub(super) fn begin(context: &Context, client: Client, bag: &Bag, path: &Path) -> anyhow::Result<Bag> {
     let path = fs::canonicalize(path).with_context(|| format!("cannot watch {}", path.display()))?;
     let taken = Taken::begin(&context.state_dir, &bag.id, &path)?;
-    watch(context, client, bag, taken)
+    let interrupt = Interrupt::hear()?;
+    watch(Agent { context, client: Arc::new(client), interrupt: &interrupt }, &bag.id, bag.tasks, taken)
 }
 
 /// Goes on watching for a bag until it is closed. Returns the bag.
 pub(super) fn go_on(context: &Context, client: Client, bag: &Bag) -> anyhow::Result<Bag> {
     let short = output::short_id(&bag.id);
-    let taken = Taken::go_on(&context.state_dir, &bag.id, bag.tasks)?.ok_or_else(|| {
+    let interrupt = Interrupt::hear()?;
+    let mut agent = Agent { context, client: Arc::new(client), interrupt: &interrupt };
+    let mut tasks = bag.tasks;
+    let taken = Taken::go_on(&context.state_dir, &bag.id, || {
+        // The command before may have ended while the agent wrote what it had sent: this is answered behind that.
+        let (id, nothing) = (bag.id.clone(), LinesRequest { from: 0, lines: Vec::new() });
+        tasks = agent.ask(move |client| client.add_lines(&id, &nothing))?.tasks;
+        Ok(tasks)
+    })?;
+    let taken = taken.ok_or_else(|| {
         anyhow!(
             "bag {short} was not submitted from this state directory: which of the files are tasks already is not known"
         )
     })?;
-    watch(context, client, bag, taken)
+    watch(agent, &bag.id, tasks, taken)
 }
 
-fn watch(context: &Context, client: Client, bag: &Bag, taken: Taken) -> anyhow::Result<Bag> {
-    let interrupt = Interrupt::hear()?;
-    let agent = Agent { context, client: Arc::new(client), interrupt: &interrupt };
+/// Watches for a bag that has so many tasks, until it is closed. Returns the bag.
+fn watch(agent: Agent<'_>, bag: &str, tasks: u64, taken: Taken) -> anyhow::Result<Bag> {
     let path = taken.directory().to_owned();
     let directory =
         Directory::open(&path, Instant::now()).with_context(|| format!("cannot watch {}", path.display()))?;
-    let short = output::short_id(&bag.id).to_owned();
+    let short = output::short_id(bag).to_owned();
     output::notice(&format!(
         "files of {} become tasks of bag {short} until `idlewood bag close {short}`; Ctrl-C ends the watching alone, and \
          `idlewood bag feed {short}` goes on",
         path.display()
     ))?;
-    let mut watching =
-        Watching { agent, directory, taken, bag: bag.id.clone(), tasks: bag.tasks, left: BTreeMap::new() };
+    let mut watching = Watching { agent, directory, taken, bag: bag.to_owned(), tasks, left: BTreeMap::new() };
     let ended = watching.run();
+    if ended.is_ok() {
+        watching.taken.forget();
+    }
     let tasks = output::count(watching.tasks, "task");
     ended.with_context(|| {
         format!("bag {short} has {tasks} and stays open: `idlewood bag feed {short}` goes on, `idlewood bag close {short}` closes it")
@@ -122,7 +133,6 @@ impl Watching<'_> {
             if Instant::now() >= bag_look {
                 bag_look = Instant::now() + BAG_LOOK;
                 if let Some(bag) = self.closed()? {
-                    self.taken.forget();
                     return Ok(bag);
                 }
             }
@@ -170,23 +180,27 @@ impl Watching<'_> {
                 Err(None) => {}
             }
         }
-        match self.send(&ready) {
+        self.hand(&ready)
+    }
+
+    /// Makes tasks of these files, as they were read. Returns the bag if it takes no more.
+    fn hand(&mut self, ready: &[Arc<Ready>]) -> anyhow::Result<Option<Bag>> {
+        match self.send(ready) {
             Ok(Sent::Taken) => Ok(None),
             Ok(Sent::Changed(name)) => {
                 // The others are sent without it.
                 self.directory.again(ready.iter().map(|file| file.name.clone()).filter(|other| *other != name));
                 Ok(None)
             }
-            Ok(Sent::Refused(why)) if ready.len() == 1 => {
-                let file = &ready[0];
-                self.left.insert(file.name.clone(), file.look);
-                output::notice(&format!("{} is left out until it changes: {why}", file.name))?;
-                Ok(None)
-            }
-            Ok(Sent::Refused(_)) => {
+            Ok(Sent::Refused(why)) => {
+                if let [file] = ready {
+                    self.left.insert(file.name.clone(), file.look);
+                    output::notice(&format!("{} is left out until it changes: {why}", file.name))?;
+                    return Ok(None);
+                }
                 // Perhaps one of them alone.
-                for (name, look) in files {
-                    if let Some(bag) = self.take(slice::from_ref(&(name.clone(), *look)))? {
+                for file in ready {
+                    if let Some(bag) = self.hand(slice::from_ref(file))? {
                         return Ok(Some(bag));
                     }
                 }

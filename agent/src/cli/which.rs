@@ -5,6 +5,8 @@ use std::str::FromStr;
 use idlewood_api::Bag;
 use idlewood_api::client::{Client, ClientError};
 
+use crate::output;
+
 /// Longest name of a bag on the command line.
 const NAME_BYTES_MAX: usize = 1000;
 /// Stands for every bag for which the command makes sense.
@@ -51,6 +53,39 @@ impl FromStr for BagName {
     }
 }
 
+impl Found {
+    /// Does this for each bag: what is wrong with one keeps nothing from the others. Returns what came of those with which nothing is wrong,
+    /// and what is wrong with the others, for [`first_of`].
+    ///
+    /// # Errors
+    /// What is wrong with the one bag that the user named.
+    pub(super) fn each<T>(
+        &self,
+        mut act: impl FnMut(&str) -> anyhow::Result<T>,
+    ) -> anyhow::Result<(Vec<T>, Vec<anyhow::Error>)> {
+        let (mut all, mut errors) = (Vec::new(), Vec::new());
+        for id in &self.ids {
+            match act(id) {
+                Ok(one) => all.push(one),
+                Err(error) if self.is_one => return Err(error),
+                Err(error) => errors.push(error.context(format!("bag {}", output::short_id(id)))),
+            }
+        }
+        Ok((all, errors))
+    }
+}
+
+/// What is wrong with some of several bags: the first ends the command, the others are told.
+///
+/// # Errors
+/// The first, if there is one.
+pub(super) fn first_of(errors: Vec<anyhow::Error>) -> anyhow::Result<()> {
+    let mut errors = errors.into_iter();
+    let Some(first) = errors.next() else { return Ok(()) };
+    errors.try_for_each(|error| output::notice(&format!("{error:#}")))?;
+    Err(first)
+}
+
 impl WhichBags {
     /// As [`TheseBags::find`].
     pub(super) fn find(&self, client: &Client, of_all: impl Fn(&Bag) -> bool) -> Result<Found, ClientError> {
@@ -90,6 +125,7 @@ pub(super) fn find(names: &[BagName], client: &Client, of_all: impl Fn(&Bag) -> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::context::BadUsage;
     use super::*;
 
     #[test]
@@ -100,5 +136,21 @@ mod tests {
         for text in ["", "a\nb", &"a".repeat(1001)] {
             assert!(text.parse::<BagName>().is_err(), "{text:?} was taken");
         }
+    }
+
+    #[test]
+    fn what_is_wrong_with_one_bag_keeps_nothing_from_the_others() {
+        fn act(id: &str) -> anyhow::Result<usize> {
+            if id == "bad" { Err(BadUsage("it has no such task".to_owned()).into()) } else { Ok(id.len()) }
+        }
+        let found = |ids: &[&str], is_one| Found { ids: ids.iter().map(|&id| id.to_owned()).collect(), is_one };
+        let (all, errors) = found(&["a", "bad", "abc"], false).each(act).expect("it goes on");
+        assert_eq!(all, [1, 3]);
+        let error = first_of(errors).expect_err("one is bad");
+        assert!(error.is::<BadUsage>(), "its exit code is that of what is wrong");
+        assert_eq!(format!("{error:#}"), "bag bad: it has no such task");
+        assert!(found(&["bad"], true).each(act).is_err());
+        let (all, errors) = found(&["a"], true).each(act).expect("it is fine");
+        assert!(all == [1] && first_of(errors).is_ok());
     }
 }

@@ -139,7 +139,7 @@ pub(super) fn bag(
         stewards: peer.stewards_wanted(view.bag.id),
         keepers: keepers(peer.keepers(view.bag.id)),
         results_kept: peer.results_kept(view.bag.id).filter(|_| view.closed.is_none()).map(results_kept),
-        results_lost: Some(spans(&peer.results_lost(view.bag.id))).filter(|tasks| !tasks.is_empty()),
+        results_lost: Some(first_spans(&peer.results_lost(view.bag.id))).filter(|tasks| !tasks.is_empty()),
         acting_since: peer.acting_since(view.bag.id).map(|since| wall(clock, since)),
         safe_to_switch_off: peer.goes_on_without_me(view.bag.id),
         adopted_elsewhere: peer.is_elsewhere(view.bag.id),
@@ -196,13 +196,9 @@ fn results_kept(kept: ResultsKept) -> idlewood_api::ResultsKept {
 }
 
 /// Tasks as people write them, the first hundred spans.
-fn spans(tasks: &IntervalSet) -> String {
+fn first_spans(tasks: &IntervalSet) -> String {
     let more = if tasks.intervals() > SPANS_MAX { ",..." } else { "" };
-    let spans = tasks.ranges().take(SPANS_MAX).map(|range| match range.end - range.start {
-        1 => range.start.to_string(),
-        _ => format!("{}-{}", range.start, range.end - 1),
-    });
-    spans.collect::<Vec<_>>().join(",") + more
+    output::spans(&tasks.ranges().take(SPANS_MAX).collect()) + more
 }
 
 /// Spans of tasks that are named.

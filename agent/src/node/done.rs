@@ -6,7 +6,7 @@ use std::time::Duration;
 use idlewood_machine::{FetchEnd, FetchId, JobId};
 use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagId, Checkpoint, DeclineReason, TaskId, TaskResult};
+use idlewood_scheduler::{BagId, BlobId, Checkpoint, DeclineReason, TaskId, TaskResult};
 use idlewood_trust::label::Label;
 use idlewood_trust::manifest::Manifest;
 
@@ -90,6 +90,8 @@ pub(super) enum Done {
     ManifestRetried {
         bag: BagId,
         manifest: Result<Option<Arc<Manifest>>, Refusal>,
+        /// Files that came with tasks of it, by the first task of each page.
+        files: Vec<(u64, Vec<BlobId>)>,
     },
     /// The files of a bag that is kept for another, or was adopted; `None`: they cannot be had, or not be kept.
     FilesHere {

@@ -420,8 +420,10 @@ impl Driver {
             Done::RerunReady { bag, tasks, needs, reply } => {
                 submissions::rerun_ready(bag, tasks.as_ref(), needs, reply, storage.pins_mut(), machine, shared);
             }
-            Done::ManifestRead { bag, manifest: Some(manifest) } => storage.manifest_read(bag, manifest, peer, shared),
-            Done::ManifestRetried { bag, manifest } => storage.manifest_retried(bag, manifest, peer, shared),
+            Done::ManifestRead { bag, manifest: Some(manifest) } => storage.manifest_read(bag, manifest, shared),
+            Done::ManifestRetried { bag, manifest, files } => {
+                storage.manifest_retried(bag, manifest, files, peer, shared);
+            }
             Done::CheckpointsKept { stop, bag, kept } => self.packing.packed(stop, bag, kept, peer, shared),
             Done::StartMade { task, made } => starts.made(task, made, storage, shared),
             Done::Reclaimed { stop, took } => self.owner.reclaimed(stop, took),

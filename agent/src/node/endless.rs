@@ -241,7 +241,9 @@ pub(super) fn restore(pins: &mut Pins, peer: &Peer, shared: &mut Shared) {
     for (bag, tasks) in shared.lines.tasks() {
         match peer.bag(bag) {
             Some(_) => {
-                restore_files(bag, pins, &shared.lines);
+                if pins.takes_files(bag) {
+                    restore_files(bag, pins, files(bag, &shared.lines));
+                }
                 shared.events.tell(Event::TasksAdded { bag, tasks });
             }
             None => remove(shared.lines.removed(bag).into_iter().collect(), shared),
@@ -249,13 +251,16 @@ pub(super) fn restore(pins: &mut Pins, peer: &Peer, shared: &mut Shared) {
     }
 }
 
-/// The files of tasks of a bag stay. Blocks.
-pub(super) fn restore_files(bag: BagId, pins: &mut Pins, lines: &Lines) {
-    if !pins.takes_files(bag) {
-        return;
-    }
-    for (first, lines) in lines.all(bag) {
-        let files = lines.iter().filter_map(|line| file(line)).map(|file| pins.of_task(bag, file)).collect();
+/// The files of tasks of a bag, by the first task of each page. Blocks.
+pub(super) fn files(bag: BagId, lines: &Lines) -> Vec<(u64, Vec<BlobId>)> {
+    let of_page = |(first, page): (u64, Vec<String>)| (first, page.iter().filter_map(|line| file(line)).collect());
+    lines.all(bag).into_iter().map(of_page).collect()
+}
+
+/// These files of tasks of a bag stay.
+pub(super) fn restore_files(bag: BagId, pins: &mut Pins, files: Vec<(u64, Vec<BlobId>)>) {
+    for (first, files) in files {
+        let files = files.into_iter().map(|file| pins.of_task(bag, file)).collect();
         pins.keep_files(bag, first, files);
     }
 }

@@ -10,17 +10,17 @@ pub(super) fn tasks(view: &BagView) -> u64 {
     endless.tasks.unwrap_or(view.done + view.failed + view.placed + view.unplaced)
 }
 
-/// An endless bag in the API's words.
+/// An endless bag in the API's words. `source`: what its manifest says, if that could be read.
 pub(super) fn shown(view: &BagView, source: Option<Source>) -> Option<idlewood_api::Endless> {
     let endless = view.endless.as_ref()?;
     let per_task = |mops: f64| if view.bag.task_mops > 0.0 { mops / view.bag.task_mops } else { 0.0 };
     // One that waits has no rate yet that anybody could tell.
     let grant = endless.grant.filter(|_| view.closed.is_none());
-    let source = match source {
-        Some(Source::Range { .. }) | None => TaskSource::Range,
-        Some(Source::Lines) => TaskSource::Lines,
-        Some(Source::Files) => TaskSource::Files,
-    };
+    let source = source.map(|source| match source {
+        Source::Range { .. } => TaskSource::Range,
+        Source::Lines => TaskSource::Lines,
+        Source::Files => TaskSource::Files,
+    });
     Some(idlewood_api::Endless {
         source,
         share: endless.weight,

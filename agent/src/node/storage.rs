@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use idlewood_machine::{Event, RECORD_BYTES_MAX, WriteEnd, WriteId};
-use idlewood_scheduler::{BagId, Change, Peer, Record};
+use idlewood_scheduler::{BagId, BlobId, Change, Peer, Record};
 use idlewood_store::{CommitError, CommitResult, Reader, Store, VALUE_BYTES_MAX};
 use idlewood_trust::manifest::Manifest;
 
@@ -32,6 +32,19 @@ fn encoded(change: &Change) -> idlewood_store::Change {
         }
         Change::Delete(key) => idlewood_store::Change { key: key.to_bytes(), value: None },
     }
+}
+
+/// Reads the manifest of a bag that could not be read, unless this is it, and which files came with tasks of the bag, in a blocking thread.
+fn read_again(bag: BagId, manifest: Option<Arc<Manifest>>, shared: &mut Shared) {
+    let (blobs, lines) = (shared.supplies.blobs.clone(), shared.lines.clone());
+    let read = move || {
+        let manifest = pins::manifest(manifest, &blobs, bag);
+        let has_files = matches!(&manifest, Ok(Some(manifest)) if manifest.has_files());
+        let files = if has_files { endless::files(bag, &lines) } else { Vec::new() };
+        Done::ManifestRetried { bag, manifest, files }
+    };
+    let stopped = Err(Refusal::Unavailable("the agent stops".to_owned()));
+    shared.answers.spawn_blocking(read, Done::ManifestRetried { bag, manifest: stopped, files: Vec::new() });
 }
 
 impl Storage {
@@ -109,23 +122,26 @@ impl Storage {
     /// Tries again to read unreadable manifests, in blocking threads.
     pub(super) fn read_unread(&mut self, shared: &mut Shared) {
         for bag in self.pins.begin_reading() {
-            let blobs = shared.supplies.blobs.clone();
-            let read = move || Done::ManifestRetried { bag, manifest: pins::manifest(None, &blobs, bag) };
-            let stopped = || Refusal::Unavailable("the agent stops".to_owned());
-            shared.answers.spawn_blocking(read, Done::ManifestRetried { bag, manifest: Err(stopped()) });
+            read_again(bag, None, shared);
         }
     }
 
-    /// Handles the result of another attempt to read a manifest.
+    /// Handles the result of another attempt to read a manifest, with the files that came with tasks of its bag.
     pub(super) fn manifest_retried(
         &mut self,
         bag: BagId,
         manifest: Result<Option<Arc<Manifest>>, Refusal>,
+        files: Vec<(u64, Vec<BlobId>)>,
         peer: &Peer,
         shared: &mut Shared,
     ) {
         match manifest {
-            Ok(Some(manifest)) => self.manifest_read(bag, manifest, peer, shared),
+            Ok(Some(manifest)) => {
+                if self.pins.is_unread(bag) {
+                    self.learn(bag, &manifest, files, peer);
+                }
+                shared.manifests.remember(bag, manifest);
+            }
             Ok(None) => {
                 tracing::warn!(%bag, "the manifest of a bag submitted here is lost");
                 self.pins.note_lost(bag);
@@ -138,15 +154,23 @@ impl Storage {
     }
 
     /// Takes note of a manifest that was read, of a bag of this machine or of another.
-    pub(super) fn manifest_read(&mut self, bag: BagId, manifest: Arc<Manifest>, peer: &Peer, shared: &mut Shared) {
+    pub(super) fn manifest_read(&mut self, bag: BagId, manifest: Arc<Manifest>, shared: &mut Shared) {
         if self.pins.is_unread(bag) {
-            self.pins.learn(bag, Some(&manifest));
-            endless::restore_files(bag, &mut self.pins, &shared.lines);
-            if peer.bag(bag).is_some_and(|view| view.closed.is_some()) {
-                self.pins.close(bag);
-            }
+            read_again(bag, Some(manifest.clone()), shared);
         }
         shared.manifests.remember(bag, manifest);
+    }
+
+    /// A bag of this machine can be read again.
+    fn learn(&mut self, bag: BagId, manifest: &Manifest, files: Vec<(u64, Vec<BlobId>)>, peer: &Peer) {
+        self.pins.learn(bag, Some(manifest));
+        endless::restore_files(bag, &mut self.pins, files);
+        let Some(view) = peer.bag(bag) else { return };
+        // Tasks may have been drained while their files were looked for.
+        self.pins.drained(bag, view.endless.as_ref().map_or(0, |endless| endless.drained_below));
+        if view.closed.is_some() {
+            self.pins.close(bag);
+        }
     }
 
     /// Why the store is beyond use; asked once.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use idlewood_machine::Machine;
 use idlewood_overlay::Time;
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagId, Closing, Conditions, Event, NAME_BYTES_MAX, PRIORITY_MAX, Peer, SubmitError, Wish};
+use idlewood_scheduler::{BagId, Closing, Conditions, Event, NAME_BYTES_MAX, PRIORITY_MAX, Peer, Wish};
 
 use super::bag_views::{self, find};
 use super::done::Done;
@@ -96,10 +96,7 @@ impl Submissions {
             Ok(conditions) => conditions,
             Err(refusal) => return answer(reply, Err(refusal)),
         };
-        let stewards = *request.stewards.get_or_insert(shared.settings.get().submit.stewards.get());
-        if request.keep_results && (stewards == 0 || request.replication.replicas > 1) {
-            return answer(reply, Err(Refusal::Invalid(SubmitError::KeepResults.to_string())));
-        }
+        request.stewards.get_or_insert(shared.settings.get().submit.stewards.get());
         self.accepting += 1;
         let (blobs, gate, me) = (shared.supplies.blobs.clone(), shared.supplies.gate.clone(), peer.me().peer);
         let notify = notify.clone();

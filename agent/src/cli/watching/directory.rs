@@ -234,10 +234,11 @@ impl Directory {
         }
     }
 
-    /// Whether a name that is new is a file that somebody has open, and no link, which nobody closes.
+    /// Whether a name that is new is a file that somebody has open, and no link, which nobody closes: the system tells of what is written
+    /// into a new file, so that one with content is a link, whose first name may be gone already.
     fn is_being_made(&self, name: &str) -> bool {
         let metadata = fs::symlink_metadata(self.path.join(name));
-        metadata.is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
+        metadata.is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1 && metadata.len() == 0)
     }
 }
 
@@ -292,6 +293,20 @@ mod tests {
 
     fn names_at(directory: &mut Directory, now: Instant) -> Vec<String> {
         names(&directory.look(now, |_, _| false).expect("it is there")).into_iter().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_file_that_is_linked_here_is_complete_though_nobody_closes_it() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (elsewhere, watched) = (dir.path().join("elsewhere"), dir.path().join("watched"));
+        fs::create_dir(&watched).expect("our directory");
+        fs::write(&elsewhere, "x").expect("our directory");
+        let now = Instant::now();
+        let mut directory = Directory::open(&watched, now).expect("it is there");
+        fs::hard_link(&elsewhere, watched.join("linked")).expect("our directory");
+        fs::remove_file(&elsewhere).expect("our directory");
+        assert_eq!(names_at(&mut directory, now), Vec::<String>::new());
+        assert_eq!(names_at(&mut directory, now + QUIET), ["linked"]);
     }
 
     #[test]

@@ -98,16 +98,22 @@ impl Taken {
         Ok(Self { path, head, file, lines: 0, files, _lock: lock })
     }
 
-    /// Of a bag that has so many tasks. `None`: it was not begun here.
+    /// Of a bag that was begun here; `None`: it was not. How many tasks it has is asked once no other command takes files for it: else a
+    /// file that such a command has just sent would be none, and become a second task.
     ///
     /// # Errors
-    /// When it cannot be read, or another command does so.
-    pub(super) fn go_on(state_dir: &Path, bag: &str, tasks: u64) -> anyhow::Result<Option<Self>> {
+    /// When it cannot be read, another command does so, or the question ends in one.
+    pub(super) fn go_on(
+        state_dir: &Path,
+        bag: &str,
+        tasks: impl FnOnce() -> anyhow::Result<u64>,
+    ) -> anyhow::Result<Option<Self>> {
         let path = path(state_dir, bag);
         if !path.exists() {
             return Ok(None);
         }
         let lock = lock(&path)?;
+        let tasks = tasks()?;
         let damaged = || format!("{} is damaged: which files are tasks already is not known", path.display());
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         // A line that a crash cut off was told to nobody.
@@ -220,12 +226,13 @@ mod tests {
         let refused = taken.announce(&[took(dir.path(), 2, "c")]).expect("there is room");
         taken.take_back(refused).expect("there is room");
         assert!(taken.task("c", "c").is_none());
-        assert!(Taken::go_on(dir.path(), "ab", 2).is_err(), "two commands at once");
+        let second = Taken::go_on(dir.path(), "ab", || panic!("the other command may add tasks still"));
+        assert!(second.is_err(), "two commands at once");
         drop(taken);
         // The agent heard of the first alone; and the last line was cut off.
         let mut file = OpenOptions::new().append(true).open(path(dir.path(), "ab")).expect("it is there");
         file.write_all(b"{\"task\":3").expect("there is room");
-        let taken = Taken::go_on(dir.path(), "ab", 1).expect("it can be read").expect("it was begun");
+        let taken = Taken::go_on(dir.path(), "ab", || Ok(1)).expect("it can be read").expect("it was begun");
         assert_eq!(taken.directory(), Path::new("/in"));
         assert!(taken.has("a", &looks[0]) && !taken.has("b", &looks[1]));
         assert_eq!(taken.task("a", "a"), Some(0));
@@ -233,6 +240,6 @@ mod tests {
         taken.retain(&BTreeSet::new()).expect("there is room");
         assert!(!taken.has("a", &looks[0]), "it went away");
         taken.forget();
-        assert!(Taken::go_on(dir.path(), "ab", 1).expect("it can be read").is_none());
+        assert!(Taken::go_on(dir.path(), "ab", || Ok(1)).expect("it can be read").is_none());
     }
 }

@@ -203,7 +203,8 @@ impl Manifest {
             self.folders.iter().flat_map(|folder| folders(folder).chain([folder.as_str()])).collect();
         let own = self.own.iter().map(|own| &own.input);
         let own = self.entries.iter().filter_map(|entry| entry.input.as_ref()).chain(own);
-        let is_below = |path: &str| folders(path).any(|around| self.folders.iter().any(|folder| folder == around));
+        let told: BTreeSet<&str> = self.folders.iter().map(String::as_str).collect();
+        let is_below = |path: &str| folders(path).any(|around| told.contains(around));
         if let Some(input) = own.into_iter().find(|input| empty.contains(input.name.as_str()) || is_below(&input.name))
         {
             return invalid(format!("{:?} is an empty folder of all tasks, and a file of one: rename it", input.name));
@@ -304,6 +305,13 @@ mod tests {
         refused(|it| it.own.extend([own(1, "x"), own(0, "x")]));
         refused(|it| it.own.push(own(2, "x")));
         refused(|it| it.program = input("bin/program"));
+        for (name, is_fine) in [("e", false), ("e/f", false), ("e/f/x", false), ("e/g", true)] {
+            let of_one = with(|it| {
+                it.folders.push("e/f".to_owned());
+                it.own.push(own(0, name));
+            });
+            assert_eq!(of_one.validate().is_ok(), is_fine, "{name} and the empty folder e/f of all");
+        }
         let fine = with(|it| {
             it.inputs.extend([input("a/b"), input("a/c"), input("a.b")]);
             it.own.extend([own(0, "a/x"), own(0, "y"), own(1, "a/x")]);

@@ -3,8 +3,6 @@
 //! Both travel as one line of text with the request for the task (docs/adr/0049). Whoever submits may send anything: a file is checked here
 //! as those of a manifest are, and again where files are laid out.
 
-use std::collections::BTreeSet;
-
 use super::{Entry, INPUT_BYTES_MAX, Manifest, ManifestError, Source, is_file_name};
 
 impl Manifest {
@@ -38,10 +36,8 @@ impl Manifest {
         if input.bytes > INPUT_BYTES_MAX {
             return invalid(format!("{} is over {} GiB: split it", input.name, INPUT_BYTES_MAX >> 30));
         }
-        let first = |name: &String| name.split('/').next().unwrap_or_default().to_owned();
-        let shared = self.inputs.iter().map(|shared| &shared.name).chain(&self.folders);
-        let taken: BTreeSet<String> = shared.map(first).collect();
-        if taken.contains(&input.name) {
+        let mut shared = self.inputs.iter().map(|shared| &shared.name).chain(&self.folders);
+        if shared.any(|name| name.split('/').next() == Some(input.name.as_str())) {
             return invalid(format!("an input that all tasks share is named {:?}, too: rename the file", input.name));
         }
         Ok(entry)
