@@ -75,7 +75,6 @@ use idlewood_scheduler::{BagId, Config, Peer, Record, RecordError, Seed};
 use idlewood_sensing::{Probe, Watch, suspend};
 use idlewood_store::{Opened, StateLock, Store};
 use idlewood_trust::{Gate, Membership, identity};
-use idlewood_units::ByteSize;
 use idlewood_units::clock::{Clock, wall_now};
 use idlewood_worker::{Pool, PoolConfig, gaps, group_gap, native_gap, speed};
 use libp2p::Multiaddr;
@@ -110,8 +109,6 @@ use crate::settings::Current;
 const COMMANDS_MAX: usize = 256;
 /// Pieces of blobs that may wait until the driver has told the machine of them.
 const PIECES_MAX: usize = 64;
-/// How long a bag lasts before others are asked to keep it, where its owner wants tickets of bags. Our choice.
-const APPOINT_FOR_TICKETS: Duration = Duration::from_secs(2);
 
 /// What `idlewood run` was told.
 #[derive(Clone, Debug)]
@@ -222,36 +219,8 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
     let expects_grid =
         !gate.is_alone() && (!bootstrap.is_empty() || !neighbours.contacts().is_empty() || !gate.contacts().is_empty());
     let slots = options.slots.unwrap_or(settings.get().limits.slots.get());
-    let vacate_after = settings.get().owner.vacate.0;
-    let submitter_work_max = settings.get().bags.work_per_submitter.0;
-    let endless_share = f64::from(settings.get().bags.endless_share.get()) / 100.0;
-    let (uplink, downlink) = settings.get().limits.rates_now(false);
-    let kb_s = |rate: Option<ByteSize>| rate.map_or(0, |rate| u32::try_from(rate.0 / 1000).unwrap_or(u32::MAX).max(1));
-    // The other half is for what else this machine keeps.
-    let undrained_bytes_max = (settings.get().limits.disk.0 / 2).max(1);
-    let (stewards, kept_bags_max) = (settings.get().submit.stewards.get(), settings.get().limits.keep.get());
-    // What else this machine has on its disk, its own results among it, takes the rest.
-    let kept_result_bytes_max = settings.get().limits.disk.0 / 4;
-    let mut config = Config {
-        slots,
-        speed_mops,
-        expects_grid,
-        vacate_after,
-        submitter_work_max,
-        stewards,
-        kept_bags_max,
-        kept_result_bytes_max,
-        endless_share,
-        uplink_kb_s: kb_s(uplink),
-        downlink_kb_s: kb_s(downlink),
-        undrained_bytes_max,
-        ..Config::default()
-    };
+    let mut config = Config { slots, speed_mops, expects_grid, ..settings.get().peer() };
     config.lease = options.lease.unwrap_or(config.lease);
-    if settings.get().submit.tickets.is_some() {
-        // A ticket is of use once others keep the bag.
-        config.appoint_after = APPOINT_FOR_TICKETS;
-    }
     config.appoint_after = options.appoint_after.unwrap_or(config.appoint_after);
     config.steward_silence = options.steward_silence.unwrap_or(config.steward_silence);
     let clock = Clock::start();

@@ -59,6 +59,7 @@
 mod bags;
 pub mod described;
 mod network;
+mod peer;
 mod submit;
 mod values;
 

@@ -25,10 +25,9 @@ impl Executor {
 
     /// A task of a bag succeeded here, which ran for so long: what it computed meanwhile may be next to nothing, where it waits for something.
     pub(super) fn learn(&mut self, bag: BagId, ran: Duration) {
-        let speed_mops = self.speed_mops();
         let Some(held) = self.bags.get(&bag) else { return };
         let Some(program) = held.program else { return };
-        let factor = self.factors.note(program, ran.as_secs_f64() * speed_mops / held.bag.task_mops);
+        let factor = self.factors.note(program, ran.as_secs_f64() * self.speed_mops / held.bag.task_mops);
         self.corrects(program, factor);
     }
 
