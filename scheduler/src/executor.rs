@@ -460,7 +460,8 @@ impl Executor {
 
     /// A task ended, and its worker is free again.
     pub(crate) fn ended(&mut self, task: TaskId, outcome: TaskOutcome, io: &mut Io, config: &Config) {
-        let Some(running) = self.places.end(task) else { return };
+        let program = self.bags.get(&task.bag).and_then(|held| held.program);
+        let Some(running) = self.places.end(task, program) else { return };
         if running.stopping {
             self.changed = true;
             return;
@@ -493,7 +494,7 @@ impl Executor {
                     self.own_results.push(task);
                 }
                 if success {
-                    self.learn(task.bag, running.active(io.now));
+                    self.learn(&running, io.now);
                 }
                 self.rate(task.bag, io.now);
             }

@@ -8,12 +8,18 @@
 
 use std::time::Duration;
 
+use idlewood_overlay::Time;
+
 use super::Executor;
 use super::held_bag::HeldBag;
+use super::places::Running;
 use crate::bag::{BagId, BlobId};
 
 /// A factor that has moved by less is not news. Our choice: else each end of a task would change the order and the summary.
 const NEWS: f64 = 0.05;
+/// A worker's first task of a program takes longer, since the program is fetched and compiled meanwhile: a second or so, ten on a slow link. Tasks
+/// that are shorter than this tell nothing of those that follow. Our choice.
+const START_UP_MAX: Duration = Duration::from_secs(60);
 
 impl Executor {
     /// The driver says what a bag runs.
@@ -23,9 +29,13 @@ impl Executor {
         self.corrects(program, self.factors.of(program));
     }
 
-    /// A task of a bag succeeded here, which ran for so long: what it computed meanwhile may be next to nothing, where it waits for something.
-    pub(super) fn learn(&mut self, bag: BagId, ran: Duration) {
-        let Some(held) = self.bags.get(&bag) else { return };
+    /// A task succeeded here: how long it ran tells, since what it computed meanwhile may be next to nothing, where it waits for something.
+    pub(super) fn learn(&mut self, running: &Running, now: Time) {
+        let ran = running.active(now);
+        if running.is_first && ran < START_UP_MAX {
+            return;
+        }
+        let Some(held) = self.bags.get(&running.task.bag) else { return };
         let Some(program) = held.program else { return };
         let factor = self.factors.note(program, ran.as_secs_f64() * self.speed_mops / held.bag.task_mops);
         self.corrects(program, factor);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use idlewood_overlay::Time;
 
 use super::RunningTask;
-use crate::bag::{BagId, TaskId};
+use crate::bag::{BagId, BlobId, TaskId};
 use crate::config::Config;
 
 /// A task that has begun.
@@ -23,6 +23,8 @@ pub(super) struct Running {
     pub(super) preempted: bool,
     /// Its worker has been told to stop.
     pub(super) stopping: bool,
+    /// Once it has ended: whether its worker ran another program before.
+    pub(super) is_first: bool,
 }
 
 impl Running {
@@ -57,6 +59,8 @@ impl Running {
 #[derive(Debug)]
 pub(super) struct Places {
     places: Vec<Option<Running>>,
+    /// What each worker ran last.
+    programs: Vec<Option<BlobId>>,
     slots: usize,
     /// Most preempted tasks; 0 without preemption.
     frozen_max: usize,
@@ -66,6 +70,7 @@ impl Places {
     pub(super) fn new(config: &Config) -> Self {
         Self {
             places: (0..config.places()).map(|_| None).collect(),
+            programs: vec![None; config.places() as usize],
             slots: config.slots as usize,
             frozen_max: config.frozen_places() as usize,
         }
@@ -135,8 +140,16 @@ impl Places {
     /// A task begins at a free place.
     pub(super) fn begin(&mut self, place: usize, task: TaskId, attempt: u32, now: Time) {
         let (active, since) = (Duration::ZERO, Some(now));
-        self.places[place] =
-            Some(Running { task, attempt, began: now, active, since, preempted: false, stopping: false });
+        self.places[place] = Some(Running {
+            task,
+            attempt,
+            began: now,
+            active,
+            since,
+            preempted: false,
+            stopping: false,
+            is_first: true,
+        });
     }
 
     /// Preempts the task at this place.
@@ -167,10 +180,13 @@ impl Places {
         stopped
     }
 
-    /// A task has ended: its place is free again.
-    pub(super) fn end(&mut self, task: TaskId) -> Option<Running> {
-        let is_it = |place: &&mut Option<Running>| place.as_ref().is_some_and(|running| running.task == task);
-        self.places.iter_mut().find(is_it).and_then(Option::take)
+    /// A task of this program has ended: its place is free again.
+    pub(super) fn end(&mut self, task: TaskId, program: Option<BlobId>) -> Option<Running> {
+        let is_it = |place: &Option<Running>| place.as_ref().is_some_and(|running| running.task == task);
+        let place = self.places.iter().position(is_it)?;
+        let mut running = self.places[place].take()?;
+        running.is_first = std::mem::replace(&mut self.programs[place], program) != program;
+        Some(running)
     }
 
     /// The owner is back: all tasks are frozen.
