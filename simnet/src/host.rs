@@ -23,7 +23,7 @@ use crate::link::Link;
 use crate::random::{SmallStream, digest, happens};
 use crate::scenario::{BadRouting, Scenario};
 use crate::store::Store;
-use crate::workers::{Going, Job, Workers};
+use crate::workers::{Going, Job, Starts, Workers};
 use crate::workload::{bandwidths_bytes_s, slots, speed_mops, true_speed_mops};
 
 /// What stands for a machine's signature under these bytes.
@@ -107,6 +107,7 @@ pub(crate) struct Host {
     started: Time,
     slots: u32,
     pub(crate) workers: Workers,
+    starts: Starts,
     /// Jobs that are being prepared.
     pub(crate) preparing: BTreeSet<JobId>,
     sequence: u64,
@@ -159,6 +160,7 @@ impl Host {
             started: Time::ZERO,
             slots,
             workers: Workers::new(slots, places, scenario.checkpoint_interval),
+            starts: Starts::new(scenario, index, places),
             preparing: BTreeSet::new(),
             sequence: 0,
             wake: None,
@@ -281,6 +283,7 @@ impl Host {
         self.answers.clear();
         self.store.lose_pending();
         self.workers.go_down(queue_lost, now);
+        self.starts.go_down();
         if queue_lost {
             self.store.lose_queue();
         }
@@ -366,7 +369,8 @@ impl Host {
             "machine {} starts {task:?}, which is declined",
             self.index
         );
-        self.workers.give(slot, Job::new(job, task, work_mops, self.speed_mops), now)
+        let job = Job::new(job, task, work_mops, self.speed_mops).after(self.starts.of(slot, task.bag));
+        self.workers.give(slot, job, now)
     }
 
     /// What of a task's work is done at its last checkpoint here, in Mop; `None` where it has none.

@@ -180,6 +180,9 @@ pub struct Scenario {
     pub program_bytes: u64,
     /// See `program_bytes`.
     pub input_bytes: u64,
+    /// How long a worker takes to start a program that it did not run last, give or take a fifth, at most 60 s. Default 0, the paper's.
+    #[serde(rename(serialize = "program_start_s"), serialize_with = "seconds", deserialize_with = "from_text")]
+    pub program_start: Duration,
     /// Time that a flush takes, of one write or of all those that came while the disk was busy. Default 5 ms: our guess
     /// of an fsync.
     #[serde(rename(serialize = "persist_s"), serialize_with = "seconds", deserialize_with = "from_text")]
@@ -337,6 +340,7 @@ impl Default for Scenario {
             manifest_bytes: 269,
             program_bytes: 0,
             input_bytes: 0,
+            program_start: Duration::ZERO,
             persist: Duration::from_millis(5),
             workload: Workload::default(),
             log_file: None,

@@ -2,12 +2,16 @@
 //!
 //! A worker begins a job when the jobs before it have ended, unless the worker is frozen. It never gives back a job that has begun.
 
+mod starts;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use idlewood_machine::JobId;
 use idlewood_overlay::Time;
 use idlewood_scheduler::TaskId;
+
+pub(crate) use starts::Starts;
 
 /// A job that a worker was given.
 #[derive(Clone, Debug)]
@@ -32,6 +36,13 @@ impl Job {
         let takes = Duration::from_micros(((work_mops / speed_mops * 1e6).round() as u64).max(1));
         let (left, ran, begun, since, serial) = (takes, Duration::ZERO, false, None, 0);
         Self { id, task, work_mops, takes, left, ran, begun, since, serial }
+    }
+
+    /// The same job, whose worker has to start its program first.
+    pub(crate) fn after(mut self, start: Duration) -> Self {
+        self.takes += start;
+        self.left += start;
+        self
     }
 
     /// Stops its clock; returns how long it ran since it last began to.

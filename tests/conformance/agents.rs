@@ -19,6 +19,8 @@ use crate::stop;
 /// How long the grid may take to form, and an agent to begin or end.
 const PATIENCE: Duration = Duration::from_secs(120);
 const PORT: u16 = 4001;
+/// Tasks of a bag that are asked for at once.
+const TASKS_MAX: u64 = 1_000;
 
 /// One machine's agent.
 struct Agent {
@@ -182,6 +184,21 @@ impl<'a> Agents<'a> {
     pub(crate) fn bag(&self, number: u32, id: &str) -> Result<BagDetail, String> {
         let id = id.to_owned();
         self.ask(number, move |client| client.bag(&id))
+    }
+
+    /// How long each task of a bag took that has ended, in seconds.
+    ///
+    /// # Errors
+    /// A sentence: its submitter does not answer.
+    pub(crate) fn took_s(&self, number: u32, id: &str) -> Result<Vec<f64>, String> {
+        let (mut all, mut next) = (Vec::new(), Some(0));
+        while let Some(from) = next {
+            let id = id.to_owned();
+            let tasks = self.ask(number, move |client| client.tasks(&id, from, TASKS_MAX, &[]))?;
+            all.extend(tasks.tasks.iter().filter_map(|task| task.took_s));
+            next = tasks.next;
+        }
+        Ok(all)
     }
 
     /// Submits a bag.

@@ -103,6 +103,30 @@ pub(crate) struct Fate {
     pub(crate) twice: u64,
 }
 
+/// How long real tasks took, which a simulation has to be told: it draws the times of its tasks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Took {
+    /// In the mean, so many times as long as they sleep.
+    pub(crate) times: f64,
+    /// Coefficient of variation.
+    pub(crate) cv: f64,
+}
+
+impl Took {
+    /// Exactly what was said.
+    pub(crate) const AS_SAID: Self = Self { times: 1.0, cv: 0.0 };
+
+    /// From what each took, by what it should have taken.
+    pub(crate) fn of(times: &[f64]) -> Self {
+        if times.is_empty() {
+            return Self::AS_SAID;
+        }
+        let mean = times.iter().sum::<f64>() / times.len() as f64;
+        let variance = times.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / times.len() as f64;
+        Self { times: mean, cv: variance.sqrt() / mean }
+    }
+}
+
 /// The figures of a run.
 pub(crate) fn figures(scenario: &Scenario, fates: &[Fate], counted: &Counted) -> Figures {
     let mut figures = Figures::new();
@@ -133,6 +157,8 @@ pub(crate) struct Comparison {
     /// How far simulated is from real, in percent of real; 100 where that is 0 and simulated is not.
     difference_percent: Option<f64>,
     is_within_goal: Option<bool>,
+    /// Whether real is not outside of what the seeds of the simulation come to.
+    is_within_seeds: Option<bool>,
     /// Why it is not, where that is known.
     because: Option<String>,
 }
@@ -150,24 +176,32 @@ impl Comparison {
             let is_within_goal = difference_percent.map(|difference| difference.abs() <= GOAL_PERCENT);
             let is_named = |name: &String| figure.starts_with(name.as_str());
             let reason = scenario.differs.iter().find(|differs| differs.figures.iter().any(is_named));
+            let simulated_least = values.iter().copied().fold(f64::INFINITY, f64::min);
+            let simulated_most = values.iter().copied().fold(0.0, f64::max);
             Self {
                 scenario: scenario.name.clone(),
                 figure: figure.clone(),
                 real,
                 simulated: mean,
-                simulated_least: values.iter().copied().fold(f64::INFINITY, f64::min),
-                simulated_most: values.iter().copied().fold(0.0, f64::max),
+                simulated_least,
+                simulated_most,
                 difference_percent,
                 is_within_goal,
+                is_within_seeds: real.map(|real| (simulated_least..=simulated_most).contains(&real)),
                 because: reason.filter(|_| is_within_goal == Some(false)).map(|differs| differs.because.clone()),
             }
         };
         names.into_iter().map(row).collect()
     }
 
-    /// Whether it is further from real than it should be, and nobody knows why.
+    /// Whether it is further from real than it should be, and nobody knows why: not by what seeds differ by, either.
     pub(crate) fn is_unexplained(&self) -> bool {
-        self.is_within_goal == Some(false) && self.because.is_none()
+        self.is_by_chance() == Some(false) && self.because.is_none()
+    }
+
+    /// Of what is further from real than it should be: whether simulations that differ by their seeds alone are as far apart.
+    pub(crate) fn is_by_chance(&self) -> Option<bool> {
+        self.is_within_seeds.filter(|_| self.is_within_goal == Some(false))
     }
 
     /// Whether real and simulated are as near as they should be.

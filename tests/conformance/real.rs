@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::agents::Agents;
-use crate::figures::{Counted, Fate, Figures, figures};
+use crate::figures::{Counted, Fate, Figures, Took, figures};
 use crate::lab::Lab;
 use crate::scenario::{Deed, Scenario};
 use crate::shares::Shares;
@@ -25,11 +25,11 @@ struct Submitted {
     fate: Option<Fate>,
 }
 
-/// Runs it once.
+/// Runs it once. Returns its figures, and how long tasks took.
 ///
 /// # Errors
 /// A sentence: what did not work, or that a signal stopped it.
-pub(crate) fn run(scenario: &Scenario, keep: Option<&Path>) -> Result<Figures, String> {
+pub(crate) fn run(scenario: &Scenario, keep: Option<&Path>) -> Result<(Figures, Took), String> {
     let temporary = tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))?;
     let root = keep.map_or_else(|| temporary.path().to_owned(), |keep| keep.join(&scenario.name));
     let shares = match Shares::new() {
@@ -54,7 +54,14 @@ pub(crate) fn run(scenario: &Scenario, keep: Option<&Path>) -> Result<Figures, S
     counted.wire_bytes = after.stream_bytes - crossed.stream_bytes;
     let fates: Vec<Fate> = run.bags.iter().filter_map(|bag| bag.fate).collect();
     tell_overhead(scenario, &counted, after.bytes - crossed.bytes, after.frames - crossed.frames);
-    Ok(figures(scenario, &fates, &counted))
+    let took = run.took()?;
+    eprintln!(
+        "{}: tasks took {:.3} times their time, give or take {:.1} %",
+        scenario.name,
+        took.times,
+        took.cv * 100.0
+    );
+    Ok((figures(scenario, &fates, &counted), took))
 }
 
 /// What carries messages and blobs, beside their own bytes.
@@ -162,6 +169,17 @@ impl Run<'_> {
             }
         }
         Ok(())
+    }
+
+    /// How long tasks took that sleep: those that compute share processors with whatever else the computer does. Tasks that were frozen are left
+    /// out: they go on sleeping meanwhile, and take less than they should.
+    fn took(&self) -> Result<Took, String> {
+        let mut times = Vec::new();
+        for (bag, of) in self.bags.iter().zip(&self.scenario.bag).filter(|(_, of)| !of.computes) {
+            let took = self.agents.took_s(bag.submitter, &bag.id)?;
+            times.extend(took.into_iter().map(|took_s| took_s / of.task_s).filter(|times| *times >= 1.0));
+        }
+        Ok(Took::of(&times))
     }
 
     /// What all machines have counted so far.
