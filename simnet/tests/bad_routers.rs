@@ -56,11 +56,14 @@ fn bags_complete_past_routers_that_drop_delay_or_misdirect() {
     }
 }
 
-/// Machines that crash lose what they were handed, too.
+/// Machines that crash lose what they were handed, too. Who crashes again before anything else is heard of them looks like one that drops, for ten
+/// minutes: with crashes every half hour that is one or two of thirty at the end (docs/adr/0026).
 #[test]
-fn nobody_is_left_out_for_crashing() {
-    let scenario = Scenario { churn: Some(Duration::from_secs(1800)), ..scenario() };
-    let (report, left_out) = run(scenario);
-    assert!(report.crashes >= 10, "{report}");
-    assert_eq!(left_out, [BTreeSet::new(), BTreeSet::new()]);
+fn hardly_anybody_is_left_out_for_crashing() {
+    for seed in 1..=3 {
+        let (report, [bad, good]) = run(Scenario { churn: Some(Duration::from_secs(1800)), seed, ..scenario() });
+        assert!(report.crashes >= 10, "{report}");
+        assert!(bad.is_empty() && good.len() <= 2, "seed {seed}: {good:?} of 30 are left out");
+        assert_eq!((report.lost_tasks, report.open_tasks), (0, 0), "{report}");
+    }
 }
