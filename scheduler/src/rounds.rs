@@ -22,13 +22,15 @@ mod course;
 mod fit;
 mod homes;
 mod mapping;
+mod plan;
 mod remap;
 mod schedule;
 mod synchronous;
 
-pub use course::{Part, Plan, Progress, Sources, UNMERGED_PROCESSES_MAX};
+pub use course::Progress;
 pub use fit::{Estimate, ITERATIONS_MAX, PartialRun, Step, Sweep};
 pub use homes::{Due, Home, Machine, homes};
 pub use mapping::{Costs, Curve, Mapping, Mode, Placement, Process, Slot, Stage};
+pub use plan::{Part, Plan, Sources, UNMERGED_PROCESSES_MAX};
 pub use remap::{WORTH_MOVING_SHARE, map, remap};
 pub use schedule::{Begin, Happening, Schedule};
