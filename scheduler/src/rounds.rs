@@ -31,6 +31,6 @@ pub use course::Progress;
 pub use fit::{Estimate, ITERATIONS_MAX, PartialRun, Step, Sweep};
 pub use homes::{Due, Home, Machine, homes};
 pub use mapping::{Costs, Curve, Mapping, Mode, Placement, Process, Slot, Stage};
-pub use plan::{Part, Plan, Sources, UNMERGED_PROCESSES_MAX};
+pub use plan::{FILL_MAX, Part, Plan, Sources, UNMERGED_PROCESSES_MAX};
 pub use remap::{WORTH_MOVING_SHARE, map, remap};
 pub use schedule::{Begin, Happening, Schedule};

@@ -75,7 +75,7 @@ pub(super) fn results(bag: &Bag, round: Option<u64>) -> Result<Option<Results>, 
         return Err(BadUsage(format!("bag {id} has rounds 1 to {}", view.rounds)));
     }
     let (is_asynchronous, merges) = (view.mode == "async", view.merges);
-    let plan = Plan { processes: view.processes, rounds: view.rounds, rounds_min: 0, merges, is_asynchronous };
+    let plan = Plan { processes: view.processes, rounds: view.rounds, rounds_min: 0, merges, is_asynchronous, fill: None };
     let of_process = |(process, &done): (usize, &u64)| {
         // Of a process that is ahead there is more in an asynchronous application alone.
         let last = if is_asynchronous { done } else { view.complete };

@@ -133,6 +133,9 @@ pub struct Options {
     /// Iterations of a process in each round, as {iterations} and IDLEWOOD_ITERATIONS [default: 1]
     #[arg(long, value_name = "N", help_heading = "Rounds")]
     pub iterations: Option<u64>,
+    /// In mode sync: processes on fast machines do more iterations instead of waiting, up to twice as many
+    #[arg(long, help_heading = "Rounds")]
+    pub fill: bool,
     /// Whether processes wait for each other after each round (sync), or nobody waits (async) [default: sync]
     #[arg(long, value_name = "MODE", value_enum, help_heading = "Rounds")]
     pub mode: Option<Mode>,
@@ -268,6 +271,7 @@ impl Options {
             keep_results: self.keep_results || spec.keep_results,
             rounds: self.rounds.or(spec.rounds),
             iterations: self.iterations.or(spec.iterations),
+            fill: self.fill || spec.fill,
             mode: self.mode.or(spec.mode),
             merge: self.merge.or(spec.merge),
             until: self.until.or(spec.until),

@@ -22,7 +22,7 @@ use crate::io::{Io, Then};
 use crate::peer::{Effect, StartMade};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record};
-use crate::rounds::{Plan, Progress};
+use crate::rounds::{Plan, Progress, Sources};
 
 /// Time between a try to make what tasks begin with and the next one. Our choice: as long as outputs wait for room.
 const UNMADE_PAUSE: Duration = Duration::from_secs(5);
@@ -110,7 +110,8 @@ impl Ledger {
         };
         if rounds.making.insert(index) {
             rounds.unmade.remove(&index);
-            let from = rounds.progress.sources(index);
+            let iterations = rounds.preferring.iterations_of(index, rounds.progress.plan());
+            let from = Sources { iterations, ..rounds.progress.sources(index) };
             io.effects.push(Effect::MakeStart { task: TaskId { bag: self.bag.id, index }, from });
         }
     }

@@ -105,6 +105,7 @@ impl Progress {
                 state: Some(plan.index(Part::Process { round: round - 1, process })),
                 merged: plan.merges.then(|| plan.merge_after(round - 1, process)),
                 results: if plan.merges { Vec::new() } else { self.results(round - 1) },
+                iterations: None,
             },
             Part::Merge { round, .. } => Sources { results: self.results(round), ..Sources::default() },
         }
@@ -158,7 +159,7 @@ mod tests {
     use super::*;
 
     fn plan(processes: u64, rounds: u64, merges: bool, is_asynchronous: bool) -> Plan {
-        Plan { processes, rounds, rounds_min: 0, merges, is_asynchronous }
+        Plan { processes, rounds, rounds_min: 0, merges, is_asynchronous, fill: None }
     }
 
     /// What a task has come to, by what it began with.

@@ -1,5 +1,6 @@
 //! The shape of an application in rounds: which task of its bag is what ([`super::course`] says which follows from which).
 
+use std::num::NonZeroU64;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,10 @@ use crate::ledger::Replication;
 /// Most processes of an application without merges, where each gets the results of all. Our choice: with more, what all are given
 /// together grows beyond what a submitter can hand out.
 pub const UNMERGED_PROCESSES_MAX: u64 = 256;
+
+/// How many times its iterations a process does at most that fills its time. Our choice: a machine takes a task that has run for twice
+/// its work for one that stands still, and a machine that is slower than predicted holds its round up by one more at most.
+pub const FILL_MAX: u64 = 2;
 
 /// The shape of an application in rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +34,10 @@ pub struct Plan {
     /// Whether no process waits for another.
     #[serde(rename = "a", default, skip_serializing_if = "std::ops::Not::not")]
     pub is_asynchronous: bool,
+    /// Iterations of a process in a round, of which those on fast machines do more instead of waiting (Netto and others 2011,
+    /// Algorithm 1, lines 14 and 15), up to [`FILL_MAX`] times as many; `None`: all do as many.
+    #[serde(rename = "f", default, skip_serializing_if = "Option::is_none")]
+    pub fill: Option<NonZeroU64>,
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -72,6 +81,8 @@ pub struct Sources {
     pub merged: Option<u64>,
     /// Processes, and the task that has the result of each.
     pub results: Vec<(u64, u64)>,
+    /// How many iterations it does; `None`: as many as all.
+    pub iterations: Option<NonZeroU64>,
 }
 
 impl Plan {
@@ -92,6 +103,9 @@ impl Plan {
                 "it cannot have at least {} rounds and {} at most: lower the first, or raise the second",
                 self.rounds_min, self.rounds
             ));
+        }
+        if self.is_asynchronous && self.fill.is_some() {
+            return Some("in mode async no process waits, so that there is no time to fill: leave out --fill".to_owned());
         }
         let is_small = |processes: u64| processes.checked_mul(2)?.checked_mul(self.rounds)?.checked_add(1);
         if is_small(self.processes).is_none_or(|tasks| tasks > BAG_TASKS_MAX) {
@@ -185,7 +199,7 @@ mod tests {
     use super::*;
 
     fn plan(processes: u64, rounds: u64, merges: bool, is_asynchronous: bool) -> Plan {
-        Plan { processes, rounds, rounds_min: 0, merges, is_asynchronous }
+        Plan { processes, rounds, rounds_min: 0, merges, is_asynchronous, fill: None }
     }
 
     #[test]
@@ -217,5 +231,8 @@ mod tests {
         assert!(plan(10_000, 2, true, false).flaw().is_none());
         assert!(plan(1, u64::MAX, true, false).flaw().is_some());
         assert!(Plan { rounds_min: 3, ..plan(1, 2, true, false) }.flaw().is_some());
+        let fill = NonZeroU64::new(50);
+        assert!(Plan { fill, ..plan(2, 2, true, false) }.flaw().is_none());
+        assert!(Plan { fill, ..plan(2, 2, true, true) }.flaw().is_some_and(|flaw| flaw.contains("leave out --fill")));
     }
 }

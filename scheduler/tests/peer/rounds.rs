@@ -1,14 +1,15 @@
 //! Applications in rounds: what their tasks begin with, in whatever order others end, and how they end themselves.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU64;
 
-use idlewood_scheduler::rounds::Plan;
+use idlewood_scheduler::rounds::{Part, Plan};
 use proptest::prelude::*;
 
 use super::*;
 
 fn plan(processes: u64, rounds: u64, merges: bool, is_asynchronous: bool) -> Plan {
-    Plan { processes, rounds, rounds_min: 0, merges, is_asynchronous }
+    Plan { processes, rounds, rounds_min: 0, merges, is_asynchronous, fill: None }
 }
 
 fn application(plan: Plan, retries_max: u32) -> Submission {
@@ -232,7 +233,7 @@ fn a_process_stays_where_its_state_is() {
         assert!(preferred > 0);
         // Machines say what they can do with the first task that begins with something: from the third round on they are known.
         for process in 0..2 {
-            let on = |round| ran[&plan.index(idlewood_scheduler::rounds::Part::Process { round, process })];
+            let on = |round| ran[&plan.index(Part::Process { round, process })];
             assert!((2..6).all(|round| on(round) == on(2)), "{process}: {ran:?}");
         }
     }
@@ -241,7 +242,7 @@ fn a_process_stays_where_its_state_is() {
 #[test]
 fn a_machine_whose_owner_is_back_declines_and_its_processes_go_elsewhere() {
     let plan = plan(2, 6, true, false);
-    let is_process = |index: u64| matches!(plan.part(index), idlewood_scheduler::rounds::Part::Process { .. });
+    let is_process = |index: u64| matches!(plan.part(index), Part::Process { .. });
     let (ran, _, declined) = run_on_two(plan, |number, index, host| {
         // The owner comes when the fourth round ends there, and stays.
         if number == 3 && index >= 9 && is_process(index) {
@@ -251,6 +252,26 @@ fn a_machine_whose_owner_is_back_declines_and_its_processes_go_elsewhere() {
     });
     assert_eq!(ran.len() as u64, plan.tasks(), "nothing is lost");
     assert!(declined > 0 && ran[&15] == 2 && ran[&16] == 2, "{declined} {ran:?}");
+}
+
+/// Process 1 has twice the work of process 0, on machines that are alike.
+#[test]
+fn a_process_that_would_wait_does_more_iterations_which_are_no_more_work_of_a_round() {
+    let plan = Plan { fill: NonZeroU64::new(50), ..plan(2, 7, true, false) };
+    let mut iterations: BTreeMap<u64, Option<NonZeroU64>> = BTreeMap::new();
+    run_on_two(plan, |_, index, host| {
+        iterations.extend(host.starts.iter().map(|(index, from)| (*index, from.iterations)));
+        if let Part::Process { process, .. } = plan.part(index) {
+            let done = iterations.get(&index).copied().flatten().map_or(50, NonZeroU64::get);
+            host.finish_with(TaskId { bag: BAG, index }, true, ((1 + process) * 20 * done) as f64);
+        }
+    });
+    let of = |round, process| iterations[&plan.index(Part::Process { round, process })].map_or(0, NonZeroU64::get);
+    // Machines are known from the third round on, and classes of works are 5 % wide.
+    for round in 3..7 {
+        assert!((90..=100).contains(&of(round, 0)) && of(round, 1) == 50, "{round}: {iterations:?}");
+    }
+    assert!((0..7).all(|round| iterations[&plan.index(Part::Merge { round, of: None })].is_none()));
 }
 
 proptest! {
