@@ -28,6 +28,7 @@ mod invariants;
 mod issues;
 mod keeping;
 mod outputs;
+mod past;
 mod placed;
 mod placements;
 mod predicting;
@@ -437,27 +438,18 @@ impl Ledger {
     /// A task has ended.
     fn settle(&mut self, result: &TaskResult, executor: Option<PeerId>) {
         self.withdraw(result.index, executor);
-        self.tries.forget(result.index);
-        self.declined.forget(result.index);
-        self.outputs.forget(result.index);
-        self.copies.forget(result.index);
+        self.forget(result.index);
         self.learn_of_round(result, executor);
-        self.keeping.lost.remove_index(result.index);
         self.ended.insert(result.index, result.success);
     }
 
-    /// After a restart: unissued tasks get a new attempt, since requests for them may have been sent before.
-    pub(crate) fn issue_anew(&mut self, io: &mut Io) {
-        if !self.is_closed() && !self.waiting.unissued().is_empty() {
-            self.next_attempt(&IntervalSet::new(), io);
-        }
-    }
-
-    /// These tasks are unissued, with the next attempt; it is journalled, so that attempts rise across restarts.
-    fn next_attempt(&mut self, ranges: &IntervalSet, io: &mut Io) {
-        self.attempt += 1;
-        self.waiting.add(ranges);
-        io.persist(vec![Change::Put(self.record(io))], Vec::new());
+    /// What is known of a task's tries is of no use any more, since it has ended.
+    fn forget(&mut self, index: u64) {
+        self.tries.forget(index);
+        self.declined.forget(index);
+        self.outputs.forget(index);
+        self.copies.forget(index);
+        self.keeping.lost.remove_index(index);
     }
 
     /// Closes the bag if all its tasks have ended, or its rounds can go no further; also after a crash between the last result and the closing.

@@ -124,7 +124,8 @@ pub struct Options {
     /// Other machines that keep the bag, 0 to 4, so that it goes on while this one is away [default: submit.stewards of the settings, 2]
     #[arg(long, value_name = "N")]
     pub stewards: Option<u32>,
-    /// They keep the results of its tasks, too: after the loss of this machine's disk whoever adopts the bag has them
+    /// They keep the results of its tasks, too: after the loss of this machine's disk whoever adopts the bag has them. With --rounds: of all
+    /// rounds, and not of the last complete one and what came since alone
     #[arg(long)]
     pub keep_results: bool,
     /// The bag is an application in rounds: each task is a process that goes through so many of them (docs/guide/rounds.md)

@@ -47,10 +47,6 @@ pub(super) fn rounds(
         let why = "machines do not vote on tasks of an application in rounds";
         return wrong(format!("{why}: leave out --replicas"));
     }
-    if options.stewards.is_some_and(|stewards| stewards > 0) {
-        let why = "an application in rounds goes on from this machine alone, which signs what its tasks begin with";
-        return wrong(format!("{why}: leave out --stewards"));
-    }
     if options.endless {
         return wrong("an application in rounds has an end: leave out --endless, or --rounds".to_owned());
     }
@@ -109,11 +105,10 @@ mod tests {
     #[test]
     fn rounds_that_make_no_sense_are_refused_with_what_to_do() {
         type Change = fn(&mut Options);
-        let changes: [(&str, Change); 12] = [
+        let changes: [(&str, Change); 11] = [
             ("0 rounds do nothing", |it| it.rounds = Some(0)),
             ("0 iterations do nothing", |it| it.iterations = Some(0)),
             ("leave out --replicas", |it| it.replicas = Some(3)),
-            ("leave out --stewards", |it| it.stewards = Some(1)),
             ("leave out --endless", |it| it.endless = true),
             ("--glob 'part-*.dat'", |it| it.input = vec!["part-{}.dat".into()]),
             ("the program that merges", |it| it.until = Some("converged".into())),

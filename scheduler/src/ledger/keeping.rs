@@ -57,9 +57,9 @@ impl Ledger {
         (self.keeping.keep_results, self.keeping.reruns) = (keep_results, reruns);
     }
 
-    /// Whether stewards keep the results, too.
+    /// Whether stewards keep the results, too: those of an application in rounds that are needed to go on, or else where the user wishes so.
     pub(crate) fn keeps_results(&self) -> bool {
-        self.keeping.keep_results
+        self.keeping.keep_results || self.rounds.is_some()
     }
 
     /// Tasks run again: results that stewards have do not count any more.
@@ -93,10 +93,9 @@ impl Ledger {
         self.keeping.is_held = is_held;
     }
 
-    /// Whether stewards can act for the bag: its records say all that a ledger knows of it, which they do not of votes, and no signature
-    /// of the submitter's is needed for what its tasks begin with.
+    /// Whether stewards can keep the bag: its records say all that a ledger knows of it, which they do not of votes.
     pub(crate) fn can_have_stewards(&self) -> bool {
-        self.votes.replication().is_none() && self.rounds.is_none()
+        self.votes.replication().is_none()
     }
 
     /// Whether the bag may have stewards now.
@@ -170,6 +169,9 @@ impl Ledger {
         let mut open = IntervalSet::from(0..self.bag.tasks);
         self.ended.subtract_from(&mut open);
         self.waiting.add(&open);
+        if let Some(rounds) = &mut self.rounds {
+            rounds.lacks_starts = true;
+        }
         self.go_on_with_rounds(io);
         let mut attempt = self.attempt;
         for record in records {

@@ -60,7 +60,14 @@ impl Progress {
         let plan = self.plan;
         let all_of = |round| (0..plan.processes).map(move |process| plan.index(Part::Process { round, process }));
         let next = match plan.part(index) {
-            Part::Process { round, process } if plan.merges => vec![plan.merge_after(round, process)],
+            // Where results come in another order than tasks end, as from a steward, the merge may be done before what it merges.
+            Part::Process { round, process } if plan.merges => {
+                let merge = plan.merge_after(round, process);
+                let is_merged = self.done.contains(merge) && round + 1 < plan.rounds;
+                let of_all = if is_merged && !plan.is_asynchronous { 0..plan.processes } else { process..process + 1 };
+                let next = |process| plan.index(Part::Process { round: round + 1, process });
+                std::iter::once(merge).chain(of_all.filter(|_| is_merged).map(next)).collect()
+            }
             Part::Process { round, .. } | Part::Merge { round, .. } if round + 1 == plan.rounds => Vec::new(),
             Part::Process { round, .. } | Part::Merge { round, of: None } if !plan.is_asynchronous => {
                 if self.is_complete(round) { all_of(round + 1).collect() } else { Vec::new() }
@@ -83,7 +90,8 @@ impl Progress {
         match self.plan.part(index) {
             Part::Process { round: 0, .. } => true,
             Part::Process { round, process } if self.plan.merges => {
-                self.done.contains(self.plan.merge_after(round - 1, process))
+                let has_state = self.done.contains(self.plan.index(Part::Process { round: round - 1, process }));
+                has_state && self.done.contains(self.plan.merge_after(round - 1, process))
             }
             Part::Process { round, process } if self.plan.is_asynchronous => {
                 self.done.contains(self.plan.index(Part::Process { round: round - 1, process }))
@@ -130,6 +138,18 @@ impl Progress {
     /// How many rounds each process has done.
     pub fn rounds_done(&self) -> &[u64] {
         &self.rounds_done
+    }
+
+    /// The last round that all processes have done, from 0: the application can go on from their results, and those of its merges and of
+    /// later rounds that are there.
+    pub fn last_complete(&self) -> Option<u64> {
+        let complete = |(_, done): &(&u64, &u64)| **done == self.plan.processes;
+        self.done_in_round.iter().rfind(complete).map(|(round, _)| *round)
+    }
+
+    /// Tasks whose results are not needed to go on.
+    pub fn past(&self) -> Range<u64> {
+        self.plan.before(self.last_complete().unwrap_or(0))
     }
 
     /// Rounds that all processes have done, and whose merge has ended where all wait for one.

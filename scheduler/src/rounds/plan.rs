@@ -177,6 +177,11 @@ impl Plan {
         }
     }
 
+    /// All tasks of the rounds before this one.
+    pub fn before(&self, round: u64) -> Range<u64> {
+        0..round.min(self.rounds.saturating_sub(1)) * self.stride()
+    }
+
     /// The tasks that begin with nothing of others: those of the first round.
     pub fn first(&self) -> Range<u64> {
         0..self.processes
