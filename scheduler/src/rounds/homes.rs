@@ -2,15 +2,13 @@
 //!
 //! A process stays where its state is, unless a fresh mapping of all that are due, transfers included, leaves less than
 //! [`WORTH_MOVING_SHARE`](super::WORTH_MOVING_SHARE) of the time that staying leaves: then all follow the fresh one ([`remap`]). Within a
-//! round processes wait for none of each other, so that both are mapped by Algorithm 2: with no more processes than slots that gives the most
-//! costly the fastest slots, as Algorithm 1 does.
+//! round processes wait for none of each other, so that both are mapped by Algorithm 2, with a class for each process: the most costly of all is
+//! next to go to the slot that ends it first. With classes of several, of which Algorithm 2 takes one in turn, the last of the most costly would
+//! have the slowest slots, and a synchronous round waits for it.
 //!
 //! Where processes are to fill their time (Algorithm 1, lines 14 and 15), the last one on each slot does more iterations, until the last of all
 //! ends, up to [`FILL_MAX`] times as many.
-//!
-//! Processes whose work is within [`CLASS_LOG`] of each other are of one class.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
 use super::mapping::{Costs, Curve, Mapping, Mode, Placement, Process, Slot, Stage};
@@ -18,8 +16,6 @@ use super::plan::FILL_MAX;
 use super::remap::remap;
 use super::synchronous::fill_up;
 
-/// Logarithm of how far processes of one class are apart in their work. Our choice: 5 %.
-const CLASS_LOG: f64 = 0.05;
 /// Most slots of all machines that are mapped. Our choice: a round of 4,096 processes is mapped within a tenth of a second.
 const SLOTS_MAX: usize = 2048;
 
@@ -66,20 +62,15 @@ pub fn homes(
 ) -> Vec<Option<Home>> {
     let mut homes = vec![None; due.len()];
     let (slots, of_machine) = slots(machines);
-    let mut classes: BTreeMap<i64, usize> = BTreeMap::new();
-    let key = |due: &Due| (due.work_mops.max(f64::MIN_POSITIVE).ln() / CLASS_LOG).round() as i64;
-    classes.extend(due.iter().map(|due| (key(due), 0)));
-    classes.values_mut().enumerate().for_each(|(number, class)| *class = number);
-    let work_mops: Vec<f64> = classes.keys().map(|&key| (key as f64 * CLASS_LOG).exp()).collect();
     let iterations = fill.map_or(1, NonZeroU64::get);
     let curve = |machine: &Machine, work_mops: f64| Curve {
         start_s: 0.0,
         iteration_s: work_mops / machine.speed_mops / iterations as f64,
     };
-    let of = |machine: &Machine| work_mops.iter().map(|&work_mops| curve(machine, work_mops)).collect();
+    let of = |machine: &Machine| due.iter().map(|due| curve(machine, due.work_mops)).collect();
     let costs = Costs { curves: machines.iter().map(of).collect(), transfer_s, merge_s: 0.0 };
-    let process = |due: &Due| Process { class: classes[&key(due)], iterations, home: due.home };
-    let processes: Vec<Process> = due.iter().map(process).collect();
+    let process = |(class, due): (usize, &Due)| Process { class, iterations, home: due.home };
+    let processes: Vec<Process> = due.iter().enumerate().map(process).collect();
     let Some(mut mapping) = remap(Mode::Asynchronous, &staying(due, &of_machine), 0.0, &processes, &slots, &costs) else {
         return homes;
     };
@@ -157,6 +148,15 @@ mod tests {
         let busy = [machine(100.0, 1), Machine { busy_s: vec![20.0, 20.0], ..machine(1000.0, 2) }];
         assert_eq!(chosen(&[(1000.0, None)], &busy, 0.0), [0]);
         assert!(homes(&[Due { work_mops: 1.0, home: None }], &[], 0.0, None) == [None]);
+    }
+
+    #[test]
+    fn the_last_of_the_most_costly_has_no_slow_machine() {
+        let machines = [machine(400.0, 1), machine(300.0, 1), machine(200.0, 1), machine(100.0, 1)];
+        let costly_first = chosen(&[(1000.0, None), (1000.0, None), (100.0, None), (100.0, None)], &machines, 0.0);
+        assert_eq!(costly_first, [0, 1, 2, 3]);
+        let moved = chosen(&[(1000.0, Some(3)), (1000.0, Some(2)), (100.0, Some(1)), (100.0, Some(0))], &machines, 0.0);
+        assert_eq!(moved[..2], [0, 1]);
     }
 
     /// All whose homes are one slow machine spread over others; those who wait at home begin later.
