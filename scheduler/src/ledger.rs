@@ -87,6 +87,7 @@ use crate::peer::Notice;
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record, RecordKey};
+use crate::rounds::WHENEVER;
 
 /// One bag, on the machine that submitted it. Each field accounts for one thing.
 #[derive(Debug)]
@@ -553,7 +554,7 @@ impl Ledger {
             link_kb_s,
             leads: true,
             copy: None,
-            begins_within: None,
+            begins_within: self.rounds.as_ref().map(|_| WHENEVER),
             ticket: 0,
             checkpoints,
             lines: Box::default(),

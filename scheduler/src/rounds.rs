@@ -17,6 +17,9 @@
 //! slots are booked, and the factors by which other machines are predicted from one. docs/adr/0050 says where this
 //! differs from the paper.
 
+/// In place of the seconds within which tasks have to begin ([`crate::Request::begins_within`]): whenever they do.
+pub(crate) const WHENEVER: u32 = u32::MAX;
+
 mod asynchronous;
 mod course;
 mod fit;

@@ -1,6 +1,6 @@
 //! Preferred machines: where the ledger of an application in rounds sends the processes of a round, by prediction ([`crate::rounds::homes`]).
 //!
-//! A machine that gets tasks with what they begin with says what it can do ([`crate::Message::Holding`]). Results say how much work each
+//! A machine that gets tasks of such a bag says what it can do ([`crate::Message::Holding`]). Results say how much work each
 //! process is, and by what factor the program takes longer on each machine ([`crate::factors`]). When processes are due, at the end of a round or, where nobody
 //! waits, of a process, all that are due are mapped: each stays where its state is, unless the mapping as a whole ends more than a tenth earlier
 //! elsewhere. Its task then goes straight to that machine, which declines it if it would begin later there than predicted: the owner is back, or
@@ -29,7 +29,7 @@ use crate::io::Io;
 use crate::message::Capacity;
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
-use crate::rounds::{Due, Home, Machine, Part, Plan, homes};
+use crate::rounds::{Due, Home, Machine, Part, Plan, WHENEVER, homes};
 
 /// Most machines that are known; the one that was heard of for longest is forgotten. Our choice.
 const MACHINES_MAX: usize = 256;
@@ -308,5 +308,5 @@ fn last_that_wait(homes: &[Option<Home>], most: usize) -> BTreeSet<usize> {
 
 fn preference(home: &Home, known: &[(PeerId, &Known)]) -> Preference {
     let begins_within_s = (home.begins_s + home.ends_s * LATER_SHARE + LATER_S).ceil();
-    Preference { machine: known[home.machine].0, begins_within_s: begins_within_s as u32 }
+    Preference { machine: known[home.machine].0, begins_within_s: (begins_within_s as u32).min(WHENEVER - 1) }
 }
