@@ -3,7 +3,7 @@
 use idlewood_overlay::Time;
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::rounds::Progress;
-use idlewood_scheduler::{Awaited, BagId, BagView, Closing, KeeperView, Peer, ResultsKept};
+use idlewood_scheduler::{Awaited, BagId, BagView, Closing, Conditions, KeeperView, Peer, ResultsKept};
 use idlewood_trust::identity;
 use idlewood_units::clock::{Clock, iso, wall_now};
 
@@ -150,12 +150,12 @@ pub(super) fn bag(
         retry_on: view.conditions.retry_on.as_ref().map(|codes| codes.iter().copied().collect()),
         priority: view.conditions.priority,
         endless: endless_view::shown(view, pins.source(view.bag.id)),
-        rounds: peer.rounds(view.bag.id).map(|progress| rounds(progress, view.conditions.converged)),
+        rounds: peer.rounds(view.bag.id).map(|progress| rounds(progress, &view.conditions)),
     }
 }
 
 /// How far an application in rounds is.
-fn rounds(progress: &Progress, converged: bool) -> idlewood_api::RoundsView {
+fn rounds(progress: &Progress, conditions: &Conditions) -> idlewood_api::RoundsView {
     let plan = progress.plan();
     idlewood_api::RoundsView {
         processes: plan.processes,
@@ -165,7 +165,8 @@ fn rounds(progress: &Progress, converged: bool) -> idlewood_api::RoundsView {
         complete: progress.rounds_complete(),
         done: progress.rounds_done().to_vec(),
         waited_for: progress.waited_for(),
-        converged,
+        gone: conditions.rounds_gone,
+        converged: conditions.converged,
     }
 }
 

@@ -63,7 +63,10 @@ pub(super) fn rounds(
     }
     let iterations = options.iterations.unwrap_or(ITERATIONS_DEFAULT);
     if options.fill && iterations == 1 {
-        return wrong("--fill gives processes more iterations than others: split a round into several (--iterations 100)".to_owned());
+        return wrong(
+            "--fill gives processes more iterations than others: split a round into several (--iterations 100)"
+                .to_owned(),
+        );
     }
     let plan = Plan {
         processes: entries.len().max(1) as u64,

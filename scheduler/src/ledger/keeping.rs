@@ -35,6 +35,8 @@ pub(super) struct Keeping {
     pub(super) reruns: u32,
     /// Of a bag that was adopted: tasks that had ended by what stewards know, and whose results nobody has shown yet.
     pub(super) lost: IntervalSet,
+    /// Whether this machine has adopted the bag, now or before its last restart.
+    pub(super) is_adopted: bool,
     /// Whether nothing is issued: the submitter is back, and asks what its stewards know.
     pub(super) is_held: bool,
     /// Who ran the tasks whose outputs are being fetched from a steward.
@@ -71,6 +73,15 @@ impl Ledger {
     pub(crate) fn lack_results(&mut self, mut tasks: IntervalSet) {
         self.ended.subtract_from(&mut tasks);
         self.keeping.lost = tasks;
+        self.keeping.is_adopted = true;
+    }
+
+    /// After a restart: whether this machine has adopted the bag.
+    pub(crate) fn set_adopted(&mut self, is_adopted: bool) {
+        self.keeping.is_adopted = is_adopted;
+        if let Some(rounds) = &mut self.rounds {
+            rounds.lacks_starts |= is_adopted;
+        }
     }
 
     /// Those of them that lack their results still: they are computed again.

@@ -22,7 +22,9 @@ impl Ledger {
     /// The same by the results that another machine has.
     pub(crate) fn past_by(&self, results: &IntervalSet) -> IntervalSet {
         let rounds = self.rounds.as_ref().filter(|_| !self.keeping.keep_results);
-        rounds.map(|rounds| IntervalSet::from(Progress::restore(rounds.progress.plan(), results).past())).unwrap_or_default()
+        rounds
+            .map(|rounds| IntervalSet::from(Progress::restore(rounds.progress.plan(), results).past()))
+            .unwrap_or_default()
     }
 
     /// Tasks that count as done, though their results are nowhere any more.
@@ -33,15 +35,16 @@ impl Ledger {
 
     /// A further result is durable: where it completes a round, earlier tasks that had ended count as done without theirs.
     pub(super) fn go_on_from_complete(&mut self, io: &mut Io) {
-        if self.keeping.lost.is_empty() || self.is_closed() {
+        if self.is_closed() || self.keeping.lost.is_empty() && !self.keeping.is_adopted {
             return;
         }
         let Some(rounds) = &self.rounds else { return };
         let (plan, Some(last)) = (rounds.progress.plan(), rounds.progress.last_complete()) else { return };
         let mut open = IntervalSet::from(plan.before(last));
         self.ended.subtract_from(&mut open);
-        // One that had not ended by what stewards know has run again.
-        if open.is_empty() || !open.difference(&self.keeping.lost).is_empty() {
+        // Earlier tasks are open beside a complete round where they had ended by what stewards know, or where the user has them run again.
+        let had_ended = self.keeping.reruns == 0 || open.difference(&self.keeping.lost).is_empty();
+        if open.is_empty() || !had_ended {
             return;
         }
         let mut changes = Vec::new();

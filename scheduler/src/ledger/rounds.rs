@@ -50,7 +50,16 @@ impl Rounds {
     fn new(plan: Plan) -> Self {
         let (making, unmade, starts) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let preferring = Preferring::default();
-        Self { progress: Progress::new(plan), making, unmade, again_at: None, starts, lacks_starts: false, unwritten: 0, preferring }
+        Self {
+            progress: Progress::new(plan),
+            making,
+            unmade,
+            again_at: None,
+            starts,
+            lacks_starts: false,
+            unwritten: 0,
+            preferring,
+        }
     }
 }
 

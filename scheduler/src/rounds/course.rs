@@ -13,6 +13,8 @@
 //!
 //! Pure arithmetic on indices: who runs a task, and what its files are, is for others to say.
 
+use std::ops::Range;
+
 use super::plan::{Part, Plan, Sources};
 use crate::ranges::IntervalSet;
 
@@ -60,17 +62,14 @@ impl Progress {
         let plan = self.plan;
         let all_of = |round| (0..plan.processes).map(move |process| plan.index(Part::Process { round, process }));
         let next = match plan.part(index) {
-            // Where results come in another order than tasks end, as from a steward, the merge may be done before what it merges.
+            // Where results come in another order than tasks end, as from a steward, a merge may be done before what it merges.
             Part::Process { round, process } if plan.merges => {
-                let merge = plan.merge_after(round, process);
-                let is_merged = self.done.contains(merge) && round + 1 < plan.rounds;
-                let of_all = if is_merged && !plan.is_asynchronous { 0..plan.processes } else { process..process + 1 };
-                let next = |process| plan.index(Part::Process { round: round + 1, process });
-                std::iter::once(merge).chain(of_all.filter(|_| is_merged).map(next)).collect()
+                let next = (round + 1 < plan.rounds).then(|| plan.index(Part::Process { round: round + 1, process }));
+                std::iter::once(plan.merge_after(round, process)).chain(next).collect()
             }
             Part::Process { round, .. } | Part::Merge { round, .. } if round + 1 == plan.rounds => Vec::new(),
             Part::Process { round, .. } | Part::Merge { round, of: None } if !plan.is_asynchronous => {
-                if self.is_complete(round) { all_of(round + 1).collect() } else { Vec::new() }
+                all_of(round + 1).collect()
             }
             Part::Process { round, process } | Part::Merge { round, of: Some(process) } => {
                 vec![plan.index(Part::Process { round: round + 1, process })]
@@ -190,7 +189,7 @@ mod tests {
     }
 
     fn run(progress: &Progress, index: u64, values: &Values) -> u64 {
-        let Sources { state, merged, results } = progress.sources(index);
+        let Sources { state, merged, results, .. } = progress.sources(index);
         let inputs = state.into_iter().chain(merged).chain(results.into_iter().map(|(_, result)| result));
         value(index, inputs.map(|input| values[&input]))
     }
@@ -260,6 +259,54 @@ mod tests {
                 prop_assert_eq!(values, by_loops(processes, rounds, merges));
             }
         }
+    }
+
+    proptest! {
+        /// A machine that adopts the bag has the results of tasks that have ended in whatever order stewards hand them over.
+        #[test]
+        fn results_in_any_order_make_the_same_tasks_due_once(
+            processes in 1_u64..5, rounds in 1_u64..5, merges: bool, is_asynchronous: bool,
+            picks in prop::collection::vec(0_usize..100, 0..60), order in prop::collection::vec(0_usize..100, 60),
+        ) {
+            let plan = plan(processes, rounds, merges, is_asynchronous);
+            let mut progress = Progress::new(plan);
+            let mut due: BTreeSet<u64> = plan.first().collect();
+            let mut ended = Vec::new();
+            for pick in picks {
+                let Some(&index) = due.iter().nth(pick % due.len().max(1)) else { break };
+                due.remove(&index);
+                ended.push(index);
+                due.extend(progress.succeeded(index));
+            }
+            let mut again = Progress::new(plan);
+            let mut ordered: BTreeSet<u64> = plan.first().collect();
+            let mut given = BTreeSet::new();
+            for pick in order {
+                if ended.is_empty() {
+                    break;
+                }
+                let index = ended.remove(pick % ended.len());
+                given.insert(index);
+                for next in again.succeeded(index) {
+                    prop_assert!(ordered.insert(next) || given.contains(&next), "{} twice", next);
+                }
+            }
+            let left: BTreeSet<u64> = ordered.difference(&given).copied().collect();
+            prop_assert_eq!(left, due);
+            prop_assert_eq!((again.last_complete(), again.past()), (progress.last_complete(), progress.past()));
+        }
+    }
+
+    #[test]
+    fn rounds_before_the_last_complete_one_are_past() {
+        let plan = plan(2, 4, true, false);
+        let mut progress = Progress::new(plan);
+        for index in 0..7 {
+            progress.succeeded(index);
+        }
+        // Process 0 has done its third round, process 1 has not.
+        assert_eq!((progress.last_complete(), progress.past()), (Some(1), 0..3));
+        assert_eq!(plan.before(9), 0..9, "the last round is never past");
     }
 
     #[test]

@@ -105,7 +105,9 @@ impl Plan {
             ));
         }
         if self.is_asynchronous && self.fill.is_some() {
-            return Some("in mode async no process waits, so that there is no time to fill: leave out --fill".to_owned());
+            return Some(
+                "in mode async no process waits, so that there is no time to fill: leave out --fill".to_owned(),
+            );
         }
         let is_small = |processes: u64| processes.checked_mul(2)?.checked_mul(self.rounds)?.checked_add(1);
         if is_small(self.processes).is_none_or(|tasks| tasks > BAG_TASKS_MAX) {

@@ -196,7 +196,8 @@ impl Host {
                     Effect::MakeStart { task, from } => {
                         let results = from.results.iter().map(|(_, index)| index);
                         let of = from.state.iter().chain(&from.merged).chain(results);
-                        let lacks = of.clone().find(|index| !self.store.contains_key(&RecordKey::Done(task.bag, **index)));
+                        let lacks =
+                            of.clone().find(|index| !self.store.contains_key(&RecordKey::Done(task.bag, **index)));
                         assert_eq!(lacks, None, "what {task:?} begins with is not here: {from:?}");
                         self.starts.push((task.index, from));
                         events.push_back(Event::StartMade { task, made: (self.makes_starts)(task.index) });
