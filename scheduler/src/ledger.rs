@@ -180,6 +180,8 @@ pub struct BagView {
     pub work_done_mops: f64,
     /// Work of one task by the median of the machines on which tasks succeeded, in Mop; 0 before the first.
     pub measured_mops: f64,
+    /// The least and the most work of a task that succeeded, in Mop; `None` before the first.
+    pub spread_mops: Option<(f64, f64)>,
     /// Results with more work than their machine can have done since it was sent the task: their work does not count.
     pub overstated: u64,
     /// How many machines run each task.
@@ -417,6 +419,7 @@ impl Ledger {
             astray: self.astray.tasks(),
             swallowed: self.astray.swallowed(),
             measured_mops: self.work.of_task().unwrap_or(0.0),
+            spread_mops: self.work.spread_mops(),
             overstated: self.work.overstated(),
             replication: self.votes.replication(),
             disputed: self.votes.disputed(),

@@ -119,6 +119,8 @@ pub(super) fn bag(
             .collect(),
         work_mops: measured.then_some(view.bag.task_mops),
         measured_mops: (view.measured_mops > 0.0).then_some(view.measured_mops),
+        task_s_least: view.spread_mops.map(|(least, _)| least / peer.platform().speed_mops),
+        task_s_most: view.spread_mops.map(|(_, most)| most / peer.platform().speed_mops),
         overstated: view.overstated,
         given_up_with: (state == idlewood_api::BagState::Cancelled && view.bag.submitter.peer != peer.me().peer)
             .then(|| identity::to_libp2p(view.bag.submitter.peer).to_string()),
@@ -270,6 +272,7 @@ mod tests {
             machines_used: 0,
             work_done_mops: 0.0,
             measured_mops: 0.0,
+            spread_mops: None,
             overstated: 0,
             replication: Replication { replicas: 3, quorum: 2, recheck: 0 },
             disputed: 0,
