@@ -66,8 +66,10 @@ pub(crate) struct Adopted {
     pub(crate) keepers: Vec<PeerId>,
     /// Whether the ticket has the bag's files, so that none of them is needed.
     pub(crate) has_files: bool,
-    /// Whether these machines keep the results of tasks that have ended, too.
+    /// Whether these machines keep the results of tasks that have ended, too; of an application in rounds those that are needed to go on.
     pub(crate) has_results: bool,
+    /// Whether the bag is an application in rounds.
+    pub(crate) is_in_rounds: bool,
 }
 
 /// Makes a state directory from the ticket in `file`, in which an agent continues as the submitter. Blocks.
@@ -77,14 +79,18 @@ pub(crate) struct Adopted {
 pub(crate) fn adopt(ticket: &Ticket, dir: &Path, file: &Path) -> Result<Adopted, AdoptError> {
     let damaged = |reason: String| TicketError::Damaged { path: file.to_owned(), reason };
     let mut changes = Vec::with_capacity(ticket.records.len());
-    let (mut keepers, has_files, mut has_results) = (Vec::new(), !ticket.blobs.is_empty(), false);
+    let (mut keepers, has_files) = (Vec::new(), !ticket.blobs.is_empty());
+    let (mut has_results, mut is_in_rounds) = (false, false);
     for bytes in &ticket.records {
         let mut record = Record::decode(bytes).map_err(|error| damaged(error.to_string()))?;
         if let Record::Stewards { adopts, appointment } = &mut record {
             *adopts = true;
             keepers.extend(appointment.keepers.iter().skip(1).map(|keeper| identity::to_libp2p(keeper.peer)));
         }
-        has_results |= matches!(record, Record::Bag { keep_results: true, .. });
+        if let Record::Bag { keep_results, conditions, .. } = &record {
+            is_in_rounds |= conditions.rounds.is_some();
+            has_results |= *keep_results || is_in_rounds;
+        }
         changes.push(Change { key: record.key().to_bytes(), value: Some(record.encode()) });
     }
     if keepers.is_empty() && !has_files {
@@ -117,7 +123,8 @@ pub(crate) fn adopt(ticket: &Ticket, dir: &Path, file: &Path) -> Result<Adopted,
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed("create", &path))?;
     key.write_all(ticket.identity.as_bytes()).and_then(|()| key.sync_all()).map_err(failed("write", &path))?;
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed("sync", dir))?;
-    Ok(Adopted { peer: identity::load_or_create(dir)?.public().to_peer_id(), keepers, has_files, has_results })
+    let peer = identity::load_or_create(dir)?.public().to_peer_id();
+    Ok(Adopted { peer, keepers, has_files, has_results, is_in_rounds })
 }
 
 #[cfg(test)]
@@ -144,7 +151,8 @@ mod tests {
         let (path, into, ticket) = (dir.path().join("ticket"), dir.path().join("new"), ticket(dir.path()));
         let name = identity::load_or_create(dir.path()).expect("its key").public().to_peer_id();
         let adopted = adopt(&ticket, &into, &path).expect("a new directory");
-        assert_eq!(adopted, Adopted { peer: name, keepers: Vec::new(), has_files: true, has_results: false });
+        let (keepers, is_in_rounds) = (Vec::new(), false);
+        assert_eq!(adopted, Adopted { peer: name, keepers, has_files: true, has_results: false, is_in_rounds });
         let empty = Ticket { blobs: Vec::new(), ..ticket.clone() };
         let refused = adopt(&empty, &dir.path().join("empty"), &path).expect_err("nobody has anything").to_string();
         assert!(refused.contains("a newer ticket") && refused.contains("submit the bag again"), "{refused}");

@@ -172,7 +172,6 @@ fn check_keeps_results(options: &Options) -> Result<(), SubmitError> {
     let against = [
         ("--stewards 0", options.stewards == Some(0)),
         ("--replicas", replication(options).replicas > 1),
-        ("--rounds", options.rounds.is_some()),
         ("--endless", options.endless),
     ];
     match against.into_iter().find(|(_, is_given)| *is_given) {

@@ -498,8 +498,8 @@ pub struct Request {
     /// Whether these are copies of tasks that have begun elsewhere, and within how many seconds one has to end to be of use; 0: whenever.
     #[serde(rename = "w", default, skip_serializing_if = "Option::is_none")]
     pub copy: Option<u32>,
-    /// Where it is sent straight to a machine that its submitter prefers to others: within how many seconds each of these tasks has to
-    /// begin there. The machine declines those that would begin later.
+    /// Of an application in rounds, whose submitter wants to know what its machines can do ([`crate::message::Capacity`]): within how many seconds
+    /// each of these tasks has to begin. A machine that is preferred declines those that would begin later; `u32::MAX`: whenever, through the tree.
     #[serde(rename = "y", default, skip_serializing_if = "Option::is_none")]
     pub begins_within: Option<u32>,
     /// Of an endless bag whose tasks are lines: the line of each of these tasks. The submitter's driver adds them, and the executor's takes

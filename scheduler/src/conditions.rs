@@ -60,6 +60,14 @@ pub struct Conditions {
     /// A merge of that application has said that it has converged: no further task of it begins.
     #[serde(rename = "c", default, skip_serializing_if = "std::ops::Not::not")]
     pub converged: bool,
+    /// Tasks of so many rounds of it, from the first on, count as done, though their results are nowhere any more: whoever adopted the bag went
+    /// on from a later one.
+    #[serde(rename = "g", default, skip_serializing_if = "is_zero")]
+    pub rounds_gone: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What the user of a bag wants of it now.
@@ -100,6 +108,7 @@ impl Conditions {
             && self.running_max != Some(0)
             && is_priority(self.priority)
             && self.rounds.is_none_or(|plan| plan.flaw().is_none())
+            && self.rounds_gone <= self.rounds.map_or(0, |plan| plan.rounds)
             && self.name.as_ref().is_none_or(|name| name.len() <= NAME_BYTES_MAX)
     }
 

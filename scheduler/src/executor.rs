@@ -275,7 +275,7 @@ impl Executor {
             held.waiting.extend_with(&new);
             came = new.len();
         }
-        held.updates.requested(config);
+        held.updates.requested(request.begins_within.is_some(), config);
         changes.push(held.record_change(io));
         self.version += 1;
         // A request may know a newer address of its submitter, or lie: one `Holding` goes there, and the `Lease` that

@@ -28,6 +28,7 @@ mod invariants;
 mod issues;
 mod keeping;
 mod outputs;
+mod past;
 mod placed;
 mod placements;
 mod predicting;
@@ -86,6 +87,7 @@ use crate::peer::Notice;
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record, RecordKey};
+use crate::rounds::WHENEVER;
 
 /// One bag, on the machine that submitted it. Each field accounts for one thing.
 #[derive(Debug)]
@@ -178,6 +180,8 @@ pub struct BagView {
     pub work_done_mops: f64,
     /// Work of one task by the median of the machines on which tasks succeeded, in Mop; 0 before the first.
     pub measured_mops: f64,
+    /// The least and the most work of a task that succeeded, in Mop; `None` before the first.
+    pub spread_mops: Option<(f64, f64)>,
     /// Results with more work than their machine can have done since it was sent the task: their work does not count.
     pub overstated: u64,
     /// How many machines run each task.
@@ -415,6 +419,7 @@ impl Ledger {
             astray: self.astray.tasks(),
             swallowed: self.astray.swallowed(),
             measured_mops: self.work.of_task().unwrap_or(0.0),
+            spread_mops: self.work.spread_mops(),
             overstated: self.work.overstated(),
             replication: self.votes.replication(),
             disputed: self.votes.disputed(),
@@ -437,27 +442,18 @@ impl Ledger {
     /// A task has ended.
     fn settle(&mut self, result: &TaskResult, executor: Option<PeerId>) {
         self.withdraw(result.index, executor);
-        self.tries.forget(result.index);
-        self.declined.forget(result.index);
-        self.outputs.forget(result.index);
-        self.copies.forget(result.index);
+        self.forget(result.index);
         self.learn_of_round(result, executor);
-        self.keeping.lost.remove_index(result.index);
         self.ended.insert(result.index, result.success);
     }
 
-    /// After a restart: unissued tasks get a new attempt, since requests for them may have been sent before.
-    pub(crate) fn issue_anew(&mut self, io: &mut Io) {
-        if !self.is_closed() && !self.waiting.unissued().is_empty() {
-            self.next_attempt(&IntervalSet::new(), io);
-        }
-    }
-
-    /// These tasks are unissued, with the next attempt; it is journalled, so that attempts rise across restarts.
-    fn next_attempt(&mut self, ranges: &IntervalSet, io: &mut Io) {
-        self.attempt += 1;
-        self.waiting.add(ranges);
-        io.persist(vec![Change::Put(self.record(io))], Vec::new());
+    /// What is known of a task's tries is of no use any more, since it has ended.
+    fn forget(&mut self, index: u64) {
+        self.tries.forget(index);
+        self.declined.forget(index);
+        self.outputs.forget(index);
+        self.copies.forget(index);
+        self.keeping.lost.remove_index(index);
     }
 
     /// Closes the bag if all its tasks have ended, or its rounds can go no further; also after a crash between the last result and the closing.
@@ -561,7 +557,7 @@ impl Ledger {
             link_kb_s,
             leads: true,
             copy: None,
-            begins_within: None,
+            begins_within: self.rounds.as_ref().map(|_| WHENEVER),
             ticket: 0,
             checkpoints,
             lines: Box::default(),

@@ -341,7 +341,6 @@ impl Peer {
         self.check_endless(submission)?;
         let has_stewards = submission.stewards.unwrap_or(self.config.stewards) > 0
             && submission.replication.is_none()
-            && submission.conditions.rounds.is_none()
             && submission.endless.is_none();
         if submission.keep_results && !has_stewards {
             return Err(SubmitError::KeepResults);

@@ -513,8 +513,16 @@ fn records() -> Vec<Record> {
                 name: Some("night run".to_owned()),
                 submitted: Some(released),
                 priority: 7,
-                rounds: Some(Plan { processes: 2, rounds: 3, rounds_min: 1, merges: true, is_asynchronous: false }),
+                rounds: Some(Plan {
+                    processes: 2,
+                    rounds: 3,
+                    rounds_min: 1,
+                    merges: true,
+                    is_asynchronous: false,
+                    fill: None,
+                }),
                 converged: true,
+                rounds_gone: 1,
             }),
         },
         Record::Failures {

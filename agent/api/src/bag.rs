@@ -152,6 +152,12 @@ pub struct Bag {
     /// Median work of one task on the machines where tasks succeeded, in Mop; null before the first.
     #[serde(default)]
     pub measured_mops: Option<f64>,
+    /// The shortest task that succeeded, in seconds of this machine; null before the first.
+    #[serde(default)]
+    pub task_s_least: Option<f64>,
+    /// The longest, likewise.
+    #[serde(default)]
+    pub task_s_most: Option<f64>,
     /// Results that claimed more work than their machine can have done since it got the task; their work is ignored.
     #[serde(default)]
     pub overstated: u64,

@@ -20,6 +20,13 @@ pub struct RoundsView {
     pub done: Vec<u64>,
     /// Processes for which the others wait; none in mode `async`.
     pub waited_for: Vec<u64>,
+    /// Rounds, from the first on, whose results were lost with the machine of which this one adopted the bag.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub gone: u64,
     /// Whether a merge said that the application has converged, so that it ends early.
     pub converged: bool,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }

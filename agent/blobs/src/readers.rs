@@ -20,7 +20,7 @@ use idlewood_scheduler::{BagId, BagKey};
 pub enum To {
     /// All machines of the grid.
     Everybody,
-    /// Machines with the bag's key; none while this machine does not know it.
+    /// Machines with the bag's key, none while this machine does not know it; and its keepers, which have it, too.
     Holders(Option<BagKey>),
     /// The bag's submitter, whoever acts for it ([`Blobs::set_keeper`](crate::Blobs::set_keeper)), and, on a machine that keeps the bag, its other
     /// keepers ([`Blobs::set_keepers`](crate::Blobs::set_keepers)).
@@ -158,13 +158,13 @@ impl Readers {
         let bags = self.bags();
         let Some(of_bag) = bags.get(&claim.bag) else { return false };
         let Some(times) = of_bag.blobs.get(&hash) else { return false };
-        let is_submitter =
-            [of_bag.submitter, of_bag.keeper].contains(&Some(reader)) || of_bag.keepers.contains(&reader);
+        let is_keeper = of_bag.keepers.contains(&reader);
+        let is_submitter = [of_bag.submitter, of_bag.keeper].contains(&Some(reader)) || is_keeper;
         let is_holder = || {
             let (Some(key), Some(proof)) = (of_bag.key, claim.proof) else { return false };
             key.is_proven(proof, reader, me)
         };
-        times.everybody > 0 || times.submitter > 0 && is_submitter || times.holders > 0 && is_holder()
+        times.everybody > 0 || times.submitter > 0 && is_submitter || times.holders > 0 && (is_keeper || is_holder())
     }
 }
 

@@ -13,10 +13,13 @@ pub(super) fn description(bag: &Bag) -> Vec<(&'static str, String)> {
         let who = "another machine, which adopted a ticket of it and goes on as this one: this one does nothing for it any more";
         return vec![("kept by", who.to_owned())];
     }
-    let off = match (bag.safe_to_switch_off, bag.stewards) {
-        (true, _) => "this machine can be switched off",
-        (false, 0) => "the bag stands still while this machine is off",
-        (false, _) => "do not switch this machine off yet: no other one has all that the bag needs",
+    let off = match (bag.safe_to_switch_off, bag.stewards, bag.rounds.is_some()) {
+        (true, ..) => "this machine can be switched off",
+        (false, 0, _) => "the bag stands still while this machine is off",
+        (false, _, true) => {
+            "the bag stands still while this machine is off; if its disk is lost, `idlewood bag adopt` goes on from the last complete round"
+        }
+        (false, _, false) => "do not switch this machine off yet: no other one has all that the bag needs",
     };
     let kept = match have(bag) {
         1 => "this machine alone".to_owned(),
@@ -84,6 +87,13 @@ pub(super) fn at_first(bag: &Bag) -> String {
     let id = output::short_id(&bag.id);
     match bag.stewards {
         0 => "kept by this machine alone: the bag stands still while it is off".to_owned(),
+        stewards if bag.rounds.is_some() => {
+            let others = output::count(u64::from(stewards), "other machine");
+            format!(
+                "kept by this machine alone until {others} keep it, too: then another can go on from the last complete round if this one's disk \
+                 is lost. It stands still while this one is off"
+            )
+        }
         stewards => {
             let others = output::count(u64::from(stewards), "other machine");
             format!(

@@ -11,6 +11,8 @@ use crate::output;
 
 /// Cells of the bar.
 const BAR_CELLS: u64 = 20;
+/// From how many times the shortest on the longest task is worth a word. Our choice.
+const SPREAD_MIN: f64 = 10.0;
 /// Fewer columns than this are not known columns.
 const COLUMNS_LEAST: usize = 20;
 
@@ -39,7 +41,7 @@ fn bar(bag: &Bag) -> String {
     format!("[{}{}{}]", part("#", over), part("-", placed), part(" ", BAR_CELLS - over - placed))
 }
 
-/// `12 of 100 done, 1 failed, running on 3 machines, ends about 14:32`, with ` ± 3 min` if it is to be exact.
+/// `12 of 100 done, 1 failed, running on 3 machines, ends about 14:32`, with how unlike its tasks are and ` ± 3 min` if it is to be exact.
 fn line(bag: &Bag, now: &Timestamp, zone: &TimeZone, is_exact: bool) -> String {
     let mut parts = match &bag.endless {
         Some(endless) if !endless.closed => {
@@ -64,6 +66,7 @@ fn line(bag: &Bag, now: &Timestamp, zone: &TimeZone, is_exact: bool) -> String {
             }
             if let Some(end) = end(bag, now, zone) {
                 let within = if is_exact { within(bag).unwrap_or_default() } else { String::new() };
+                parts.extend(spread(bag).filter(|_| is_exact));
                 parts.push(format!("ends about {end}{within}"));
             }
         }
@@ -82,6 +85,13 @@ fn end(bag: &Bag, now: &Timestamp, zone: &TimeZone) -> Option<String> {
         _ => "%Y-%m-%d",
     };
     Some(end.strftime(format).to_string())
+}
+
+/// How unlike the tasks of a bag are so far, where that is far: `tasks of 0.2 s to 3 min`. In rounds merges are no processes.
+fn spread(bag: &Bag) -> Option<String> {
+    let (least, most) = bag.task_s_least.zip(bag.task_s_most).filter(|_| bag.rounds.is_none())?;
+    let is_far = most >= SPREAD_MIN * least && most >= 1.0;
+    is_far.then(|| format!("tasks of {} to {}", output::span(least), output::span(most)))
 }
 
 /// By how much the predicted end may be wrong, from a minute on: ` ± 3 min`.
@@ -237,6 +247,11 @@ mod tests {
         let (wide, narrow) = (fitted(&long, 90), fitted(&long, 72));
         assert!(wide.contains('±') && !narrow.contains('±'), "where there is no room the ± goes first: {narrow}");
         assert!(narrow.ends_with("ends about 2026-01-03"), "and not the end: {narrow}");
+        let unlike = Bag { task_s_least: Some(0.2), task_s_most: Some(200.0), ..long.clone() };
+        let said = at_noon(&unlike);
+        assert!(said.contains("machines, tasks of 0.2 s to ") && said.contains(", ends about Sat"), "{said}");
+        let alike = Bag { task_s_least: Some(30.0), ..unlike.clone() };
+        assert_eq!(at_noon(&alike), at_noon(&long), "within ten times of each other that is no news");
         let longer = ending(&running, "2026-04-16T12:00:00Z", 60.0 * 86_400.0);
         assert!(at_noon(&longer).ends_with("ends about 2026-04-16 ± 60 d"), "{}", at_noon(&longer));
         let measured = Bag { bounds: vec![bounded("measures", "", 1)], ..bag(BagState::Measuring, 8, 0, 0, 0) };

@@ -74,8 +74,15 @@ pub(super) fn results(bag: &Bag, round: Option<u64>) -> Result<Option<Results>, 
     if round.is_some_and(|round| round == 0 || round > view.rounds) {
         return Err(BadUsage(format!("bag {id} has rounds 1 to {}", view.rounds)));
     }
+    if round.unwrap_or(view.rounds) <= view.gone {
+        let from = view.gone + 1;
+        return Err(BadUsage(format!(
+            "what rounds before round {from} of bag {id} left was lost with the machine that it was adopted from"
+        )));
+    }
     let (is_asynchronous, merges) = (view.mode == "async", view.merges);
-    let plan = Plan { processes: view.processes, rounds: view.rounds, rounds_min: 0, merges, is_asynchronous };
+    let plan =
+        Plan { processes: view.processes, rounds: view.rounds, rounds_min: 0, merges, is_asynchronous, fill: None };
     let of_process = |(process, &done): (usize, &u64)| {
         // Of a process that is ahead there is more in an asynchronous application alone.
         let last = if is_asynchronous { done } else { view.complete };

@@ -222,7 +222,8 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
     if let Some(rounds) = &request.rounds {
         let idlewood_scheduler::rounds::Plan { processes, rounds: count, is_asynchronous, .. } = rounds.plan;
         let mode = if is_asynchronous { "async" } else { "sync" };
-        let each = output::count(rounds.iterations, "iteration");
+        let more = rounds.plan.fill.map_or("", |_| " or more");
+        let each = output::count(rounds.iterations, "iteration") + more;
         pairs.push(("rounds", format!("{count} of {processes} processes, {each} each, {mode}")));
         pairs.push((
             "merge",

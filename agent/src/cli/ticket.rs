@@ -137,7 +137,9 @@ pub(super) fn adopt(context: &Context, args: &AdoptArgs) -> anyhow::Result<ExitC
                 "program and inputs come from the machines that keep the bag: {} has to be up. `idlewood bag show` says whether it answers",
                 keepers.collect::<Vec<_>>().join(" or ")
             )?;
-            let results = if adopted.has_results {
+            let results = if adopted.is_in_rounds {
+                "so do the results of its last complete round, from which it goes on. What is computed again all the same `idlewood bag show` lists"
+            } else if adopted.has_results {
                 "so do the results of tasks that had ended: the bag was submitted with --keep-results. What is computed again all the same `idlewood bag show` lists"
             } else {
                 "tasks that had ended on the lost machine are computed again, since the bag was submitted without --keep-results: `idlewood bag show` lists them"

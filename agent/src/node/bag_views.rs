@@ -3,7 +3,7 @@
 use idlewood_overlay::Time;
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::rounds::Progress;
-use idlewood_scheduler::{Awaited, BagId, BagView, Closing, KeeperView, Peer, ResultsKept};
+use idlewood_scheduler::{Awaited, BagId, BagView, Closing, Conditions, KeeperView, Peer, ResultsKept};
 use idlewood_trust::identity;
 use idlewood_units::clock::{Clock, iso, wall_now};
 
@@ -119,6 +119,8 @@ pub(super) fn bag(
             .collect(),
         work_mops: measured.then_some(view.bag.task_mops),
         measured_mops: (view.measured_mops > 0.0).then_some(view.measured_mops),
+        task_s_least: view.spread_mops.map(|(least, _)| least / peer.platform().speed_mops),
+        task_s_most: view.spread_mops.map(|(_, most)| most / peer.platform().speed_mops),
         overstated: view.overstated,
         given_up_with: (state == idlewood_api::BagState::Cancelled && view.bag.submitter.peer != peer.me().peer)
             .then(|| identity::to_libp2p(view.bag.submitter.peer).to_string()),
@@ -150,12 +152,12 @@ pub(super) fn bag(
         retry_on: view.conditions.retry_on.as_ref().map(|codes| codes.iter().copied().collect()),
         priority: view.conditions.priority,
         endless: endless_view::shown(view, pins.source(view.bag.id)),
-        rounds: peer.rounds(view.bag.id).map(|progress| rounds(progress, view.conditions.converged)),
+        rounds: peer.rounds(view.bag.id).map(|progress| rounds(progress, &view.conditions)),
     }
 }
 
 /// How far an application in rounds is.
-fn rounds(progress: &Progress, converged: bool) -> idlewood_api::RoundsView {
+fn rounds(progress: &Progress, conditions: &Conditions) -> idlewood_api::RoundsView {
     let plan = progress.plan();
     idlewood_api::RoundsView {
         processes: plan.processes,
@@ -165,7 +167,8 @@ fn rounds(progress: &Progress, converged: bool) -> idlewood_api::RoundsView {
         complete: progress.rounds_complete(),
         done: progress.rounds_done().to_vec(),
         waited_for: progress.waited_for(),
-        converged,
+        gone: conditions.rounds_gone,
+        converged: conditions.converged,
     }
 }
 
@@ -269,6 +272,7 @@ mod tests {
             machines_used: 0,
             work_done_mops: 0.0,
             measured_mops: 0.0,
+            spread_mops: None,
             overstated: 0,
             replication: Replication { replicas: 3, quorum: 2, recheck: 0 },
             disputed: 0,

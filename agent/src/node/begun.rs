@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -22,6 +23,8 @@ const GIVEN_BYTES_MAX: u64 = 4 * OUTPUT_BYTES_MAX;
 #[derive(Debug)]
 pub(super) struct Begun {
     files: Vec<(String, ByteBuf)>,
+    /// How many iterations it does, where it fills its time.
+    pub(super) iterations: Option<NonZeroU64>,
     /// Files of its checkpoint.
     pub(super) checkpoint: BTreeMap<String, ByteBuf>,
 }
@@ -62,7 +65,7 @@ pub(super) async fn begin(
         };
         files.extend(place.files(TaskOutput::decode(&packed).map_err(anyhow::Error::from)?, process));
     }
-    Ok(Begun { files, checkpoint: start.checkpoint })
+    Ok(Begun { files, iterations: start.iterations, checkpoint: start.checkpoint })
 }
 
 async fn read(path: PathBuf, task: TaskId, submitter: PeerId) -> anyhow::Result<Start> {

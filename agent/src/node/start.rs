@@ -51,7 +51,7 @@ pub(super) fn made(
     let wanted: Vec<(u64, Place)> = wanted.chain(results).collect();
     let outputs = outputs(task.bag, wanted.iter().map(|(index, _)| *index), reader)?;
     let given = wanted.iter().map(|(index, place)| Given { place: *place, ..outputs[index].clone() });
-    let start = Start { given: given.collect(), checkpoint: BTreeMap::new() };
+    let start = Start { given: given.collect(), iterations: from.iterations, checkpoint: BTreeMap::new() };
     let until = manifest.rounds.as_ref().and_then(|rounds| rounds.until.as_ref());
     let merged = start.given.iter().find(|given| given.place == Place::Merged);
     let has_converged = match (until, merged) {

@@ -202,7 +202,9 @@ async fn prepare_round(
     let result = match begun {
         Ok(begun) => {
             let begun = Arc::new(begun);
-            let together = put_together(supplies, task, attempt, &manifest, Some(begun.clone()), origin).await;
+            let more = begun.iterations.map(|iterations| Arc::new(manifest.with_iterations(iterations)));
+            let of_task = more.as_ref().unwrap_or(&manifest);
+            let together = put_together(supplies, task, attempt, of_task, Some(begun.clone()), origin).await;
             if together.is_ok()
                 && !manifest.deterministic
                 && let Err(error) = go_on_with(supplies, task, begun, bytes_max).await

@@ -124,7 +124,8 @@ pub struct Options {
     /// Other machines that keep the bag, 0 to 4, so that it goes on while this one is away [default: submit.stewards of the settings, 2]
     #[arg(long, value_name = "N")]
     pub stewards: Option<u32>,
-    /// They keep the results of its tasks, too: after the loss of this machine's disk whoever adopts the bag has them
+    /// They keep the results of its tasks, too: after the loss of this machine's disk whoever adopts the bag has them. With --rounds: of all
+    /// rounds, and not of the last complete one and what came since alone
     #[arg(long)]
     pub keep_results: bool,
     /// The bag is an application in rounds: each task is a process that goes through so many of them (docs/guide/rounds.md)
@@ -133,6 +134,9 @@ pub struct Options {
     /// Iterations of a process in each round, as {iterations} and IDLEWOOD_ITERATIONS [default: 1]
     #[arg(long, value_name = "N", help_heading = "Rounds")]
     pub iterations: Option<u64>,
+    /// In mode sync: processes on fast machines do more iterations instead of waiting, up to twice as many
+    #[arg(long, help_heading = "Rounds")]
+    pub fill: bool,
     /// Whether processes wait for each other after each round (sync), or nobody waits (async) [default: sync]
     #[arg(long, value_name = "MODE", value_enum, help_heading = "Rounds")]
     pub mode: Option<Mode>,
@@ -268,6 +272,7 @@ impl Options {
             keep_results: self.keep_results || spec.keep_results,
             rounds: self.rounds.or(spec.rounds),
             iterations: self.iterations.or(spec.iterations),
+            fill: self.fill || spec.fill,
             mode: self.mode.or(spec.mode),
             merge: self.merge.or(spec.merge),
             until: self.until.or(spec.until),

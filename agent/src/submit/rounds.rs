@@ -1,5 +1,7 @@
 //! Applications in rounds: from the options of a submission to the rounds of its manifest.
 
+use std::num::NonZeroU64;
+
 use idlewood_scheduler::rounds::Plan;
 use idlewood_trust::manifest::{Entry, Input, Rounds};
 use idlewood_units::TASKS_MAX;
@@ -24,6 +26,7 @@ pub(super) fn rounds(
     let Some(rounds) = options.rounds else {
         let of_rounds = [
             ("--iterations", options.iterations.is_some()),
+            ("--fill", options.fill),
             ("--mode", options.mode.is_some()),
             ("--merge", options.merge.is_some()),
             ("--until", options.until.is_some()),
@@ -44,10 +47,6 @@ pub(super) fn rounds(
         let why = "machines do not vote on tasks of an application in rounds";
         return wrong(format!("{why}: leave out --replicas"));
     }
-    if options.stewards.is_some_and(|stewards| stewards > 0) {
-        let why = "an application in rounds goes on from this machine alone, which signs what its tasks begin with";
-        return wrong(format!("{why}: leave out --stewards"));
-    }
     if options.endless {
         return wrong("an application in rounds has an end: leave out --endless, or --rounds".to_owned());
     }
@@ -62,12 +61,20 @@ pub(super) fn rounds(
     if options.at_least_rounds.is_some() && options.until.is_none() {
         return wrong("--at-least-rounds goes with --until, which may end the application early".to_owned());
     }
+    let iterations = options.iterations.unwrap_or(ITERATIONS_DEFAULT);
+    if options.fill && iterations == 1 {
+        return wrong(
+            "--fill gives processes more iterations than others: split a round into several (--iterations 100)"
+                .to_owned(),
+        );
+    }
     let plan = Plan {
         processes: entries.len().max(1) as u64,
         rounds,
         rounds_min: options.at_least_rounds.unwrap_or(0),
         merges: merge.is_some(),
         is_asynchronous: options.mode.unwrap_or_default() == Mode::Async,
+        fill: NonZeroU64::new(iterations).filter(|_| options.fill),
     };
     if let Some(flaw) = plan.flaw() {
         return wrong(flaw);
@@ -77,7 +84,6 @@ pub(super) fn rounds(
         let processes = plan.processes;
         return wrong(format!("{processes} processes in {rounds} rounds are {tasks} tasks: {TASKS_MAX} at most"));
     }
-    let iterations = options.iterations.unwrap_or(ITERATIONS_DEFAULT);
     Ok(Some(Rounds { plan, merge, iterations, until: options.until.clone() }))
 }
 
@@ -102,14 +108,16 @@ mod tests {
     #[test]
     fn rounds_that_make_no_sense_are_refused_with_what_to_do() {
         type Change = fn(&mut Options);
-        let changes: [(&str, Change); 9] = [
+        let changes: [(&str, Change); 11] = [
             ("0 rounds do nothing", |it| it.rounds = Some(0)),
             ("0 iterations do nothing", |it| it.iterations = Some(0)),
             ("leave out --replicas", |it| it.replicas = Some(3)),
-            ("leave out --stewards", |it| it.stewards = Some(1)),
             ("leave out --endless", |it| it.endless = true),
             ("--glob 'part-*.dat'", |it| it.input = vec!["part-{}.dat".into()]),
             ("the program that merges", |it| it.until = Some("converged".into())),
+            ("more iterations than others", |it| it.fill = true),
+            ("leave out --fill", |it| (it.fill, it.iterations, it.mode) = (true, Some(9), Some(Mode::Async))),
+            ("--fill is for applications in rounds", |it| (it.rounds, it.fill) = (None, true)),
             ("goes with --until", |it| it.at_least_rounds = Some(1)),
             ("say how many with --rounds", |it| (it.rounds, it.iterations) = (None, Some(5))),
         ];

@@ -353,9 +353,9 @@ impl HeldBag {
         self.lists_unsuccessful = finished.len() < self.outbox.len() as u64;
         let finished = finished.ranges().take(HELD_INTERVALS_MAX).collect();
         let (bag, executor) = (self.bag.id, (&io.me).into());
-        // Tasks that came with what they begin with may be of an application in rounds, which prefers machines by this.
+        // An application in rounds prefers machines by this. After a restart a bag is taken for one whose tasks came with something.
         let capacity = || Capacity { slots: config.slots, speed_mops: config.speed_mops as f32 };
-        let capacity = (!self.checkpoints.is_empty()).then(capacity);
+        let capacity = (self.updates.says_capacity || !self.checkpoints.is_empty()).then(capacity);
         Message::Holding { bag, executor, version, attempt: self.attempt, ranges, finished, capacity }
     }
 

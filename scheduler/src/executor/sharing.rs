@@ -23,6 +23,7 @@ use crate::bag::{BagId, DeclineReason, Request};
 use crate::config::Config;
 use crate::io::Io;
 use crate::message::{Message, SHARED_MAX};
+use crate::rounds::WHENEVER;
 
 /// A task that has run for this multiple of its work here is shared out. Our choice: on a production grid (coefficient of variation
 /// 0.45) three in a hundred tasks are so long, and each costs half a task if it is copied.
@@ -164,7 +165,8 @@ impl Executor {
 
     /// The part of a request sent here by preference that begins here in time; the rest is declined.
     pub(super) fn beginning_in_time(&mut self, mut request: Request, io: &mut Io) -> Option<Request> {
-        let Some(within_s) = request.begins_within.map(f64::from) else { return Some(request) };
+        let within_s = request.begins_within.filter(|&within_s| within_s != WHENEVER);
+        let Some(within_s) = within_s.map(f64::from) else { return Some(request) };
         let held = self.bags.get(&request.bag.id);
         let takes_s = held.map_or(request.bag.task_mops, HeldBag::task_mops) / self.speed_mops;
         // So many begin one after the other on a slot that is free in so many seconds.

@@ -42,6 +42,8 @@ pub(super) struct Updates {
     no_room_until: Time,
     /// The last results on this machine, where they can wait, are not sent before then.
     last_results_from: Time,
+    /// Whether the submitter wants to know what this machine can do.
+    pub(super) says_capacity: bool,
 }
 
 impl Updates {
@@ -57,6 +59,7 @@ impl Updates {
             results_wait: config.repeat_after,
             no_room_until: Time::ZERO,
             last_results_from: Time::ZERO,
+            says_capacity: false,
         }
     }
 
@@ -105,7 +108,8 @@ impl Updates {
     }
 
     /// A request for the bag has come: repetitions of `Holding` begin with the first wait.
-    pub(super) fn requested(&mut self, config: &Config) {
+    pub(super) fn requested(&mut self, says_capacity: bool, config: &Config) {
+        self.says_capacity |= says_capacity;
         self.holding_wait = self.first_wait(config);
         self.results_wait = self.results_wait.max(self.first_wait(config));
     }

@@ -309,7 +309,7 @@ impl Ledger {
         if matches!(self.closed, Some((Closing::Cancelled, _))) {
             return 0;
         }
-        let again = self.ended.reopen(tasks);
+        let again = self.ended.reopen(&tasks.difference(&self.gone()));
         if again.is_empty() {
             return 0;
         }

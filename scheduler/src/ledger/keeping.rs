@@ -35,6 +35,8 @@ pub(super) struct Keeping {
     pub(super) reruns: u32,
     /// Of a bag that was adopted: tasks that had ended by what stewards know, and whose results nobody has shown yet.
     pub(super) lost: IntervalSet,
+    /// Whether this machine has adopted the bag, now or before its last restart.
+    pub(super) is_adopted: bool,
     /// Whether nothing is issued: the submitter is back, and asks what its stewards know.
     pub(super) is_held: bool,
     /// Who ran the tasks whose outputs are being fetched from a steward.
@@ -57,9 +59,9 @@ impl Ledger {
         (self.keeping.keep_results, self.keeping.reruns) = (keep_results, reruns);
     }
 
-    /// Whether stewards keep the results, too.
+    /// Whether stewards keep the results, too: those of an application in rounds that are needed to go on, or else where the user wishes so.
     pub(crate) fn keeps_results(&self) -> bool {
-        self.keeping.keep_results
+        self.keeping.keep_results || self.rounds.is_some()
     }
 
     /// Tasks run again: results that stewards have do not count any more.
@@ -71,6 +73,15 @@ impl Ledger {
     pub(crate) fn lack_results(&mut self, mut tasks: IntervalSet) {
         self.ended.subtract_from(&mut tasks);
         self.keeping.lost = tasks;
+        self.keeping.is_adopted = true;
+    }
+
+    /// After a restart: whether this machine has adopted the bag.
+    pub(crate) fn set_adopted(&mut self, is_adopted: bool) {
+        self.keeping.is_adopted = is_adopted;
+        if let Some(rounds) = &mut self.rounds {
+            rounds.lacks_starts |= is_adopted;
+        }
     }
 
     /// Those of them that lack their results still: they are computed again.
@@ -93,10 +104,9 @@ impl Ledger {
         self.keeping.is_held = is_held;
     }
 
-    /// Whether stewards can act for the bag: its records say all that a ledger knows of it, which they do not of votes, and no signature
-    /// of the submitter's is needed for what its tasks begin with.
+    /// Whether stewards can keep the bag: its records say all that a ledger knows of it, which they do not of votes.
     pub(crate) fn can_have_stewards(&self) -> bool {
-        self.votes.replication().is_none() && self.rounds.is_none()
+        self.votes.replication().is_none()
     }
 
     /// Whether the bag may have stewards now.
@@ -170,6 +180,9 @@ impl Ledger {
         let mut open = IntervalSet::from(0..self.bag.tasks);
         self.ended.subtract_from(&mut open);
         self.waiting.add(&open);
+        if let Some(rounds) = &mut self.rounds {
+            rounds.lacks_starts = true;
+        }
         self.go_on_with_rounds(io);
         let mut attempt = self.attempt;
         for record in records {

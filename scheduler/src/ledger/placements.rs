@@ -150,6 +150,21 @@ impl Ledger {
         self.issues.arrived(ranges, executor, io);
     }
 
+    /// After a restart: unissued tasks get a new attempt, since requests for them may have been sent before.
+    pub(crate) fn issue_anew(&mut self, io: &mut Io) {
+        if !self.is_closed() && !self.waiting.unissued().is_empty() {
+            self.next_attempt(&IntervalSet::new(), io);
+        }
+    }
+
+    /// These tasks are unissued, with the next attempt; it is journalled, so that attempts rise across restarts.
+    pub(super) fn next_attempt(&mut self, ranges: &IntervalSet, io: &mut Io) {
+        self.attempt += 1;
+        self.waiting.add(ranges);
+        self.put_off_without_start(io);
+        io.persist(vec![Change::Put(self.record(io))], Vec::new());
+    }
+
     /// Those of these tasks that are neither waiting, nor in a request, nor placed.
     pub(super) fn without_copy(&self, mut ranges: IntervalSet) -> IntervalSet {
         self.waiting.subtract_from(&mut ranges);

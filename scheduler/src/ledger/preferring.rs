@@ -1,6 +1,6 @@
 //! Preferred machines: where the ledger of an application in rounds sends the processes of a round, by prediction ([`crate::rounds::homes`]).
 //!
-//! A machine that gets tasks with what they begin with says what it can do ([`crate::Message::Holding`]). Results say how much work each
+//! A machine that gets tasks of such a bag says what it can do ([`crate::Message::Holding`]). Results say how much work each
 //! process is, and by what factor the program takes longer on each machine ([`crate::factors`]). When processes are due, at the end of a round or, where nobody
 //! waits, of a process, all that are due are mapped: each stays where its state is, unless the mapping as a whole ends more than a tenth earlier
 //! elsewhere. Its task then goes straight to that machine, which declines it if it would begin later there than predicted: the owner is back, or
@@ -9,10 +9,14 @@
 //! The tree alone knows of machines that have had no task of the bag. So as many of the processes that would have to wait as there are such
 //! machines go through it, those that end last first; and what is predicted to end last of a round is copied there (`copies`). Merges go through it, too.
 //!
+//! Where the user wishes so, processes that would wait for others do more iterations instead ([`Plan::fill`]). How many is said in what they begin with,
+//! which is signed for the task: whoever runs it does so many, also where the preferred machine has declined. That costs time, and no more.
+//!
 //! All of it is relearned after a restart, but for works and homes, which follow from the results on the disk. Left out: slots that other
 //! bags will need, which the machines themselves know.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time};
@@ -25,7 +29,7 @@ use crate::io::Io;
 use crate::message::Capacity;
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
-use crate::rounds::{Due, Home, Machine, Part, homes};
+use crate::rounds::{Due, Home, Machine, Part, Plan, WHENEVER, homes};
 
 /// Most machines that are known; the one that was heard of for longest is forgotten. Our choice.
 const MACHINES_MAX: usize = 256;
@@ -72,6 +76,24 @@ pub(super) struct Preferring {
     asked: BTreeMap<u64, PeerId>,
     /// When tasks that have not ended were sent last.
     sent: BTreeMap<u64, Time>,
+    /// Of an application that fills its time: iterations of tasks of later rounds whose starts were ordered since the last restart.
+    iterations: BTreeMap<u64, NonZeroU64>,
+}
+
+impl Preferring {
+    /// How many iterations a task that is about to begin does; `None`: as many as all.
+    pub(super) fn iterations_of(&mut self, index: u64, plan: Plan) -> Option<NonZeroU64> {
+        let is_process = matches!(plan.part(index), Part::Process { .. });
+        let of_round = plan.fill.filter(|_| is_process)?;
+        // Also where it is begun anew, so that its copies do as many.
+        Some(*self.iterations.entry(index).or_insert(of_round))
+    }
+
+    /// How many times the iterations of all a task does; `None`: nobody knows since a restart.
+    fn times(&self, index: u64, plan: Plan) -> Option<f64> {
+        let Some(of_round) = plan.fill.filter(|_| !plan.first().contains(&index)) else { return Some(1.0) };
+        self.iterations.get(&index).map(|iterations| iterations.get() as f64 / of_round.get() as f64)
+    }
 }
 
 impl Ledger {
@@ -120,20 +142,30 @@ impl Ledger {
     /// A task has ended on this machine.
     pub(super) fn learn_of_round(&mut self, result: &TaskResult, executor: Option<PeerId>) {
         let Some(rounds) = &mut self.rounds else { return };
-        let preferring = &mut rounds.preferring;
+        let (plan, preferring) = (rounds.progress.plan(), &mut rounds.preferring);
+        let times = preferring.times(result.index, plan);
+        preferring.iterations.remove(&result.index);
         preferring.sent.remove(&result.index);
         preferring.preferred.remove(&result.index);
         preferring.asked.remove(&result.index);
-        let Part::Process { process, .. } = rounds.progress.plan().part(result.index) else { return };
+        let Part::Process { process, .. } = plan.part(result.index) else { return };
         let Some(executor) = executor.filter(|_| result.success && result.work_mops >= WORK_MOPS_MIN) else { return };
+        let Some(times) = times else {
+            // Its state is there, all the same.
+            if let Some((_, home)) = preferring.processes.get_mut(&process) {
+                *home = executor;
+            }
+            return;
+        };
         let before = preferring.processes.get(&process).map(|(work_mops, _)| *work_mops);
+        let of_round = result.work_mops / times;
         let mut factor = 1.0;
         if let Some(known) = preferring.machines.get_mut(&executor) {
-            before.into_iter().for_each(|before| known.factor.note(result.work_mops / before));
+            before.into_iter().for_each(|before| known.factor.note(of_round / before));
             factor = known.factor.value();
         }
         // What it would be on a machine of the factor 1; the last round counts as much as all before.
-        let here = result.work_mops / factor;
+        let here = of_round / factor;
         let work_mops = before.map_or(here, |before| (before + here) / 2.0);
         preferring.processes.insert(process, (work_mops, executor));
         let bytes = result.output_bytes as f64;
@@ -167,7 +199,8 @@ impl Ledger {
         let machine = |&(peer, known): &(PeerId, &Known)| {
             let speed_mops = f64::from(known.capacity.speed_mops) / known.factor.value();
             let rest_s = |index: u64, is_sent: bool| {
-                let whole_s = work_of(index).map_or(self.bag.task_mops, |(work_mops, _)| *work_mops) / speed_mops;
+                let work_mops = work_of(index).map_or(self.bag.task_mops, |(work_mops, _)| *work_mops);
+                let whole_s = work_mops * preferring.times(index, plan).unwrap_or(1.0) / speed_mops;
                 let sent = preferring.sent.get(&index).filter(|_| is_sent);
                 let ran_s = sent.map_or(0.0, |&sent| io.now.since(sent).as_secs_f64());
                 (whole_s - ran_s).max(whole_s * OVERRUN_REST)
@@ -186,18 +219,23 @@ impl Ledger {
         let processes: Vec<Due> =
             due.iter().map(|&(_, work_mops, home)| Due { work_mops, home: place(home) }).collect();
         let transfer_s = preferring.state_bytes / (f64::from(io.link_kb_s.max(1)) * 1000.0);
-        let homes = homes(&processes, &machines, transfer_s);
+        let homes = homes(&processes, &machines, transfer_s, plan.fill);
         let unknown = (io.leaves as usize).saturating_sub(preferring.machines.len());
         let elsewhere = last_that_wait(&homes, unknown);
-        let chosen: Vec<(u64, Preference)> = due
+        let chosen: Vec<(u64, Home)> = due
             .iter()
             .zip(homes)
             .enumerate()
             .filter(|(place, _)| !elsewhere.contains(place))
-            .filter_map(|(_, ((index, ..), home))| Some((*index, preference(&home?, &known))))
+            .filter_map(|(_, ((index, ..), home))| Some((*index, home?)))
             .collect();
+        let preferences: Vec<(u64, Preference)> =
+            chosen.iter().map(|(index, home)| (*index, preference(home, &known))).collect();
         if let Some(preferring) = self.preferring() {
-            preferring.preferred.extend(chosen);
+            preferring.preferred.extend(preferences);
+            let iterations = |(index, home): (u64, Home)| Some((index, NonZeroU64::new(home.iterations)?));
+            let filled = chosen.into_iter().filter(|_| plan.fill.is_some()).filter_map(iterations);
+            preferring.iterations.extend(filled);
         }
     }
 
@@ -270,5 +308,5 @@ fn last_that_wait(homes: &[Option<Home>], most: usize) -> BTreeSet<usize> {
 
 fn preference(home: &Home, known: &[(PeerId, &Known)]) -> Preference {
     let begins_within_s = (home.begins_s + home.ends_s * LATER_SHARE + LATER_S).ceil();
-    Preference { machine: known[home.machine].0, begins_within_s: begins_within_s as u32 }
+    Preference { machine: known[home.machine].0, begins_within_s: (begins_within_s as u32).min(WHENEVER - 1) }
 }

@@ -8,7 +8,7 @@
 //! The bag is over when all its tasks have ended, or when nothing of it can go on: a task has failed for good for which the others
 //! wait, or a merge says that the application has converged. A failed task that is run again goes on from there.
 //!
-//! Left out: stewards, which cannot sign what tasks begin with.
+//! Stewards keep such a bag, and do not act for it: no machine takes their signature on what tasks begin with for the submitter's (`past`).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::io::{Io, Then};
 use crate::peer::{Effect, StartMade};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record};
-use crate::rounds::{Plan, Progress};
+use crate::rounds::{Plan, Progress, Sources};
 
 /// Time between a try to make what tasks begin with and the next one. Our choice: as long as outputs wait for room.
 const UNMADE_PAUSE: Duration = Duration::from_secs(5);
@@ -39,6 +39,8 @@ pub(super) struct Rounds {
     again_at: Option<Time>,
     /// Tasks whose checkpoint is what they begin with, and nothing else.
     starts: BTreeSet<u64>,
+    /// Whether tasks may be issued again of which another machine has made what they begin with.
+    pub(super) lacks_starts: bool,
     /// Successes that are being written.
     unwritten: u64,
     pub(super) preferring: Preferring,
@@ -48,7 +50,16 @@ impl Rounds {
     fn new(plan: Plan) -> Self {
         let (making, unmade, starts) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let preferring = Preferring::default();
-        Self { progress: Progress::new(plan), making, unmade, again_at: None, starts, unwritten: 0, preferring }
+        Self {
+            progress: Progress::new(plan),
+            making,
+            unmade,
+            again_at: None,
+            starts,
+            lacks_starts: false,
+            unwritten: 0,
+            preferring,
+        }
     }
 }
 
@@ -58,6 +69,7 @@ impl Ledger {
         let Some(plan) = self.conditions.rounds.filter(|plan| plan.tasks() == self.bag.tasks) else { return };
         self.waiting.put_off(&IntervalSet::from(plan.first().end..self.bag.tasks));
         self.rounds = Some(Rounds::new(plan));
+        self.restore_ended(&self.gone(), &IntervalSet::new());
     }
 
     /// How far it is.
@@ -90,7 +102,7 @@ impl Ledger {
     }
 
     /// Has what all tasks that are due begin with made.
-    fn order_due(&mut self, io: &mut Io) {
+    pub(super) fn order_due(&mut self, io: &mut Io) {
         for index in self.due() {
             self.order_start(index, io);
         }
@@ -110,7 +122,8 @@ impl Ledger {
         };
         if rounds.making.insert(index) {
             rounds.unmade.remove(&index);
-            let from = rounds.progress.sources(index);
+            let iterations = rounds.preferring.iterations_of(index, rounds.progress.plan());
+            let from = Sources { iterations, ..rounds.progress.sources(index) };
             io.effects.push(Effect::MakeStart { task: TaskId { bag: self.bag.id, index }, from });
         }
     }
@@ -128,6 +141,7 @@ impl Ledger {
 
     /// Tries again to make what could not be made, if it is time.
     pub(super) fn order_unmade(&mut self, io: &mut Io) {
+        self.put_off_without_start(io);
         let Some(rounds) = self.rounds.as_mut().filter(|rounds| rounds.again_at.is_some_and(|at| at <= io.now)) else {
             return;
         };
@@ -229,6 +243,7 @@ impl Ledger {
             for next in next {
                 self.order_start(next, io);
             }
+            self.go_on_from_complete(io);
         }
         self.close_if_over(io);
     }

@@ -31,11 +31,13 @@ pub(super) struct Work {
     voices: BTreeMap<PeerId, (u64, f64)>,
     /// Results with more work than their machine can have done.
     overstated: u64,
+    /// The least and the most work of a result that counts, in Mop.
+    spread_mops: Option<(f64, f64)>,
 }
 
 impl Work {
     pub(super) fn new(here_mops: f64) -> Self {
-        Self { here_mops, voices: BTreeMap::new(), overstated: 0 }
+        Self { here_mops, voices: BTreeMap::new(), overstated: 0, spread_mops: None }
     }
 
     /// This machine has measured a task.
@@ -46,6 +48,11 @@ impl Work {
     /// Results with more work than their machine can have done.
     pub(super) fn overstated(&self) -> u64 {
         self.overstated
+    }
+
+    /// The least and the most work of one task, in Mop; `None` before the first result.
+    pub(super) fn spread_mops(&self) -> Option<(f64, f64)> {
+        self.spread_mops
     }
 
     /// Machines with a voice, and the work of all their tasks in Mop.
@@ -65,6 +72,8 @@ impl Work {
             let (tasks, sum) = self.voices.entry(executor).or_default();
             *tasks += 1;
             *sum += result.work_mops;
+            let (least, most) = self.spread_mops.unwrap_or((result.work_mops, result.work_mops));
+            self.spread_mops = Some((least.min(result.work_mops), most.max(result.work_mops)));
         }
     }
 

@@ -73,11 +73,11 @@ impl Peer {
     }
 
     /// Whether a bag that was submitted here goes on without this machine: it is over, or a steward that was heard of lately has
-    /// all that there is to know of it.
+    /// all that there is to know of it, and may act for it.
     pub fn goes_on_without_me(&self, bag: BagId) -> bool {
         let Some(ledger) = self.ledgers.get(&bag).filter(|ledger| !ledger.is_kept()) else { return false };
         let is_ready = |keeper: &KeeperView| keeper.rank > 0 && keeper.is_up_to_date && keeper.is_heard;
-        ledger.is_closed() || self.keepers(bag).iter().any(is_ready)
+        ledger.is_closed() || ledger.progress().is_none() && self.keepers(bag).iter().any(is_ready)
     }
 
     /// Whether another machine goes on as this one with a bag that was submitted here, since it was adopted from a ticket: it has a

@@ -15,184 +15,8 @@
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
-use crate::bag::BAG_TASKS_MAX;
-use crate::ledger::Replication;
+use super::plan::{Part, Plan, Sources};
 use crate::ranges::IntervalSet;
-
-/// Most processes of an application without merges, where each gets the results of all. Our choice: with more, what all are given
-/// together grows beyond what a submitter can hand out.
-pub const UNMERGED_PROCESSES_MAX: u64 = 256;
-
-/// The shape of an application in rounds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
-    /// P: processes, each with parameters of its own.
-    #[serde(rename = "p")]
-    pub processes: u64,
-    /// Rounds of each process, at most.
-    #[serde(rename = "r")]
-    pub rounds: u64,
-    /// Rounds after which the application may end early, since a merge says that it has converged.
-    #[serde(rename = "l", default, skip_serializing_if = "is_zero")]
-    pub rounds_min: u64,
-    /// Whether a task merges the results; if not, each process gets those of all.
-    #[serde(rename = "m", default, skip_serializing_if = "std::ops::Not::not")]
-    pub merges: bool,
-    /// Whether no process waits for another.
-    #[serde(rename = "a", default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_asynchronous: bool,
-}
-
-fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
-/// What a task of the bag is in the application.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// One round of one process.
-    Process {
-        /// From 0.
-        round: u64,
-        /// From 0.
-        process: u64,
-    },
-    /// A merge.
-    Merge {
-        /// The round whose results it merges.
-        round: u64,
-        /// The process that alone waits for it; `None`: it is of all.
-        of: Option<u64>,
-    },
-}
-
-impl Part {
-    /// Its round, from 0.
-    pub fn round(self) -> u64 {
-        match self {
-            Self::Process { round, .. } | Self::Merge { round, .. } => round,
-        }
-    }
-}
-
-/// The tasks whose output another one begins with, as indices in the bag.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sources {
-    /// The same process, one round before.
-    pub state: Option<u64>,
-    /// The merge before it.
-    pub merged: Option<u64>,
-    /// Processes, and the task that has the result of each.
-    pub results: Vec<(u64, u64)>,
-}
-
-impl Plan {
-    /// Why there is no such application; `None` where there is.
-    pub fn flaw(&self) -> Option<String> {
-        if self.processes == 0 || self.rounds == 0 {
-            return Some("an application in rounds has at least one process and one round".to_owned());
-        }
-        if !self.merges && self.processes > UNMERGED_PROCESSES_MAX {
-            return Some(format!(
-                "{} processes without a merge would each get the results of all: give a program that merges them (--merge), or use \
-                 {UNMERGED_PROCESSES_MAX} processes at most",
-                self.processes
-            ));
-        }
-        if self.rounds_min > self.rounds {
-            return Some(format!(
-                "it cannot have at least {} rounds and {} at most: lower the first, or raise the second",
-                self.rounds_min, self.rounds
-            ));
-        }
-        let is_small = |processes: u64| processes.checked_mul(2)?.checked_mul(self.rounds)?.checked_add(1);
-        if is_small(self.processes).is_none_or(|tasks| tasks > BAG_TASKS_MAX) {
-            let Self { processes, rounds, .. } = self;
-            return Some(format!(
-                "{processes} processes in {rounds} rounds are too many tasks: {BAG_TASKS_MAX} at most"
-            ));
-        }
-        None
-    }
-
-    /// Whether a bag of so many tasks, each run by so many machines, can be this application.
-    ///
-    /// # Errors
-    /// Why not, and what to do instead.
-    pub(crate) fn check(&self, tasks: u64, replication: Replication) -> Result<(), String> {
-        if let Some(flaw) = self.flaw() {
-            return Err(flaw);
-        }
-        if self.tasks() != tasks {
-            return Err(format!("an application in rounds of {} tasks was submitted with {tasks}", self.tasks()));
-        }
-        if !replication.is_none() {
-            return Err("machines do not vote on tasks of an application in rounds: leave out --replicas".to_owned());
-        }
-        Ok(())
-    }
-
-    /// Tasks of the bag.
-    pub fn tasks(&self) -> u64 {
-        let last = self.rounds.saturating_sub(1);
-        last * self.stride() + self.processes + self.merges_in(last)
-    }
-
-    fn merges_in(&self, round: u64) -> u64 {
-        match (self.merges, self.is_asynchronous && round + 1 < self.rounds) {
-            (false, _) => 0,
-            (true, false) => 1,
-            (true, true) => self.processes,
-        }
-    }
-
-    /// Tasks of each round but the last.
-    fn stride(&self) -> u64 {
-        self.processes + self.merges_in(0)
-    }
-
-    /// What the task at this index is.
-    pub fn part(&self, index: u64) -> Part {
-        let round = (index / self.stride()).min(self.rounds - 1);
-        let place = index - round * self.stride();
-        match place.checked_sub(self.processes) {
-            None => Part::Process { round, process: place },
-            Some(_) if self.merges_in(round) == 1 && !self.is_own_merge(round) => Part::Merge { round, of: None },
-            Some(of) => Part::Merge { round, of: Some(of) },
-        }
-    }
-
-    /// Whether processes of a round have a merge each.
-    fn is_own_merge(&self, round: u64) -> bool {
-        self.is_asynchronous && round + 1 < self.rounds
-    }
-
-    /// The index of a task.
-    pub fn index(&self, part: Part) -> u64 {
-        match part {
-            Part::Process { round, process } => round * self.stride() + process,
-            Part::Merge { round, of } => round * self.stride() + self.processes + of.unwrap_or(0),
-        }
-    }
-
-    /// The tasks that begin with nothing of others: those of the first round.
-    pub fn first(&self) -> Range<u64> {
-        0..self.processes
-    }
-
-    /// The merge of all that are in a round, if there is one.
-    pub fn merge_of_all(&self, round: u64) -> Option<u64> {
-        let has_one = self.merges && !self.is_own_merge(round);
-        has_one.then(|| self.index(Part::Merge { round, of: None }))
-    }
-
-    /// The merge that a process waits for after a round.
-    fn merge_after(&self, round: u64, process: u64) -> u64 {
-        self.index(Part::Merge { round, of: self.is_own_merge(round).then_some(process) })
-    }
-}
 
 /// How far an application in rounds is: which of its tasks have succeeded, and so which may begin, with what.
 #[derive(Clone, Debug)]
@@ -238,10 +62,14 @@ impl Progress {
         let plan = self.plan;
         let all_of = |round| (0..plan.processes).map(move |process| plan.index(Part::Process { round, process }));
         let next = match plan.part(index) {
-            Part::Process { round, process } if plan.merges => vec![plan.merge_after(round, process)],
+            // Where results come in another order than tasks end, as from a steward, a merge may be done before what it merges.
+            Part::Process { round, process } if plan.merges => {
+                let next = (round + 1 < plan.rounds).then(|| plan.index(Part::Process { round: round + 1, process }));
+                std::iter::once(plan.merge_after(round, process)).chain(next).collect()
+            }
             Part::Process { round, .. } | Part::Merge { round, .. } if round + 1 == plan.rounds => Vec::new(),
             Part::Process { round, .. } | Part::Merge { round, of: None } if !plan.is_asynchronous => {
-                if self.is_complete(round) { all_of(round + 1).collect() } else { Vec::new() }
+                all_of(round + 1).collect()
             }
             Part::Process { round, process } | Part::Merge { round, of: Some(process) } => {
                 vec![plan.index(Part::Process { round: round + 1, process })]
@@ -261,7 +89,8 @@ impl Progress {
         match self.plan.part(index) {
             Part::Process { round: 0, .. } => true,
             Part::Process { round, process } if self.plan.merges => {
-                self.done.contains(self.plan.merge_after(round - 1, process))
+                let has_state = self.done.contains(self.plan.index(Part::Process { round: round - 1, process }));
+                has_state && self.done.contains(self.plan.merge_after(round - 1, process))
             }
             Part::Process { round, process } if self.plan.is_asynchronous => {
                 self.done.contains(self.plan.index(Part::Process { round: round - 1, process }))
@@ -283,6 +112,7 @@ impl Progress {
                 state: Some(plan.index(Part::Process { round: round - 1, process })),
                 merged: plan.merges.then(|| plan.merge_after(round - 1, process)),
                 results: if plan.merges { Vec::new() } else { self.results(round - 1) },
+                iterations: None,
             },
             Part::Merge { round, .. } => Sources { results: self.results(round), ..Sources::default() },
         }
@@ -307,6 +137,18 @@ impl Progress {
     /// How many rounds each process has done.
     pub fn rounds_done(&self) -> &[u64] {
         &self.rounds_done
+    }
+
+    /// The last round that all processes have done, from 0: the application can go on from their results, and those of its merges and of
+    /// later rounds that are there.
+    pub fn last_complete(&self) -> Option<u64> {
+        let complete = |(_, done): &(&u64, &u64)| **done == self.plan.processes;
+        self.done_in_round.iter().rfind(complete).map(|(round, _)| *round)
+    }
+
+    /// Tasks whose results are not needed to go on.
+    pub fn past(&self) -> Range<u64> {
+        self.plan.before(self.last_complete().unwrap_or(0))
     }
 
     /// Rounds that all processes have done, and whose merge has ended where all wait for one.
@@ -336,38 +178,7 @@ mod tests {
     use super::*;
 
     fn plan(processes: u64, rounds: u64, merges: bool, is_asynchronous: bool) -> Plan {
-        Plan { processes, rounds, rounds_min: 0, merges, is_asynchronous }
-    }
-
-    #[test]
-    fn indices_and_parts_are_each_others_inverse() {
-        for (processes, rounds) in [(1, 1), (1, 4), (3, 1), (4, 5)] {
-            for (merges, is_asynchronous) in [(false, false), (false, true), (true, false), (true, true)] {
-                let plan = plan(processes, rounds, merges, is_asynchronous);
-                let parts: Vec<Part> = (0..plan.tasks()).map(|index| plan.part(index)).collect();
-                for (index, part) in parts.iter().enumerate() {
-                    assert_eq!(plan.index(*part), index as u64, "{plan:?}");
-                }
-                let of_processes = parts.iter().filter(|part| matches!(part, Part::Process { .. })).count() as u64;
-                assert_eq!(of_processes, processes * rounds, "{plan:?}");
-                let merges_wanted = match (merges, is_asynchronous) {
-                    (false, _) => 0,
-                    (true, false) => rounds,
-                    (true, true) => processes * (rounds - 1) + 1,
-                };
-                assert_eq!(plan.tasks() - of_processes, merges_wanted, "{plan:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn impossible_plans_are_refused_with_a_remedy() {
-        assert!(plan(0, 1, true, false).flaw().is_some());
-        assert!(plan(1, 0, true, false).flaw().is_some());
-        assert!(plan(257, 2, false, false).flaw().is_some_and(|flaw| flaw.contains("--merge")));
-        assert!(plan(10_000, 2, true, false).flaw().is_none());
-        assert!(plan(1, u64::MAX, true, false).flaw().is_some());
-        assert!(Plan { rounds_min: 3, ..plan(1, 2, true, false) }.flaw().is_some());
+        Plan { processes, rounds, rounds_min: 0, merges, is_asynchronous, fill: None }
     }
 
     /// What a task has come to, by what it began with.
@@ -378,7 +189,7 @@ mod tests {
     }
 
     fn run(progress: &Progress, index: u64, values: &Values) -> u64 {
-        let Sources { state, merged, results } = progress.sources(index);
+        let Sources { state, merged, results, .. } = progress.sources(index);
         let inputs = state.into_iter().chain(merged).chain(results.into_iter().map(|(_, result)| result));
         value(index, inputs.map(|input| values[&input]))
     }
@@ -448,6 +259,54 @@ mod tests {
                 prop_assert_eq!(values, by_loops(processes, rounds, merges));
             }
         }
+    }
+
+    proptest! {
+        /// A machine that adopts the bag has the results of tasks that have ended in whatever order stewards hand them over.
+        #[test]
+        fn results_in_any_order_make_the_same_tasks_due_once(
+            processes in 1_u64..5, rounds in 1_u64..5, merges: bool, is_asynchronous: bool,
+            picks in prop::collection::vec(0_usize..100, 0..60), order in prop::collection::vec(0_usize..100, 60),
+        ) {
+            let plan = plan(processes, rounds, merges, is_asynchronous);
+            let mut progress = Progress::new(plan);
+            let mut due: BTreeSet<u64> = plan.first().collect();
+            let mut ended = Vec::new();
+            for pick in picks {
+                let Some(&index) = due.iter().nth(pick % due.len().max(1)) else { break };
+                due.remove(&index);
+                ended.push(index);
+                due.extend(progress.succeeded(index));
+            }
+            let mut again = Progress::new(plan);
+            let mut ordered: BTreeSet<u64> = plan.first().collect();
+            let mut given = BTreeSet::new();
+            for pick in order {
+                if ended.is_empty() {
+                    break;
+                }
+                let index = ended.remove(pick % ended.len());
+                given.insert(index);
+                for next in again.succeeded(index) {
+                    prop_assert!(ordered.insert(next) || given.contains(&next), "{} twice", next);
+                }
+            }
+            let left: BTreeSet<u64> = ordered.difference(&given).copied().collect();
+            prop_assert_eq!(left, due);
+            prop_assert_eq!((again.last_complete(), again.past()), (progress.last_complete(), progress.past()));
+        }
+    }
+
+    #[test]
+    fn rounds_before_the_last_complete_one_are_past() {
+        let plan = plan(2, 4, true, false);
+        let mut progress = Progress::new(plan);
+        for index in 0..7 {
+            progress.succeeded(index);
+        }
+        // Process 0 has done its third round, process 1 has not.
+        assert_eq!((progress.last_complete(), progress.past()), (Some(1), 0..3));
+        assert_eq!(plan.before(9), 0..9, "the last round is never past");
     }
 
     #[test]

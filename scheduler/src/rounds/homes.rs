@@ -2,18 +2,20 @@
 //!
 //! A process stays where its state is, unless a fresh mapping of all that are due, transfers included, leaves less than
 //! [`WORTH_MOVING_SHARE`](super::WORTH_MOVING_SHARE) of the time that staying leaves: then all follow the fresh one ([`remap`]). Within a
-//! round processes wait for none of each other, so that both are mapped by Algorithm 2: with no more processes than slots that gives the most
-//! costly the fastest slots, as Algorithm 1 does.
+//! round processes wait for none of each other, so that both are mapped by Algorithm 2, with a class for each process: the most costly of all is
+//! next to go to the slot that ends it first. With classes of several, of which Algorithm 2 takes one in turn, the last of the most costly would
+//! have the slowest slots, and a synchronous round waits for it.
 //!
-//! Processes whose work is within [`CLASS_LOG`] of each other are of one class.
+//! Where processes are to fill their time (Algorithm 1, lines 14 and 15), the last one on each slot does more iterations, until the last of all
+//! ends, up to [`FILL_MAX`] times as many.
 
-use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 
 use super::mapping::{Costs, Curve, Mapping, Mode, Placement, Process, Slot, Stage};
+use super::plan::FILL_MAX;
 use super::remap::remap;
+use super::synchronous::fill_up;
 
-/// Logarithm of how far processes of one class are apart in their work. Our choice: 5 %.
-const CLASS_LOG: f64 = 0.05;
 /// Most slots of all machines that are mapped. Our choice: a round of 4,096 processes is mapped within a tenth of a second.
 const SLOTS_MAX: usize = 2048;
 
@@ -46,28 +48,36 @@ pub struct Home {
     pub begins_s: f64,
     /// When it ends, the transfer of its state included.
     pub ends_s: f64,
+    /// How many iterations it does; 1 where they are not counted.
+    pub iterations: u64,
 }
 
-/// Where each of these processes begins; none where no machine is known. `transfer_s`: to bring a state to another machine.
-pub fn homes(due: &[Due], machines: &[Machine], transfer_s: f64) -> Vec<Option<Home>> {
+/// Where each of these processes begins; none where no machine is known. `transfer_s`: to bring a state to another machine. `fill`: the iterations
+/// of each, of which those that would wait do more; `None`: none does.
+pub fn homes(due: &[Due], machines: &[Machine], transfer_s: f64, fill: Option<NonZeroU64>) -> Vec<Option<Home>> {
     let mut homes = vec![None; due.len()];
     let (slots, of_machine) = slots(machines);
-    let mut classes: BTreeMap<i64, usize> = BTreeMap::new();
-    let key = |due: &Due| (due.work_mops.max(f64::MIN_POSITIVE).ln() / CLASS_LOG).round() as i64;
-    classes.extend(due.iter().map(|due| (key(due), 0)));
-    classes.values_mut().enumerate().for_each(|(number, class)| *class = number);
-    let work_mops: Vec<f64> = classes.keys().map(|&key| (key as f64 * CLASS_LOG).exp()).collect();
-    let curve = |machine: &Machine, work_mops: f64| Curve { start_s: 0.0, iteration_s: work_mops / machine.speed_mops };
-    let of = |machine: &Machine| work_mops.iter().map(|&work_mops| curve(machine, work_mops)).collect();
+    let iterations = fill.map_or(1, NonZeroU64::get);
+    let curve = |machine: &Machine, work_mops: f64| Curve {
+        start_s: 0.0,
+        iteration_s: work_mops / machine.speed_mops / iterations as f64,
+    };
+    let of = |machine: &Machine| due.iter().map(|due| curve(machine, due.work_mops)).collect();
     let costs = Costs { curves: machines.iter().map(of).collect(), transfer_s, merge_s: 0.0 };
-    let process = |due: &Due| Process { class: classes[&key(due)], iterations: 1, home: due.home };
-    let processes: Vec<Process> = due.iter().map(process).collect();
-    let Some(mapping) = remap(Mode::Asynchronous, &staying(due, &of_machine), 0.0, &processes, &slots, &costs) else {
+    let process = |(class, due): (usize, &Due)| Process { class, iterations, home: due.home };
+    let processes: Vec<Process> = due.iter().enumerate().map(process).collect();
+    let Some(mut mapping) = remap(Mode::Asynchronous, &staying(due, &of_machine), 0.0, &processes, &slots, &costs)
+    else {
         return homes;
     };
+    if fill.is_some() {
+        let most = iterations.saturating_mul(FILL_MAX);
+        let ends_s = mapping.ends_s;
+        mapping.stages.iter_mut().for_each(|stage| fill_up(stage, ends_s, Some(most), &processes, &slots, &costs));
+    }
     for placement in mapping.stages.iter().flat_map(|stage| &stage.placements) {
-        let Placement { process, slot, begins_s, ends_s, .. } = *placement;
-        homes[process] = Some(Home { machine: slots[slot].machine, begins_s, ends_s });
+        let Placement { process, slot, iterations, begins_s, ends_s } = *placement;
+        homes[process] = Some(Home { machine: slots[slot].machine, begins_s, ends_s, iterations });
     }
     homes
 }
@@ -114,7 +124,10 @@ mod tests {
 
     fn chosen(due: &[(f64, Option<usize>)], machines: &[Machine], transfer_s: f64) -> Vec<usize> {
         let due: Vec<Due> = due.iter().map(|&(work_mops, home)| Due { work_mops, home }).collect();
-        homes(&due, machines, transfer_s).into_iter().map(|home| home.expect("there is a machine").machine).collect()
+        homes(&due, machines, transfer_s, None)
+            .into_iter()
+            .map(|home| home.expect("there is a machine").machine)
+            .collect()
     }
 
     #[test]
@@ -133,14 +146,23 @@ mod tests {
         assert_eq!(chosen(&[(500.0, None), (1000.0, None)], &machines, 0.0), [0, 1]);
         let busy = [machine(100.0, 1), Machine { busy_s: vec![20.0, 20.0], ..machine(1000.0, 2) }];
         assert_eq!(chosen(&[(1000.0, None)], &busy, 0.0), [0]);
-        assert!(homes(&[Due { work_mops: 1.0, home: None }], &[], 0.0) == [None]);
+        assert!(homes(&[Due { work_mops: 1.0, home: None }], &[], 0.0, None) == [None]);
+    }
+
+    #[test]
+    fn the_last_of_the_most_costly_has_no_slow_machine() {
+        let machines = [machine(400.0, 1), machine(300.0, 1), machine(200.0, 1), machine(100.0, 1)];
+        let costly_first = chosen(&[(1000.0, None), (1000.0, None), (100.0, None), (80.0, None)], &machines, 0.0);
+        assert_eq!(costly_first, [0, 1, 2, 3]);
+        let moved = chosen(&[(1000.0, Some(3)), (1000.0, Some(2)), (100.0, Some(1)), (80.0, Some(0))], &machines, 0.0);
+        assert_eq!(moved[..2], [0, 1]);
     }
 
     /// All whose homes are one slow machine spread over others; those who wait at home begin later.
     #[test]
     fn several_for_each_slot_are_predicted_one_after_the_other() {
         let due = [Due { work_mops: 1000.0, home: Some(0) }; 3];
-        let homes = homes(&due, &[machine(100.0, 1)], 0.0);
+        let homes = homes(&due, &[machine(100.0, 1)], 0.0, None);
         let begins: Vec<f64> = homes.iter().flatten().map(|home| home.begins_s.round()).collect();
         assert_eq!(begins, [0.0, 10.0, 20.0]);
         let moved = chosen(&[(1000.0, Some(0)); 3], &[machine(100.0, 1), machine(100.0, 1), machine(100.0, 1)], 0.1);
@@ -148,10 +170,25 @@ mod tests {
     }
 
     #[test]
+    fn what_would_wait_iterates_on_until_the_last_ends_up_to_a_factor() {
+        let filled = |works: &[f64], machines: &[Machine]| -> Vec<(usize, u64, f64)> {
+            let due: Vec<Due> = works.iter().map(|&work_mops| Due { work_mops, home: None }).collect();
+            let homes = homes(&due, machines, 0.0, NonZeroU64::new(50)).into_iter().flatten();
+            homes.map(|home| (home.machine, home.iterations, home.ends_s.round())).collect()
+        };
+        // Two on the fastest machine end after 8 s; the third would after 6.6 s, and does a fifth more.
+        let machines = [machine(100.0, 1), machine(250.0, 1), machine(151.0, 1)];
+        assert_eq!(filled(&[1000.0; 3], &machines), [(1, 50, 4.0), (2, 60, 8.0), (1, 50, 8.0)]);
+        let alike = [machine(100.0, 1), machine(100.0, 1)];
+        assert_eq!(filled(&[1000.0, 100.0], &alike), [(0, 50, 10.0), (1, 100, 2.0)], "twice as many at most");
+        assert_eq!(filled(&[1000.0], &alike), [(0, 50, 10.0)], "it waits for nobody");
+    }
+
+    #[test]
     fn many_processes_on_many_machines_are_mapped() {
         let due: Vec<Due> =
             (0..4096).map(|number| Due { work_mops: 1.0 + number as f64, home: Some(number % 256) }).collect();
         let machines: Vec<Machine> = (0..256).map(|number| machine(100.0 + number as f64, 16)).collect();
-        assert!(homes(&due, &machines, 1.0).iter().all(Option::is_some));
+        assert!(homes(&due, &machines, 1.0, None).iter().all(Option::is_some));
     }
 }

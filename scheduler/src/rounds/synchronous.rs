@@ -45,7 +45,7 @@ pub(super) fn close(
     let last_s = placements.iter().map(|placement| placement.ends_s).fold(f64::NEG_INFINITY, f64::max);
     let mut stage = Stage { placements, ends_s: last_s + costs.merge_s };
     if fill {
-        fill_up(&mut stage, last_s, processes, slots, costs);
+        fill_up(&mut stage, last_s, None, processes, slots, costs);
     }
     for free_s in free_s {
         *free_s = free_s.max(stage.ends_s);
@@ -53,8 +53,15 @@ pub(super) fn close(
     stage
 }
 
-/// Lets the last process on each slot iterate until the stage's last process ends.
-fn fill_up(stage: &mut Stage, last_s: f64, processes: &[Process], slots: &[Slot], costs: &Costs) {
+/// Lets the last process on each slot iterate until the stage's last process ends, with at most so many iterations.
+pub(super) fn fill_up(
+    stage: &mut Stage,
+    last_s: f64,
+    most: Option<u64>,
+    processes: &[Process],
+    slots: &[Slot],
+    costs: &Costs,
+) {
     let mut filled = vec![false; slots.len()];
     for placement in stage.placements.iter_mut().rev() {
         if std::mem::replace(&mut filled[placement.slot], true) {
@@ -62,6 +69,7 @@ fn fill_up(stage: &mut Stage, last_s: f64, processes: &[Process], slots: &[Slot]
         }
         let curve = costs.curves[slots[placement.slot].machine][processes[placement.process].class];
         let more = ((last_s - placement.ends_s) / curve.iteration_s).floor();
+        let more = most.map_or(more, |most| more.min(most.saturating_sub(placement.iterations) as f64));
         placement.iterations += more as u64;
         placement.ends_s += more * curve.iteration_s;
     }

@@ -12,6 +12,7 @@ use crate::bag::{BagHeader, BagId, BagKey};
 use crate::config::Config;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
+use crate::rounds::{Plan, Progress};
 
 /// Most records of one copy: placements, former ones, and tasks with failed tries. Our choice: more than the largest grid has.
 const RECORDS_MAX: usize = 200_000;
@@ -79,7 +80,19 @@ impl Told {
     /// Whether stewards keep the results, too, and how often tasks were run again.
     pub(crate) fn keeps_results(&self, bag: BagId) -> Option<u32> {
         match self.records.get(&RecordKey::Bag(bag)) {
-            Some(Record::Bag { keep_results: true, reruns, .. }) => Some(*reruns),
+            Some(Record::Bag { keep_results, reruns, conditions, .. })
+                if *keep_results || conditions.rounds.is_some() =>
+            {
+                Some(*reruns)
+            }
+            _ => None,
+        }
+    }
+
+    /// If the bag is an application in rounds, its shape, and whether the results of all rounds are kept.
+    fn rounds(&self, bag: BagId) -> Option<(Plan, bool)> {
+        match self.records.get(&RecordKey::Bag(bag)) {
+            Some(Record::Bag { keep_results, conditions, .. }) => Some((conditions.rounds?, *keep_results)),
             _ => None,
         }
     }
@@ -214,9 +227,23 @@ impl Copy {
         self.heard + config.steward_silence * self.waits_for(rank)
     }
 
-    /// Whether a ledger can be made of it, and has something to do: the bag is not over.
+    /// Whether a ledger can be made of it, and has something to do: the bag is not over. What tasks of an application in rounds begin with its
+    /// submitter alone signs.
     pub(crate) fn can_act(&self) -> bool {
         let bag = self.bag();
-        self.has_files && !self.is_dismissed && self.told.bag(bag).is_some() && !self.told.is_over(bag)
+        let is_known = self.told.bag(bag).is_some() && self.told.rounds(bag).is_none();
+        self.has_files && !self.is_dismissed && is_known && !self.told.is_over(bag)
+    }
+
+    /// Results of rounds that are not needed to go on, since those of a later, complete one are here, go. Returns the changes of the store.
+    pub(super) fn drop_past_rounds(&mut self) -> Vec<Change> {
+        let bag = self.bag();
+        let Some((plan, false)) = self.told.rounds(bag) else { return Vec::new() };
+        let past = IntervalSet::from(Progress::restore(plan, &self.results.that_end(true)).past());
+        let gone = self.results.theirs().intersection(&past);
+        for index in gone.indices() {
+            self.results.remove(index);
+        }
+        gone.indices().map(|index| Change::Delete(RecordKey::Done(bag, index))).collect()
     }
 }

@@ -125,8 +125,7 @@ fn is_sane(record: &Record) -> bool {
                 && replication.is_none()
                 && closed.is_none()
                 && conditions.is_valid()
-                // Bags in rounds and endless ones have no stewards.
-                && conditions.rounds.is_none()
+                // Endless bags have no stewards.
                 && supply.is_none()
                 && !bag.is_endless()
         }

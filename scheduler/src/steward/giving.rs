@@ -6,6 +6,9 @@
 //! gives room for (`Config::kept_result_bytes_max`), fetches outputs that do not come with their results from whoever gave these, and acknowledges
 //! what is durable here with its output. One that has no room says so, and is asked again a minute later.
 //!
+//! Of an application in rounds stewards keep results in any case: those of the last complete round and of what has ended since, from which
+//! whoever adopts it goes on; and of all rounds where the user wishes so.
+//!
 //! Results are kept until the bag is over, the submitter appoints others, or its user has tasks run again, which makes them void. A machine that asks
 //! for an older term than that in force has lost what it had: it is handed all of them.
 
@@ -35,7 +38,8 @@ impl Stewards {
         for (&bag, ledger) in ledgers.iter().filter(|(_, ledger)| ledger.keeps_results() && !ledger.is_closed()) {
             if let Some(own) = self.own.get_mut(&bag).filter(|own| !own.is_elsewhere && own.returning.is_none()) {
                 let (done, failed) = ledger.ended();
-                for (to, tasks) in next_of(&mut own.feeds, &done.union(&failed), io.now) {
+                let needed = done.union(&failed).difference(&ledger.past());
+                for (to, tasks) in next_of(&mut own.feeds, &needed, io.now) {
                     if tasks.is_empty() {
                         own.give(to.peer, Vec::new(), io);
                     } else {
@@ -162,6 +166,8 @@ impl Stewards {
         let feeds = self.own.get(&bag).into_iter().flat_map(|own| own.feeds.values());
         let feeds: Vec<&Feed> = feeds.filter(|feed| now.since(feed.heard) < HEARD_WITHIN).collect();
         let elsewhere = feeds.iter().fold(IntervalSet::new(), |all, feed| all.union(&feed.results.has));
+        // Those that nobody needs any more count as safe, where those are that took their place.
+        let elsewhere = elsewhere.union(&ledger.past_by(&elsewhere));
         Some(ResultsKept {
             ended: ended.len(),
             elsewhere: elsewhere.intersection(&ended).len(),
@@ -212,8 +218,18 @@ impl Copy {
     }
 
     /// Says to the keeper that acts which results are kept here, once these changes are durable.
-    fn say_what_is_kept(&self, to: &Contact, indices: IntervalSet, full: bool, mut changes: Vec<Change>, io: &mut Io) {
+    fn say_what_is_kept(
+        &mut self,
+        to: &Contact,
+        indices: IntervalSet,
+        full: bool,
+        mut changes: Vec<Change>,
+        io: &mut Io,
+    ) {
         let ack = Message::KeptAck { bag: self.bag(), indices, full };
+        let gone = self.drop_past_rounds();
+        changes.retain(|change| !gone.iter().any(|gone| gone.key() == change.key()));
+        changes.extend(gone);
         if changes.is_empty() {
             return io.send(to.clone(), ack);
         }

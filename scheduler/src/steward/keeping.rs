@@ -7,7 +7,7 @@ use idlewood_overlay::{Contact, PeerId, Time};
 use super::copy::Copy;
 use super::feed::{Changes, Delta, send};
 use super::submitting::Own;
-use super::{Acting, Appointment, DELTA_EVERY, DISMISSED, REPLACE_AFTER, Term};
+use super::{Acting, Appointment, DELTA_EVERY, DISMISSED, LIFE, REPLACE_AFTER, Term};
 use crate::bag::{BagHeader, BagId, BagKey};
 use crate::config::Config;
 use crate::io::{Io, Then};
@@ -87,6 +87,7 @@ impl Stewards {
     pub(crate) fn restore_own(&mut self, appointment: Appointment, adopts: bool, ledger: &mut Ledger, now: Time) {
         let is_open = !ledger.is_closed();
         ledger.hold(is_open);
+        ledger.set_adopted(adopts || appointment.term >= LIFE);
         self.own.insert(appointment.bag, Own::restore(appointment, adopts, is_open, now));
     }
 

@@ -7,6 +7,7 @@ use super::*;
 mod adopting;
 mod leaving;
 mod results;
+mod rounds;
 
 const SUBMITTER: u8 = 2;
 const TASKS: u64 = 40;
@@ -46,6 +47,10 @@ impl Grid {
     }
 
     fn with(config: Config, keep_results: bool) -> Self {
+        Self::of(config, Submission { retries_max: 2, keep_results, ..submission(TASKS, 30_000.0) })
+    }
+
+    fn of(config: Config, submission: Submission) -> Self {
         let hosts = (2..7).map(|number| (number, Host::restore(number, config.clone(), Vec::new()))).collect();
         let (down, cut, runs) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         let is_lost: fn(&Message) -> bool = |_| false;
@@ -54,7 +59,6 @@ impl Grid {
             grid.give(number, Event::Bootstrap(contact(2)));
         }
         grid.pass(30);
-        let submission = Submission { retries_max: 2, keep_results, ..submission(TASKS, 30_000.0) };
         grid.give(SUBMITTER, Event::Submitted(submission));
         grid
     }

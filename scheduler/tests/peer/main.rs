@@ -194,6 +194,11 @@ impl Host {
                         events.push_back(Event::Fetched { task, here: true, checkpoint: None })
                     }
                     Effect::MakeStart { task, from } => {
+                        let results = from.results.iter().map(|(_, index)| index);
+                        let of = from.state.iter().chain(&from.merged).chain(results);
+                        let lacks =
+                            of.clone().find(|index| !self.store.contains_key(&RecordKey::Done(task.bag, **index)));
+                        assert_eq!(lacks, None, "what {task:?} begins with is not here: {from:?}");
                         self.starts.push((task.index, from));
                         events.push_back(Event::StartMade { task, made: (self.makes_starts)(task.index) });
                     }
@@ -245,13 +250,18 @@ impl Host {
     }
 
     fn finish(&mut self, task: TaskId, success: bool) {
+        self.finish_with(task, success, 1000.0);
+    }
+
+    /// The same, after so much work.
+    fn finish_with(&mut self, task: TaskId, success: bool, work_mops: f64) {
         let outcome = TaskOutcome::Finished(Finished {
             success,
             crashed: false,
             output: BlobId([1; 32]),
             output_bytes: 1,
             content: None,
-            work_mops: 1000.0,
+            work_mops,
             exit_code: Some(0),
             fingerprint: None,
         });

@@ -1,14 +1,15 @@
 //! Applications in rounds: what their tasks begin with, in whatever order others end, and how they end themselves.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU64;
 
-use idlewood_scheduler::rounds::Plan;
+use idlewood_scheduler::rounds::{Part, Plan};
 use proptest::prelude::*;
 
 use super::*;
 
 fn plan(processes: u64, rounds: u64, merges: bool, is_asynchronous: bool) -> Plan {
-    Plan { processes, rounds, rounds_min: 0, merges, is_asynchronous }
+    Plan { processes, rounds, rounds_min: 0, merges, is_asynchronous, fill: None }
 }
 
 fn application(plan: Plan, retries_max: u32) -> Submission {
@@ -69,7 +70,7 @@ fn a_round_begins_when_the_merge_before_it_has_ended() {
     assert_eq!(host.starts, [(2, Sources { results, ..Sources::default() })]);
     host.end(2, true);
     assert_eq!(host.runs(), [3, 4]);
-    let of = |process| Sources { state: Some(process), merged: Some(2), results: Vec::new() };
+    let of = |process| Sources { state: Some(process), merged: Some(2), ..Sources::default() };
     assert_eq!(host.starts[1..], [(3, of(0)), (4, of(1))]);
     let named = host.going_on.iter().map(|(&index, checkpoint)| (index, checkpoint.bytes)).collect::<Vec<_>>();
     assert_eq!(named, [(2, 2), (3, 3), (4, 4)], "each is told what it begins with");
@@ -163,7 +164,7 @@ fn an_application_that_has_converged_ends_early() {
 
 #[test]
 fn no_machine_is_sent_more_tasks_than_it_can_hold_with_what_they_begin_with() {
-    let plan = plan(5000, 2, true, false);
+    let plan = plan(10_000, 2, true, false);
     let config = Config { slots: 64, ..Config::default() };
     let mut host = Host::restore(1, config, Vec::new());
     host.give(Event::Submitted(application(plan, 0)));
@@ -203,7 +204,9 @@ fn run_on_two(plan: Plan, mut at: impl FnMut(u8, u64, &mut Host)) -> (BTreeMap<u
     let (mut ran, mut preferred, mut declined) = (BTreeMap::new(), 0, 0);
     for _ in 0..600 {
         talk_and(&mut host, &mut other, 1, |message| match message {
-            Message::Request { request, .. } => preferred += u32::from(request.begins_within.is_some()),
+            Message::Request { request, .. } => {
+                preferred += u32::from(request.begins_within.is_some_and(|within_s| within_s != u32::MAX))
+            }
             Message::Decline { reason: DeclineReason::Later, .. } => declined += 1,
             _ => {}
         });
@@ -230,10 +233,10 @@ fn a_process_stays_where_its_state_is() {
         let (ran, preferred, declined) = run_on_two(plan, |_, _, _| ());
         assert_eq!((ran.len() as u64, declined), (plan.tasks(), 0), "nothing is lost or declined");
         assert!(preferred > 0);
-        // Machines say what they can do with the first task that begins with something: from the third round on they are known.
+        // Machines say what they can do with their first task: from the second round on processes stay.
         for process in 0..2 {
-            let on = |round| ran[&plan.index(idlewood_scheduler::rounds::Part::Process { round, process })];
-            assert!((2..6).all(|round| on(round) == on(2)), "{process}: {ran:?}");
+            let on = |round| ran[&plan.index(Part::Process { round, process })];
+            assert!((1..6).all(|round| on(round) == on(0)), "{process}: {ran:?}");
         }
     }
 }
@@ -241,7 +244,7 @@ fn a_process_stays_where_its_state_is() {
 #[test]
 fn a_machine_whose_owner_is_back_declines_and_its_processes_go_elsewhere() {
     let plan = plan(2, 6, true, false);
-    let is_process = |index: u64| matches!(plan.part(index), idlewood_scheduler::rounds::Part::Process { .. });
+    let is_process = |index: u64| matches!(plan.part(index), Part::Process { .. });
     let (ran, _, declined) = run_on_two(plan, |number, index, host| {
         // The owner comes when the fourth round ends there, and stays.
         if number == 3 && index >= 9 && is_process(index) {
@@ -251,6 +254,27 @@ fn a_machine_whose_owner_is_back_declines_and_its_processes_go_elsewhere() {
     });
     assert_eq!(ran.len() as u64, plan.tasks(), "nothing is lost");
     assert!(declined > 0 && ran[&15] == 2 && ran[&16] == 2, "{declined} {ran:?}");
+}
+
+/// Process 1 has twice the work of process 0, on machines that are alike.
+#[test]
+fn a_process_that_would_wait_does_more_iterations_which_are_no_more_work_of_a_round() {
+    let plan = Plan { fill: NonZeroU64::new(50), ..plan(2, 7, true, false) };
+    let mut iterations: BTreeMap<u64, Option<NonZeroU64>> = BTreeMap::new();
+    run_on_two(plan, |_, index, host| {
+        iterations.extend(host.starts.iter().map(|(index, from)| (*index, from.iterations)));
+        if let Part::Process { process, .. } = plan.part(index) {
+            let done = iterations.get(&index).copied().flatten().map_or(50, NonZeroU64::get);
+            host.finish_with(TaskId { bag: BAG, index }, true, ((1 + process) * 20 * done) as f64);
+        }
+    });
+    let of_part = |part| iterations.get(&plan.index(part)).copied().flatten();
+    let of = |round, process| of_part(Part::Process { round, process }).map_or(0, NonZeroU64::get);
+    // Machines and works are known from the second round on.
+    for round in 1..7 {
+        assert!((99..=100).contains(&of(round, 0)) && of(round, 1) == 50, "{round}: {iterations:?}");
+    }
+    assert!((0..7).all(|round| of_part(Part::Merge { round, of: None }).is_none()));
 }
 
 proptest! {

@@ -52,7 +52,7 @@ impl GivenRounds {
     /// The shape of the application.
     pub fn plan(&self) -> Plan {
         let Self { processes, rounds, asynchronous, .. } = *self;
-        Plan { processes, rounds, rounds_min: 0, merges: true, is_asynchronous: asynchronous }
+        Plan { processes, rounds, rounds_min: 0, merges: true, is_asynchronous: asynchronous, fill: None }
     }
 
     /// Mean work of this task, in Mop; the first value says whether it may differ from that.

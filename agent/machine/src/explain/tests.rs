@@ -28,6 +28,7 @@ fn bag() -> BagView {
         machines_used: 0,
         work_done_mops: 0.0,
         measured_mops: 0.0,
+        spread_mops: None,
         overstated: 0,
         replication: Replication::default(),
         disputed: 0,

@@ -1,6 +1,8 @@
 //! What a manifest says of a task of an application in rounds: its program, and its place among the rounds.
 
-use idlewood_scheduler::rounds::{Part, Plan};
+use std::num::NonZeroU64;
+
+use idlewood_scheduler::rounds::{FILL_MAX, Part, Plan};
 
 use super::{Input, Manifest};
 
@@ -19,6 +21,17 @@ impl Manifest {
     /// Whether a task begins with outputs of others.
     pub fn needs_start(&self, index: u64) -> bool {
         self.rounds.as_ref().is_some_and(|rounds| !rounds.plan.first().contains(&index))
+    }
+
+    /// This manifest for a task that does so many iterations, and has as much longer for them.
+    pub fn with_iterations(&self, iterations: NonZeroU64) -> Self {
+        let mut of_task = self.clone();
+        if let Some(rounds) = &mut of_task.rounds {
+            let before = std::mem::replace(&mut rounds.iterations, iterations.get()).max(1);
+            let times = iterations.get().div_ceil(before).min(FILL_MAX);
+            of_task.time_limit_s = of_task.time_limit_s.saturating_mul(times);
+        }
+        of_task
     }
 
     /// The environment of a task that says its place among the rounds.
@@ -41,7 +54,7 @@ mod tests {
     use super::*;
 
     fn in_rounds() -> Manifest {
-        let plan = Plan { processes: 2, rounds: 3, rounds_min: 0, merges: true, is_asynchronous: false };
+        let plan = Plan { processes: 2, rounds: 3, rounds_min: 0, merges: true, is_asynchronous: false, fill: None };
         let merge = Input { name: "merge.wasm".to_owned(), blob: BlobId([8; 32]), bytes: 1 };
         let rounds = Rounds { plan, merge: Some(merge), iterations: 50, until: None };
         Manifest { version: MANIFEST_VERSION_ROUNDS, tasks: plan.tasks(), rounds: Some(rounds), ..manifest() }
@@ -64,9 +77,18 @@ mod tests {
     }
 
     #[test]
+    fn a_task_that_fills_its_time_is_told_of_more_iterations_and_has_longer() {
+        let manifest = in_rounds();
+        let of_task = manifest.with_iterations(NonZeroU64::new(80).expect("it is not 0"));
+        assert_eq!(of_task.fill("{process} {iterations}", 4), "1 80");
+        assert!(of_task.round_variables(4).contains(&("IDLEWOOD_ITERATIONS", 80)));
+        assert_eq!(of_task.time_limit_s, 2 * manifest.time_limit_s);
+    }
+
+    #[test]
     fn rounds_that_no_machine_can_run_are_refused() {
         type Change = fn(&mut Manifest);
-        let changes: [(&str, Change); 8] = [
+        let changes: [(&str, Change); 9] = [
             ("files of single tasks", |it| {
                 let input = Input { name: "own".to_owned(), ..it.inputs[0].clone() };
                 it.own.push(OwnInput { task: 0, input });
@@ -77,6 +99,9 @@ mod tests {
             ("no iteration", |it| it.rounds.as_mut().expect("it has some").iterations = 0),
             ("no merge", |it| it.rounds.as_mut().expect("it has some").merge = None),
             ("a file outside", |it| it.rounds.as_mut().expect("it has some").until = Some("../x".to_owned())),
+            ("another number to fill", |it| {
+                it.rounds.as_mut().expect("it has some").plan.fill = NonZeroU64::new(49);
+            }),
             ("a taken name", |it| it.inputs[0].name = "state".to_owned()),
         ];
         for (what, change) in changes {

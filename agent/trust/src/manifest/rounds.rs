@@ -60,6 +60,11 @@ impl Rounds {
         if self.iterations == 0 {
             return Some("a process does at least one iteration in a round: raise --iterations".to_owned());
         }
+        if self.plan.fill.is_some_and(|fill| fill.get() != self.iterations) {
+            return Some(
+                "what fills its time does more than the iterations of a round, not than another number".to_owned(),
+            );
+        }
         let is_inside = |path: &String| {
             let parts = Path::new(path).components();
             !path.is_empty()

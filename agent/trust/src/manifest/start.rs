@@ -4,6 +4,7 @@
 //! The files of a checkpoint are in it where the task came back before its end.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 
 use idlewood_scheduler::BlobId;
 use idlewood_scheduler::rounds::UNMERGED_PROCESSES_MAX;
@@ -57,6 +58,9 @@ pub struct Start {
     /// Outputs of others.
     #[serde(rename = "g", deserialize_with = "at_most::<_, _, GIVEN_MAX>")]
     pub given: Vec<Given>,
+    /// How many iterations it does; none: as many as all.
+    #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
+    pub iterations: Option<NonZeroU64>,
     /// Its checkpoint's files, if it has begun elsewhere.
     #[serde(
         rename = "k",
@@ -128,7 +132,7 @@ mod tests {
             Given { place: Place::State, output: output_hash, bytes, content },
             Given { place: Place::Result(3), output: output_hash, bytes, content: None },
         ];
-        let start = Start { given, checkpoint: output(&["progress"]).files };
+        let start = Start { given, iterations: NonZeroU64::new(7), checkpoint: output(&["progress"]).files };
         assert_eq!(Start::decode(&start.encode()).expect("it is one"), start);
         idlewood_testing::mutations("start", vec![start.encode()], |bytes| Start::decode(bytes).is_ok());
     }
