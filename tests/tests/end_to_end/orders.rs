@@ -84,6 +84,13 @@ fn bags_are_found_by_name_several_at_once_or_all() {
     assert_eq!(list(&["--state", "open"]), [open.as_str()]);
     assert_eq!(list(&["--state", "succeeded", "--limit", "2"]), [twin.clone(), second.clone()], "the latest first");
     assert_eq!(list(&["--since", "1h"]).len(), 4);
+    // Page by page, all of them once.
+    let whole = list(&[]);
+    let rest = list(&["--limit", "2", "--before", &whole[1]]);
+    assert_eq!((list(&["--limit", "2"]), rest), (whole[..2].to_vec(), whole[2..].to_vec()));
+    let text = agent.text(&["bag", "list", "--limit", "2"]);
+    assert!(text.ends_with(&format!("and more: --before {}\n", &whole[1][..12])), "{text}");
+    assert!(!agent.text(&["bag", "list", "--limit", "4"]).contains("and more"));
     assert_eq!(list(&["--since", "2100-01-01"]).len(), 0);
     let cancelled = agent.ask(&["bag", "cancel", "all"]);
     assert_eq!((cancelled.as_array().map(Vec::len), &cancelled[0]["id"]), (Some(1), &open.as_str().into()));
