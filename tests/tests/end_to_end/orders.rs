@@ -155,6 +155,15 @@ fn what_is_asked_of_a_bag_can_be_asked_of_several() {
     assert_eq!(agent.cli(&["bag", "wait", &failing]).code, 3);
     let beyond = agent.cli(&["bag", "rerun", "fine", "last", "--index", "2"]);
     assert!(beyond.code == 2 && beyond.stderr.contains("no task 2"), "{}", beyond.stderr);
+
+    // Nor do orders stop at the first that is over.
+    let open = ["one", "two"].map(|name| submit(agent, &["--name", name, "--hold"], &["hello"]));
+    let refused = agent.cli(&["bag", "priority", "fine", "one", "two", "-5"]);
+    assert!(refused.code == 1 && refused.stderr.contains("over already"), "{}", refused.stderr);
+    assert_eq!(ids(&refused.json), open);
+    assert!(open.iter().all(|bag| agent.ask(&["bag", "show", bag])["priority"] == -5));
+    let refused = agent.cli(&["bag", "cancel", "fine", "one", "two"]);
+    assert!(refused.code == 1 && open.iter().all(|bag| agent.ask(&["bag", "show", bag])["state"] == "cancelled"));
 }
 
 #[test]
