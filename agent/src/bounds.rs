@@ -89,7 +89,8 @@ pub(crate) fn told(bound: &Bound, around: &Around) -> idlewood_api::Bound {
             };
             let not = if *machines == 1 { " no" } else { "" };
             let sentence = format!("{others}{not} work: owners are there, or have paused{held}");
-            ("nobody_works", sentence, Some(*machines), Some(*number), Some("an owner leaves or resumes".to_owned()))
+            let ends = "an owner leaves or resumes; `idlewood machines` says what each does".to_owned();
+            ("nobody_works", sentence, Some(*machines), Some(*number), Some(ends))
         }
         Bound::Declined { reason, declines } => {
             let (code, ends) = declined(*reason);
@@ -213,6 +214,7 @@ fn after(bags: &[(BagId, Awaited)], around: &Around) -> (String, String) {
     let more = bags.len() - shown.len();
     let more = if more > 0 { format!(" and {}", count(more as u64, "other bag")) } else { String::new() };
     let ends = match stuck.first() {
+        None if bags.len() == 1 => "it has succeeded; `idlewood bag release` does not wait for it".to_owned(),
         None => "they have succeeded; `idlewood bag release` does not wait for them".to_owned(),
         Some((bag, Awaited::Failed)) => {
             let hex = hex::encode(bag.0);
@@ -310,14 +312,14 @@ mod tests {
                 "nobody_works",
                 "the other machine takes no work: owners are there, or have paused",
                 Some(1),
-                Some("an owner leaves or resumes"),
+                Some("an owner leaves or resumes; `idlewood machines` says what each does"),
             ),
             (
                 Bound::NobodyWorks { machines: 2, tasks: 4 },
                 "nobody_works",
                 "none of the 2 other machines takes work: owners are there, or have paused; 4 tasks wait there",
                 Some(2),
-                Some("an owner leaves or resumes"),
+                Some("an owner leaves or resumes; `idlewood machines` says what each does"),
             ),
             (
                 declined(DeclineReason::Size, 3),
@@ -355,6 +357,13 @@ mod tests {
                 Some(
                     "its failed tasks succeed (`idlewood bag rerun --failed 020202020202`), or `idlewood bag release`",
                 ),
+            ),
+            (
+                Bound::After { bags: vec![(BagId([2; 32]), Awaited::Open)] },
+                "held",
+                "it waits for bag 020202020202 (night run)",
+                None,
+                Some("it has succeeded; `idlewood bag release` does not wait for it"),
             ),
             (
                 Bound::Full { most: 3, tasks: 1 },

@@ -21,6 +21,7 @@ mod context;
 mod demo;
 mod doctor;
 mod endless;
+mod examples;
 mod explain;
 mod finding;
 mod follow;
@@ -78,7 +79,7 @@ const BROKEN_PIPE: u8 = 141;
 
 /// Puts idle desktops to work, without a server.
 #[derive(Debug, Parser)]
-#[command(name = "idlewood", version, about, max_term_width = 100)]
+#[command(name = "idlewood", version, about, max_term_width = 100, after_help = examples::AT_ALL)]
 struct Cli {
     /// Where the agent keeps its state [default: $XDG_STATE_HOME/idlewood or ~/.local/state/idlewood; for root
     /// /var/lib/idlewood if it is there]
@@ -104,6 +105,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the agent of this machine in the foreground, until Ctrl-C
+    #[command(after_help = examples::RUN)]
     Run(RunArgs),
     /// Submit a bag of tasks: the same program with many arguments, lines or files
     Submit(Box<submit::SubmitArgs>),
@@ -121,6 +123,7 @@ enum Command {
     #[command(after_help = machines::STATES)]
     Machines(machines::MachinesArgs),
     /// Stop working for the grid until `resume`, or for a while
+    #[command(after_help = examples::PAUSE)]
     Pause {
         /// Resume by itself after this time: 30m, 1h, 2d
         #[arg(long = "for", value_name = "DURATION")]
@@ -136,10 +139,10 @@ enum Command {
     #[command(subcommand)]
     Service(service::ServiceCommand),
     /// Make, join and see to the grid that this machine belongs to
-    #[command(subcommand)]
+    #[command(subcommand, after_help = examples::GRID)]
     Grid(grid::GridCommand),
     /// See and change the owner's settings
-    #[command(subcommand)]
+    #[command(subcommand, after_help = examples::CONFIG)]
     Config(config::ConfigCommand),
     /// Look at what the agent keeps on disk, while it does not run
     #[command(subcommand)]
@@ -174,11 +177,11 @@ Reasons for which tasks do not run as they could; the first that holds is told:
   program_runs     one of owner.programs runs: tasks stand still
   owner_present    the file of --owner-probe exists: limits.in_use.cpu_percent
   owner_active     input within owner.idle: limits.in_use.cpu_percent
-  foreign_cpu      others use more than owner.foreign_cpu_percent: tasks stand still
-  disk_full        limits.disk or the disk is used up: none begins, those that run go on
+  foreign_cpu      others use over owner.foreign_cpu_percent: tasks stand still
+  disk_full        limits.disk or the disk is used up: none begins, others go on
   finishing        `idlewood finish`: none begins, those that run go on
 
-Tasks that stand still keep their memory and go on where they stopped; unstarted ones, and those that
+Tasks that stand still keep their memory and go on where they stopped; unstarted ones, and those that \
 have a checkpoint, go back to their submitters after owner.vacate.";
 
 /// Runs the program that the command line asks for.
@@ -215,6 +218,7 @@ fn dispatch(cli: Cli, entries: Option<Lists>) -> anyhow::Result<ExitCode> {
         format: cli.output,
         is_verbose: cli.verbose,
     };
+    output::fit_to_terminal();
     match cli.command {
         Command::Run(args) => run::run(&context, args),
         Command::Submit(args) => submit::run(&context, *args, entries),

@@ -6,7 +6,7 @@
 //! | `GET /v1/status`, `/v1/peers`, `/v1/names`, `/v1/bags`, `/v1/bags/{id}`, `/v1/bags/{id}/results`, `/v1/bags/{id}/receipts`,
 //! `/v1/bags/{id}/ticket` | the present state |
 //! | `GET /v1/machines?after={place}&state={state},...&name={pattern}` | the machines of the grid on a part of the line, and where the next begins |
-//! | `GET /v1/bags?state={state},...&since_s={seconds}&limit={count}` | the latest bags of those |
+//! | `GET /v1/bags?state={state},...&since_s={seconds}&before={id}&limit={count}` | the latest bags of those |
 //! | `GET /v1/bags/{id}/results?from={index}&most={count}` | up to so many results, from that task on |
 //! | `GET /v1/bags/{id}/tasks?from={index}&most={count}&state={state},...` | up to so many tasks, from that one on, in these states |
 //! | `POST /v1/bags/{id}/live` | what running tasks have written behind what the client has |
@@ -295,14 +295,15 @@ struct BagsQuery {
     #[serde(default)]
     state: String,
     since_s: Option<f64>,
+    before: Option<String>,
     limit: Option<u64>,
 }
 
 async fn bags(
     State(node): State<NodeHandle>,
-    Query(BagsQuery { state, since_s, limit }): Query<BagsQuery>,
+    Query(BagsQuery { state, since_s, before, limit }): Query<BagsQuery>,
 ) -> Answer<Vec<idlewood_api::Bag>> {
-    Ok(Json(node.bags(BagsWanted { state: states(&state)?, since_s, limit }).await?))
+    Ok(Json(node.bags(BagsWanted { state: states(&state)?, since_s, before, limit }).await?))
 }
 
 /// States with commas between.

@@ -210,7 +210,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
     if addresses::is_loopback(&address) && gate.contacts().iter().any(is_far) {
         tracing::warn!(
             "the grid is on the network and this agent on loopback: start it with --listen \
-             /ip4/0.0.0.0/tcp/4001, or write network.listen in the settings"
+             0.0.0.0:4001, or write network.listen in the settings"
         );
     }
     tracing::info!(%address, peer = %identity::to_libp2p(id), "listening");

@@ -5,7 +5,10 @@
 //! terminal; JSON escapes the same characters, so that nothing is lost.
 //!
 //! All write errors are returned: a reader that went away (`idlewood peers | head -1`) ends the command quietly, see
-//! `cli`. Left out: wrapping to the terminal's width; tables are as wide as their content.
+//! `cli`.
+
+mod table;
+mod width;
 
 use std::collections::BTreeMap;
 use std::env;
@@ -19,6 +22,9 @@ use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use idlewood_api::{BagState, ErrorBody};
+
+pub use self::table::{Column, Table, pairs};
+pub use self::width::{fit_to_terminal, paragraph};
 
 /// Hex digits of an id that people see.
 const SHORT_ID_DIGITS: usize = 12;
@@ -314,86 +320,6 @@ pub fn shows_colours(is_terminal: bool) -> bool {
     is_terminal && !refused && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// One column of a [`Table`].
-#[derive(Clone, Copy, Debug)]
-pub struct Column {
-    title: &'static str,
-    right: bool,
-}
-
-impl Column {
-    /// A column for text.
-    pub const fn left(title: &'static str) -> Self {
-        Self { title, right: false }
-    }
-
-    /// A column for numbers.
-    pub const fn right(title: &'static str) -> Self {
-        Self { title, right: true }
-    }
-}
-
-/// Rows under titles, aligned.
-#[derive(Debug)]
-pub struct Table {
-    columns: Vec<Column>,
-    rows: Vec<Vec<(String, Option<Colour>)>>,
-}
-
-impl Table {
-    /// An empty table.
-    pub fn new(columns: &[Column]) -> Self {
-        Self { columns: columns.to_vec(), rows: Vec::new() }
-    }
-
-    /// Adds a row, one cell per column.
-    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().map(|cell| (printable(&cell), None)).collect());
-    }
-
-    /// Colours a cell of the last row.
-    pub fn colour(&mut self, column: usize, colour: Colour) {
-        if let Some(cell) = self.rows.last_mut().and_then(|row| row.get_mut(column)) {
-            cell.1 = Some(colour);
-        }
-    }
-
-    /// Writes titles and rows.
-    ///
-    /// # Errors
-    /// When `out` refuses.
-    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|(cell, _)| cell.chars().count());
-            cells.chain([self.columns[column].title.len()]).max().unwrap_or_default()
-        };
-        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
-        let titles = self.columns.iter().map(|column| (column.title.to_uppercase(), None)).collect();
-        for row in std::iter::once(&titles).chain(&self.rows) {
-            let mut line = String::new();
-            for ((cell, colour), (column, width)) in row.iter().zip(self.columns.iter().zip(&widths)) {
-                let gap = " ".repeat(width - cell.chars().count());
-                let cell = colour.map_or_else(|| cell.clone(), |colour: Colour| colour.paint(cell));
-                line += &if column.right { format!("{gap}{cell}  ") } else { format!("{cell}{gap}  ") };
-            }
-            writeln!(out, "{}", line.trim_end())?;
-        }
-        Ok(())
-    }
-}
-
-/// Writes names and values, one pair per line, the values aligned.
-///
-/// # Errors
-/// When `out` refuses.
-pub fn pairs(out: &mut impl Write, pairs: &[(&str, String)]) -> io::Result<()> {
-    let width = pairs.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
-    for (name, value) in pairs {
-        writeln!(out, "{name:width$}  {value}")?;
-    }
-    Ok(())
-}
-
 /// `1 task`, `2 tasks`.
 pub fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
@@ -488,17 +414,6 @@ mod tests {
     fn long_texts_are_cut() {
         assert_eq!(shortened("äöü", 3), "äöü");
         assert_eq!(shortened(&"ä".repeat(1_000), 2), "ää ... and 1.9 KiB more");
-    }
-
-    #[test]
-    fn tables_line_up_and_hold_no_control_characters() {
-        let mut table = Table::new(&[Column::left("id"), Column::right("tasks"), Column::left("name")]);
-        table.row(["ab".to_owned(), "7".to_owned(), "é\x1b[2J".to_owned()]);
-        table.row(["abc".to_owned(), "123456".to_owned(), String::new()]);
-        let mut out = Vec::new();
-        table.write(&mut out).unwrap();
-        let text = String::from_utf8(out).unwrap();
-        assert_eq!(text, "ID    TASKS  NAME\nab        7  é [2J\nabc  123456\n");
     }
 
     #[test]

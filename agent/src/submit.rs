@@ -7,7 +7,7 @@
 //! Files are hashed here and named by their hash, so that a file shared by many tasks is uploaded once, and one that
 //! the agent has already is not uploaded at all.
 //!
-//! Left out: empty folders of single tasks, and uploads that are resumed.
+//! Left out: uploads that are resumed.
 
 mod endless;
 mod error;
@@ -18,7 +18,7 @@ pub mod options;
 mod rounds;
 mod sweep;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -83,10 +83,14 @@ impl Plan {
         if endless.is_none() {
             check_places(&options, &entries, fields.as_ref(), rounds.as_ref())?;
         }
-        let (mut shared, mut own) = (Shared::default(), Vec::new());
+        let (mut shared, mut own, mut own_folders) = (Shared::default(), Vec::new(), BTreeSet::new());
         for path in &options.input {
             match files::template(path) {
-                Some(template) => own.extend(files.add_for_each(template, &entries, fields.as_ref())?),
+                Some(template) => {
+                    let (more, folders) = files.add_for_each(template, &entries, fields.as_ref())?;
+                    own.extend(more);
+                    own_folders.extend(folders);
+                }
                 None => shared.add_all(files.add_all(path)?)?,
             }
         }
@@ -122,6 +126,7 @@ impl Plan {
             native: options.native,
             executable: files.executable(),
             folders: files.empty(),
+            own_folders: own_folders.into_iter().collect(),
             own,
             outputs: options.output_files,
             output_bytes: options.output_limit.map(|size| size.0),

@@ -12,6 +12,7 @@ mod endless;
 mod fetching;
 mod history;
 mod listed;
+mod listing;
 mod messages;
 mod observed;
 mod peers;
@@ -175,20 +176,6 @@ impl Simulation {
     pub fn run_until(&mut self, until: Time) {
         self.watch(false);
         while self.now < until && self.advance(None) {}
-    }
-
-    /// The user of a machine that is up asks for the machines from this place of the line on.
-    pub fn list_machines(&mut self, host: HostIndex, ticket: u64, first: u64) {
-        if self.host(host).is_up() {
-            let (now, around) = (self.now, Arc::clone(&self.around));
-            self.shard_of(host).list_machines(host, (ticket, first), now, &around);
-            self.exchange();
-        }
-    }
-
-    /// The pages of machines that have come since the last call.
-    pub fn take_listed(&mut self) -> Vec<Listed> {
-        self.shards.iter_mut().flat_map(|shard| std::mem::take(&mut shard.listed)).collect()
     }
 
     /// From now on writes what happens to each task and machine to a file, as CSV: docs/lab/method.md describes its

@@ -1,15 +1,20 @@
 //! All machines of a large grid are listed through its tree, page by page, and no page costs more than a few hundred messages.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use idlewood_overlay::{PeerId, Time};
 use idlewood_scheduler::MachinesPage;
+use idlewood_simnet::MessageCount;
 use idlewood_simnet::event_queue::HostIndex;
 use idlewood_simnet::{Scenario, Simulation};
 
 /// Longest that a page may take in simulated time where all answer: sixty hops at the scenario's latency.
 const PAGE_TAKES: Duration = Duration::from_secs(5);
+/// Most bytes that a page of some 128 machines has.
+const BYTES_A_PAGE: u64 = 40_000;
+/// Most bytes that travel for each machine listed, all messages and all hops together.
+const BYTES_A_MACHINE: u64 = 6_000;
 
 fn grid(nodes: u32) -> Simulation {
     let scenario = Scenario { nodes, bags: 0, horizon: Duration::from_secs(3600), seed: 7, ..Scenario::default() };
@@ -26,11 +31,16 @@ fn grid(nodes: u32) -> Simulation {
     simulation
 }
 
-/// Messages about machines that were sent so far, and the largest of them in the mean, in bytes.
-fn messages(simulation: &Simulation) -> u64 {
-    let report = simulation.report();
-    let of = |kind| report.messages_by_kind.get(kind).map_or(0, |of| of.count);
-    of("which_machines") + of("machines")
+/// What was sent about machines since `before`: messages and bytes of all machines together, and the most of one.
+fn cost(simulation: &Simulation, before: &BTreeMap<HostIndex, MessageCount>) -> [(u64, u64); 2] {
+    let since = |(host, now): (HostIndex, MessageCount)| {
+        let before = before.get(&host).copied().unwrap_or_default();
+        (now.count - before.count, now.bytes - before.bytes)
+    };
+    let sent: Vec<(u64, u64)> = simulation.listing_messages().into_iter().map(since).collect();
+    let sum = sent.iter().fold((0, 0), |sum, sent| (sum.0 + sent.0, sum.1 + sent.1));
+    let most = sent.iter().fold((0, 0), |most, sent| (most.0.max(sent.0), most.1.max(sent.1)));
+    [sum, most]
 }
 
 /// One page; asserts that it comes in this time.
@@ -68,7 +78,7 @@ fn pages(simulation: &mut Simulation, host: HostIndex, within: Duration) -> Vec<
 
 fn every_machine_is_listed_once(nodes: u32) {
     let mut simulation = grid(nodes);
-    let before = messages(&simulation);
+    let (before, begin) = (simulation.listing_messages(), simulation.now());
     let pages = pages(&mut simulation, nodes / 3, PAGE_TAKES);
     let listed: Vec<PeerId> = pages.iter().flat_map(|page| &page.machines).map(|machine| machine.peer).collect();
     let all: BTreeSet<PeerId> = (0..nodes).map(|host| simulation.peer(host).expect("it is up").me().peer).collect();
@@ -79,9 +89,21 @@ fn every_machine_is_listed_once(nodes: u32) {
     assert!(largest < Some(256), "{largest:?} machines on one page");
     assert!(pages.len() <= nodes as usize / 64 + 1, "{} pages", pages.len());
     // A question and an answer for each leaf and router, and the way there and back.
-    let cost = messages(&simulation) - before;
-    assert!(cost <= u64::from(nodes) * 4 + pages.len() as u64 * 120, "{cost} messages for {} pages", pages.len());
-    eprintln!("{nodes} machines: {} pages, {cost} messages, at {:?}", pages.len(), simulation.now());
+    let [(messages, bytes), (messages_most, bytes_most)] = cost(&simulation, &before);
+    let count = pages.len() as u64;
+    let took = simulation.now().since(begin);
+    println!(
+        "{nodes} machines: {count} pages in {:.1} s; {messages} messages of {bytes} bytes, {:.2} and {:.0} for each machine; \
+         at most {messages_most} messages and {bytes_most} bytes of one machine",
+        took.as_secs_f64(),
+        messages as f64 / f64::from(nodes),
+        bytes as f64 / f64::from(nodes),
+    );
+    assert!(messages <= u64::from(nodes) * 4 + count * 120, "{messages} messages for {count} pages");
+    // Each report goes up some seven levels of its page's own tree, and then on the way to the asker.
+    assert!(bytes <= u64::from(nodes) * BYTES_A_MACHINE, "{bytes} bytes for {nodes} machines");
+    // The machine that has most to pass on, and the one that asks, see each page once or twice.
+    assert!(messages_most <= count * 8 && bytes_most <= count * 2 * BYTES_A_PAGE, "{messages_most}, {bytes_most}");
 }
 
 #[test]

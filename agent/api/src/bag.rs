@@ -89,15 +89,28 @@ impl std::str::FromStr for BagState {
     }
 }
 
-/// `GET /v1/bags?state={state},...&since_s={seconds}&limit={count}`: which bags, the latest first.
+/// `GET /v1/bags?state={state},...&since_s={seconds}&before={id}&limit={count}`: which bags, the latest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BagsWanted {
     /// In one of these states; in any, if none is named.
     pub state: Vec<BagState>,
     /// Submitted at most so many seconds ago.
     pub since_s: Option<f64>,
+    /// Those that come behind this one: the list goes on where an earlier one ended.
+    pub before: Option<String>,
     /// So many at most.
     pub limit: Option<u64>,
+}
+
+impl BagsWanted {
+    /// What stands behind the `?`; `escaped` makes any text a part of that.
+    pub(crate) fn query(&self, escaped: impl Fn(&str) -> String) -> String {
+        let states = self.state.iter().map(|state| state.name()).collect::<Vec<_>>().join(",");
+        let since = self.since_s.map(|seconds| format!("&since_s={seconds}")).unwrap_or_default();
+        let before = self.before.as_ref().map(|id| format!("&before={}", escaped(id))).unwrap_or_default();
+        let limit = self.limit.map(|limit| format!("&limit={limit}")).unwrap_or_default();
+        format!("state={states}{since}{before}{limit}")
+    }
 }
 
 /// A bag as its submitter sees it.

@@ -254,10 +254,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn bags_wanted(&self, wanted: &BagsWanted) -> Result<Vec<Bag>, ClientError> {
-        let states = wanted.state.iter().map(|state| state.name()).collect::<Vec<_>>().join(",");
-        let since = wanted.since_s.map(|seconds| format!("&since_s={seconds}")).unwrap_or_default();
-        let limit = wanted.limit.map(|limit| format!("&limit={limit}")).unwrap_or_default();
-        self.get(&format!("/v1/bags?state={states}{since}{limit}"))
+        self.get(&format!("/v1/bags?{}", wanted.query(segment)))
     }
 
     /// `GET /v1/bags/{id}`. `id` is a unique prefix, a name, or `last`.

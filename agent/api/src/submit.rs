@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use idlewood_scheduler::Replication;
-use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, Fields, Input, OwnInput, Rounds, Source};
+use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, Fields, Input, OwnFolder, OwnInput, Rounds, Source};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -97,6 +97,10 @@ pub struct SubmitRequest {
     /// Empty folders that all tasks find among their inputs, as paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub folders: Vec<String>,
+    /// Empty folders of single tasks, by ascending task: `{"task": 0, "folder": "part/results"}`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<serde_json::Value>")]
+    pub own_folders: Vec<OwnFolder>,
     /// From -1000 to 1000: bags of this machine with a higher priority come first.
     #[serde(default, skip_serializing_if = "is_ordinary")]
     pub priority: i32,
@@ -193,6 +197,7 @@ impl SubmitRequest {
             outputs: Vec::new(),
             output_bytes: None,
             folders: Vec::new(),
+            own_folders: Vec::new(),
             priority: 0,
             endless: None,
             rounds: None,

@@ -11,14 +11,14 @@ use idlewood_units::Numbers;
 use super::context::{BadUsage, Context};
 use super::follow::{self, View};
 use super::which::{BagName, Found, TheseBags, WhichBags, first_of};
-use super::{endless, explain, list, logs, receipts, results, show, tasks, ticket, watching};
+use super::{endless, examples, explain, list, logs, receipts, results, show, tasks, ticket, watching};
 use crate::output::{self, Format};
 
 /// The verbs under `bag`.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum BagCommand {
     /// List the bags submitted here
-    #[command(visible_alias = "ls")]
+    #[command(visible_alias = "ls", after_help = examples::LIST)]
     List(list::ListArgs),
     /// Show bags: numbers, machines, why tasks failed
     Show {
@@ -57,11 +57,10 @@ pub(super) enum BagCommand {
         #[command(flatten)]
         bags: TheseBags,
     },
-    /// Have a bag come before or behind your others: the higher the priority, the sooner; bags of others are none the later for it
+    /// Have bags come before or behind your others: the higher the priority, the sooner; bags of others are none the later for it
     Priority {
-        /// Its id, a unique beginning of it, its name, or `last`
-        #[arg(value_name = "BAG")]
-        id: BagName,
+        #[command(flatten)]
+        bags: TheseBags,
         /// From -1000 to 1000; 0 is that of bags of which nothing is said
         #[arg(value_name = "N", allow_negative_numbers = true)]
         priority: i32,
@@ -94,6 +93,7 @@ pub(super) enum BagCommand {
     },
     /// Run tasks again that are over, with all their retries; opens bags that were over
     #[command(group = clap::ArgGroup::new("tasks").required(true).args(["failed", "index"]))]
+    #[command(after_help = examples::RERUN)]
     Rerun {
         #[command(flatten)]
         bags: TheseBags,
@@ -117,6 +117,7 @@ pub(super) enum BagCommand {
     #[command(after_help = logs::EXAMPLES)]
     Logs(logs::LogsArgs),
     /// Save what tasks produced, also while the bag runs
+    #[command(after_help = examples::GET)]
     Get(results::GetArgs),
     /// Check receipts that `get --receipts` saved; exit with 1 at the first that its machine did not sign
     Receipts(receipts::ReceiptsArgs),
@@ -134,7 +135,9 @@ pub(super) fn run(context: &Context, command: BagCommand) -> anyhow::Result<Exit
         }
         BagCommand::Hold { bags } => each(context, &bags, is_open, Client::hold, told_held),
         BagCommand::Release { bags } => each(context, &bags, is_open, Client::release, told_released),
-        BagCommand::Priority { id, priority } => prioritise(context, &id.0, priority),
+        BagCommand::Priority { bags, priority } => {
+            each(context, &bags, is_open, |client, id| client.prioritise(id, priority), told_prioritised)
+        }
         BagCommand::Rename { id, name } => rename(context, &id.0, &name),
         BagCommand::Feed { id } => feed(context, &id.0),
         BagCommand::Close { bags } => each(context, &bags, is_endless, Client::close, told_closed),
@@ -197,25 +200,27 @@ fn follow(context: &Context, bags: &WhichBags, view: View) -> anyhow::Result<Exi
     follow::to_the_end(context, &found, view)
 }
 
-/// Orders something of each of these bags, and says what came of it.
+/// Orders something of each of these bags, and says what came of it; what is wrong with one keeps nothing from the others.
 fn each(
     context: &Context,
     bags: &TheseBags,
     of_all: fn(&Bag) -> bool,
-    order: fn(&Client, &str) -> Result<Bag, ClientError>,
+    order: impl Fn(&Client, &str) -> Result<Bag, ClientError>,
     told: fn(&Bag) -> String,
 ) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
-    let Found { ids, is_one } = bags.find(&client, of_all)?;
-    let mut done = Vec::with_capacity(ids.len());
-    for id in &ids {
+    let found = bags.find(&client, of_all)?;
+    let (done, errors) = found.each(|id| {
         let bag = order(&client, id)?;
         if context.format == Format::Text {
             writeln!(io::stdout(), "{}", told(&bag))?;
         }
-        done.push(bag);
+        Ok(bag)
+    })?;
+    if context.format == Format::Json || errors.is_empty() {
+        self::told(context, done, found.is_one)?;
     }
-    self::told(context, done, is_one)
+    first_of(errors).map(|()| ExitCode::SUCCESS)
 }
 
 /// Says what came of an order as JSON, or that there was nothing to order.
@@ -247,15 +252,8 @@ fn told_removed(bag: &Bag) -> String {
     format!("bag {} and its results are removed", output::short_id(&bag.id))
 }
 
-fn prioritise(context: &Context, id: &str, priority: i32) -> anyhow::Result<ExitCode> {
-    let bag = context.client()?.prioritise(id, priority)?;
-    if context.format == Format::Json {
-        output::json(&bag)?;
-    } else {
-        let id = output::short_id(&bag.id);
-        writeln!(io::stdout(), "bag {id} has priority {} among the bags of this machine", bag.priority)?;
-    }
-    Ok(ExitCode::SUCCESS)
+fn told_prioritised(bag: &Bag) -> String {
+    format!("bag {} has priority {} among the bags of this machine", output::short_id(&bag.id), bag.priority)
 }
 
 fn rename(context: &Context, id: &str, name: &str) -> anyhow::Result<ExitCode> {

@@ -15,17 +15,19 @@ pub(super) const CODES: &str = "\
 The first line is what decides now; further ones hold, too. Codes of the lines in JSON:
   runs              tasks are on machines that work
   measures, measures_others
-                    a first task runs here, of this bag or of others before it, to show how long one takes
-  paused_by_user, outside_hours, on_battery, program_runs, owner_present, owner_active, foreign_cpu,
-  disk_full, finishing
+                    a first task runs here, of this bag or others before it, to
+                    show how long one takes
+  paused_by_user, outside_hours, on_battery, program_runs, owner_present,
+  owner_active, foreign_cpu, disk_full, finishing
                     the owner of this machine (`idlewood help status`)
   memory            a task may take more memory than this machine gives
   joining           this machine has no place in its grid yet
   few_machines, undecided
-                    --quorum: the grid has too few machines, or they do not say the same
+                    --quorum: the grid has too few machines, or they differ
   nobody_works      no other machine takes work at the moment
-  declined_memory, declined_quota, declined_native, declined_program, declined_submitter, declined_role,
-  declined_stranger, declined_unavailable, declined_forged, declined_copy
+  declined_memory, declined_quota, declined_native, declined_program,
+  declined_submitter, declined_role, declined_stranger, declined_unavailable,
+  declined_forged, declined_copy
                     machines decline the bag
   held              `idlewood bag hold`, or a bag of --after that is not over
   full              --max-running: as many tasks run as may
@@ -81,7 +83,8 @@ fn write_all(bags: &[Bag]) -> io::Result<()> {
         }
         let (id, name) = (output::short_id(&bag.id), output::printable(&bag.name));
         let (tasks, state) = (count(bag.tasks, "task"), output::state(bag.state));
-        writeln!(out, "bag {id} ({name}): {} of {tasks} done, {state}", bag.done)?;
+        let done = format!("bag {id} ({name}): {} of {tasks} done, {state}", bag.done);
+        output::paragraph(&mut out, "", &done)?;
         if bag.state.is_closed() {
             writeln!(out, "it is over; `idlewood bag show {id}` says what came of it")?;
         }
@@ -108,7 +111,7 @@ pub(super) fn machine(context: &Context) -> anyhow::Result<ExitCode> {
 
 fn write(bounds: &[Bound], out: &mut impl Write) -> io::Result<()> {
     for (number, bound) in bounds.iter().enumerate() {
-        writeln!(out, "{}  {}", if number == 0 { "now " } else { "also" }, output::printable(&bound.sentence))?;
+        output::paragraph(out, if number == 0 { "now   " } else { "also  " }, &output::printable(&bound.sentence))?;
         let concerns =
             [bound.machines.map(|number| count(number, "machine")), bound.tasks.map(|number| count(number, "task"))];
         let concerns: Vec<String> = concerns.into_iter().flatten().collect();
@@ -119,7 +122,7 @@ fn write(bounds: &[Bound], out: &mut impl Write) -> io::Result<()> {
             writeln!(out, "      until: {}", output::when(at))?;
         }
         if let Some(ends) = &bound.ends {
-            writeln!(out, "      ends when: {}", output::when(ends))?;
+            output::paragraph(out, "      ends when: ", &output::when(ends))?;
         }
     }
     Ok(())

@@ -95,7 +95,9 @@ pub(super) fn to_the_end(context: &Context, found: &Found, view: View) -> anyhow
         let bag = follow(context, id, view, &followed)?;
         if context.format == Format::Text {
             let mut out = io::stdout().lock();
-            writeln!(out, "{}", progress::outcome(&bag, context.is_verbose))?;
+            for sentence in progress::outcome(&bag, context.is_verbose).lines() {
+                output::paragraph(&mut out, "", sentence)?;
+            }
             out.flush()?;
         }
         bags.push(bag);

@@ -214,7 +214,7 @@ fn create(context: &Context, name: &str, passphrase_file: Option<PathBuf>) -> an
     let passphrase = passphrase.as_deref().map(str::as_bytes);
     let membership = Membership::create(&context.state_dir, &machine, name, passphrase, now_s())?;
     let grid = GridJson::of(&membership)?;
-    let next = "next: idlewood run --listen /ip4/0.0.0.0/tcp/4001, and in another terminal idlewood grid invite";
+    let next = "next: idlewood run --listen 0.0.0.0:4001, and in another terminal idlewood grid invite";
     let next = writing.end(context, next)?;
     print(context, &grid, |out| {
         writeln!(out, "made the grid {}, with this machine as its admin", output::printable(&grid.name))?;
@@ -232,7 +232,7 @@ fn invite(context: &Context, request: &InviteRequest) -> anyhow::Result<ExitCode
     if read.addresses.iter().all(|address| is_loopback(address)) {
         output::warning(
             "this agent listens on loopback only, so that machines elsewhere cannot join by this invitation: start it with \
-             --listen /ip4/0.0.0.0/tcp/4001, or write network.listen in its settings, and invite again",
+             --listen 0.0.0.0:4001, or write network.listen in its settings, and invite again",
         )?;
     }
     Ok(printed)
@@ -284,7 +284,7 @@ fn join(context: &Context, from: Option<&str>) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let membership = runtime.block_on(idlewood_net::join(&context.state_dir, &machine, &invitation))?;
     let grid = GridJson::of(&membership)?;
-    let next = writing.end(context, "next: idlewood run --listen /ip4/0.0.0.0/tcp/4001")?;
+    let next = writing.end(context, "next: idlewood run --listen 0.0.0.0:4001")?;
     print(context, &grid, |out| {
         let name = output::printable(&grid.name);
         writeln!(out, "joined the grid {name} as {}, until {}", grid.role, output::when(&grid.certificate_expires))?;

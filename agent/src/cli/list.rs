@@ -11,6 +11,7 @@ use jiff::Zoned;
 use jiff::civil::DateTime;
 
 use super::context::Context;
+use super::which::BagName;
 use crate::output::{self, Colour, Column, Format, Table};
 
 /// Arguments of `bag list`.
@@ -25,6 +26,9 @@ pub(super) struct ListArgs {
     /// So many bags at most, the latest ones
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
+    /// Go on behind this bag, the last one of an earlier list
+    #[arg(long, value_name = "BAG")]
+    before: Option<BagName>,
 }
 
 /// A state, or those of all bags that are not over.
@@ -68,19 +72,28 @@ fn since(text: &str, now: &Zoned) -> Result<Since, String> {
 pub(super) fn list(context: &Context, args: &ListArgs) -> anyhow::Result<ExitCode> {
     let state = args.state.iter().flat_map(|states| states.0.clone()).collect();
     let since_s = args.since.map(|Since(ago)| ago.as_secs_f64());
-    let bags = context.client()?.bags_wanted(&BagsWanted { state, since_s, limit: args.limit })?;
+    let before = args.before.as_ref().map(|name| name.0.clone());
+    // One more shows whether there is one.
+    let limit = args.limit.map(|limit| limit.saturating_add(1));
+    let mut bags = context.client()?.bags_wanted(&BagsWanted { state, since_s, before, limit })?;
+    let most = args.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let are_more = bags.len() > most;
+    bags.truncate(most);
     if context.format == Format::Json {
         output::json(&bags)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let is_filtered = !args.state.is_empty() || args.since.is_some() || args.limit.is_some();
+    let is_filtered = !args.state.is_empty() || args.since.is_some() || args.limit.is_some() || args.before.is_some();
     if bags.is_empty() && is_filtered {
         writeln!(out, "no such bag; `idlewood bag list` shows all")?;
     } else if bags.is_empty() {
         writeln!(out, "no bag was submitted here yet; see `idlewood submit --help`")?;
     } else {
         table(&bags).write(&mut out)?;
+    }
+    if let Some(last) = bags.last().filter(|_| are_more) {
+        writeln!(out, "and more: --before {}", output::short_id(&last.id))?;
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
@@ -94,9 +107,9 @@ fn table(bags: &[Bag]) -> Table {
         Column::right("tasks"),
         Column::right("done"),
         Column::right("failed"),
-        Column::right("placed"),
-        Column::right("machines"),
-        Column::right("took"),
+        Column::right("placed").spared(4),
+        Column::right("machines").spared(3),
+        Column::right("took").spared(2),
         Column::left("submitted"),
     ];
     // Most users never say anything of it.
@@ -116,12 +129,20 @@ fn table(bags: &[Bag]) -> Table {
             bag.placed.to_string(),
             bag.machines.to_string(),
             output::duration(bag.elapsed_s),
-            output::when(&bag.submitted),
+            minute(output::when(&bag.submitted)),
         ];
         table.row(cells.into_iter().chain(has_priorities.then(|| bag.priority.to_string())));
         table.colour(2, Colour::of(bag.state));
     }
     table
+}
+
+/// `2026-01-02 03:04`: a list has no room for seconds.
+fn minute(mut when: String) -> String {
+    if when.len() == "2026-01-02 03:04:05".len() && when.is_ascii() {
+        when.truncate("2026-01-02 03:04".len());
+    }
+    when
 }
 
 #[cfg(test)]

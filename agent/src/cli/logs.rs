@@ -24,15 +24,15 @@ use crate::output::{self, Format};
 
 /// For `--help`.
 pub(super) const EXAMPLES: &str = "\
-Programs that write to a file or a pipe often keep what they write until there is much of it: then
+Programs that write to a file or a pipe often keep what they write until there is much of it: then \
 nothing is to be followed. Most can be told otherwise (python3 -u, setvbuf, flush).
 
 Examples:
-  idlewood bag logs last 7                   what task 7 of the last bag has written so far
-  idlewood bag logs --follow                 all tasks of the last bag, until it is over
+  idlewood bag logs last 7                   what task 7 has written so far
+  idlewood bag logs --follow                 all tasks, until the bag is over
   idlewood bag logs sweep 0-9 --follow       ten tasks of the bag `sweep`
   idlewood bag logs sweep night 0-9          ten tasks of each of two bags
-  idlewood bag logs sweep 2026 --index 0-9   of the bags `sweep` and `2026`, which looks like tasks";
+  idlewood bag logs sweep 2026 --index 0-9   of two bags, one named 2026";
 
 /// Questions for what running tasks have written by now.
 const ROUNDS_MAX: usize = 1000;

@@ -246,8 +246,8 @@ fn print_tree(peers: &Peers, mut out: &mut dyn Write) -> io::Result<()> {
         Column::left("in the tree"),
         Column::left("machine"),
         Column::left("address"),
-        Column::right("machines below"),
-        Column::right("height"),
+        Column::right("machines below").spared(1),
+        Column::right("height").spared(2),
     ];
     let mut tree = Table::new(&columns);
     let mut is_tree = false;

@@ -19,14 +19,14 @@ A machine is
   suspended  it begins no tasks: its owner is there, or has said so (REASON)
   silent     it did not answer in time
 
-LOAD is how many tasks run and wait on a machine for each of its slots, SPEED that of one slot in Mop/s
-(millions of operations of a small reference program a second). MY TASKS are those of bags
+LOAD is how many tasks run and wait on a machine for each of its slots, SPEED that of one slot in Mop/s \
+(millions of operations of a small reference program a second). MY TASKS are those of bags \
 submitted from this machine, MY FAILED how often such tasks have failed there since the agent started.
 
 Examples:
   idlewood machines
   idlewood machines --state idle,working --name 'lab-*'
-  idlewood machines --limit 100               the first hundred, and where the next begin";
+  idlewood machines --limit 100     a hundred, and where the next begin";
 
 /// Pause before a page is asked for again that was refused.
 const BUSY_WAIT: Duration = Duration::from_secs(1);
@@ -122,11 +122,11 @@ fn table(machines: &[MachineView], is_verbose: bool) -> Table {
         Column::left("reason"),
         Column::right("slots"),
         Column::right("load"),
-        Column::right("speed"),
-        Column::left("version"),
-        Column::left("last seen"),
-        Column::right("my tasks"),
-        Column::right("my failed"),
+        Column::right("speed").spared(4),
+        Column::left("version").spared(5),
+        Column::left("last seen").spared(3),
+        Column::right("my tasks").spared(1),
+        Column::right("my failed").spared(2),
     ];
     if is_verbose {
         columns.push(Column::left("id"));

@@ -13,6 +13,8 @@ use crate::output;
 const BAR_CELLS: u64 = 20;
 /// From how many times the shortest on the longest task is worth a word. Our choice.
 const SPREAD_MIN: f64 = 10.0;
+/// Fairness is told of bags that take so long alone on the grid, in seconds. Our choice: what people would notice.
+const ALONE_LEAST_S: f64 = 0.1;
 /// Fewer columns than this are not known columns.
 const COLUMNS_LEAST: usize = 20;
 
@@ -198,9 +200,10 @@ pub(super) const STRETCH: &str = "the time that it took, for each million operat
 /// The same of the unit of work.
 pub(super) const MOP: &str = "a Mop is a million operations of the program that measures machines";
 
-/// `1.3 times what it would take alone on the grid`; for a bag of which anything is known.
+/// `1.3 times what it would take alone on the grid`; for a bag of which anything is known, unless it would take no time at all: then it is
+/// other things that take time.
 pub(super) fn fairness(bag: &Bag) -> Option<String> {
-    let times = bag.times_alone?;
+    let times = bag.times_alone.filter(|times| bag.elapsed_s / times >= ALONE_LEAST_S)?;
     Some(format!("{} times what it would take alone on the grid, as the grid is now", output::times(times)))
 }
 
@@ -293,6 +296,7 @@ mod tests {
         assert!(outcome(&done, true).contains("\nstretch 0.125 s/Mop (the time that it took, for each million"));
         let alone = Bag { times_alone: Some(1.34), ..done };
         assert!(fairness(&alone).expect("it is known").starts_with("1.3 times what it would take alone"));
+        assert_eq!(fairness(&Bag { times_alone: Some(96_409.0), ..alone }), None, "a bag of nothing");
     }
 
     #[test]

@@ -51,9 +51,10 @@ fn commands(of: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
         of.subschema_for::<T>()
     }
     let status = ["status", "pause", "resume", "finish", "restart"].map(|name| (name, a::<Status>(of)));
-    let bag = ["submit", "bag rename", "bag priority", "bag feed"].map(|name| (name, a::<Bag>(of)));
-    let bags = ["bag watch", "bag wait", "bag close", "bag cancel", "bag hold", "bag release", "bag rerun", "bag rm"];
-    let bags = bags.map(|name| (name, a::<OneOrAll<Bag>>(of)));
+    let bag = ["submit", "bag rename", "bag feed"].map(|name| (name, a::<Bag>(of)));
+    let orders = ["bag close", "bag cancel", "bag hold", "bag release", "bag priority", "bag rerun", "bag rm"];
+    let bags = ["bag watch", "bag wait"].into_iter().chain(orders);
+    let bags: Vec<_> = bags.map(|name| (name, a::<OneOrAll<Bag>>(of))).collect();
     let grid = ["grid create", "grid join", "grid show"].map(|name| (name, a::<grid::GridJson>(of)));
     let tables = ["config show", "config set", "config unset"].map(|name| (name, a::<config::Tables>(of)));
     let services = ["service install", "service uninstall", "service status"];

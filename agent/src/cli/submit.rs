@@ -33,18 +33,18 @@ Examples:
   idlewood submit --program render.wasm --array 0-99 -- --frame {}
   idlewood submit --program count.wasm --glob 'inputs/*.txt' --stdin {}
   idlewood submit --program greet.wasm -- hello {} ::: Ada Grace Edsger
-  idlewood submit --program fit.wasm -- --model {1} --seed {2} ::: small large ::: 1 2 3
-  idlewood submit --program fit.wasm --csv runs.csv -- --rate {rate} --seed {seed}
-  idlewood submit --program fit.wasm --input data --output-files 'out/*.csv' -- --data inputs/data
+  idlewood submit --program fit.wasm -- --model {1} --seed {2} ::: a b ::: 1 2 3
+  idlewood submit --program fit.wasm --csv runs.csv -- --rate {rate}
+  idlewood submit --program fit.wasm --input data --output-files 'out/*.csv'
   idlewood submit bag.toml --max-retries 0 --wait
-  idlewood submit --program walk.wasm --endless --array 0- --share 2 -- --seed {}
-  tail -f queue | idlewood submit --program fetch.wasm --endless --each-line - -- {}
+  idlewood submit --program walk.wasm --endless --array 0- --share 2 -- {}
+  tail -f queue | idlewood submit --program p.wasm --endless --each-line - -- {}
   idlewood submit --program scan.wasm --endless --watch incoming -- {}
   idlewood submit --program merge.wasm --after fit --notify 'date > over'
 
-Everything after `:::` is an entry, so options come before it. Several lists make a task of each
-combination; `:::: FILE` is the list of a file's lines. Without --array, --each-line, --csv,
---from-json, --glob or `:::` the bag has one task. {{x}} stands for {x} itself. A spec file has the
+Everything after `:::` is an entry, so options come before it. Several lists make a task of each \
+combination; `:::: FILE` is the list of a file's lines. Without --array, --each-line, --csv, \
+--from-json, --glob or `:::` the bag has one task. {{x}} stands for {x} itself. A spec file has the \
 flags' names as its keys; flags win.")]
 pub(super) struct SubmitArgs {
     /// A spec file
@@ -195,6 +195,13 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
             request.own.iter().filter(|own| own.task == 0).map(|own| own.input.name.clone()).collect();
         let all = output::count(request.own.len() as u64, "file");
         pairs.push(("own inputs", format!("{all}; task 0 has {}", listed(&first))));
+    }
+    if !request.own_folders.is_empty() {
+        let first =
+            request.own_folders.iter().filter(|own| own.task == 0).map(|own| own.folder.clone()).collect::<Vec<_>>();
+        let first = if first.is_empty() { "none".to_owned() } else { listed(&first) };
+        let all = output::count(request.own_folders.len() as u64, "empty folder");
+        pairs.push(("own folders", format!("{all}; task 0 has {first}")));
     }
     if !request.executable.is_empty() {
         pairs.push(("executable", listed(&request.executable)));

@@ -20,8 +20,8 @@ A task is
   cancelled  it had not ended when its bag was cancelled
 
 Examples:
-  idlewood bag tasks                            the first 1000 tasks of the last bag
-  idlewood bag tasks sweep --failed             those of the bag `sweep` that failed
+  idlewood bag tasks                    the first 1000 tasks of the last bag
+  idlewood bag tasks sweep --failed     those of the bag `sweep` that failed
   idlewood bag tasks sweep --state placed,waiting --from 5000 --limit 100";
 
 /// Tasks asked for at a time.
@@ -98,9 +98,9 @@ fn write(all: &Tasks, out: &mut impl Write) -> io::Result<()> {
         Column::left("entry"),
         Column::left("state"),
         Column::left("machine"),
-        Column::right("took"),
+        Column::right("took").spared(1),
         Column::right("exit code"),
-        Column::left("finished"),
+        Column::left("finished").spared(2),
     ]);
     for task in &all.tasks {
         table.row(row(task));

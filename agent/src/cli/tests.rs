@@ -16,6 +16,31 @@ fn the_command_line_is_consistent() {
     Cli::command().debug_assert();
 }
 
+/// What stands below the options is not broken by clap where it should be: lists and examples fit 80 columns, and sentences are broken by
+/// clap alone, wherever the terminal ends.
+#[test]
+fn help_fits_terminals() {
+    fn all(command: &clap::Command) -> Vec<&clap::Command> {
+        std::iter::once(command).chain(command.get_subcommands().flat_map(all)).collect()
+    }
+    let whole = Cli::command();
+    let mut examples = 0;
+    for command in all(&whole) {
+        for text in [command.get_after_help(), command.get_after_long_help()].into_iter().flatten() {
+            let text = text.to_string();
+            examples += text.matches("Examples:").count();
+            let lines: Vec<&str> = text.lines().collect();
+            for line in lines.iter().filter(|line| line.starts_with(' ')) {
+                assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
+            }
+            let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ');
+            let broken = lines.windows(2).find(|pair| is_prose(pair[0]) && is_prose(pair[1]));
+            assert_eq!(broken, None, "{}", command.get_name());
+        }
+    }
+    assert!(examples >= 10, "{examples}");
+}
+
 #[test]
 fn every_verb_is_understood() {
     for line in [
@@ -32,12 +57,14 @@ fn every_verb_is_understood() {
         "idlewood bag wait ab12 --progress",
         "idlewood bag cancel ab12",
         "idlewood bag cancel all",
+        "idlewood bag priority ab12 -5",
+        "idlewood bag priority ab12 cd34 night 7",
         "idlewood bag hold ab12 cd34 night",
         "idlewood bag release last",
         "idlewood bag rename last new",
         "idlewood bag wait ab12 cd34",
         "idlewood bag tasks sweep --failed --limit 5",
-        "idlewood bag list --state open,failed --since 2h --limit 10",
+        "idlewood bag list --state open,failed --since 2h --limit 10 --before ab12",
         "idlewood submit --program p.wasm --hold --after a,b --max-running 3 --retry-on 75 --notify true",
         "idlewood bag logs --index 3,5 --stderr",
         "idlewood bag logs ab12 cd34 0-9",

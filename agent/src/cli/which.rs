@@ -24,7 +24,7 @@ pub(super) struct WhichBags {
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct TheseBags {
     /// Their ids, unique beginnings of them, names, `last`, or `all`
-    #[arg(value_name = "BAG", required = true)]
+    #[arg(value_name = "BAG", required = true, allow_negative_numbers = true)]
     ids: Vec<BagName>,
 }
 

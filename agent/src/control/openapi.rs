@@ -80,6 +80,7 @@ const ROUTES: &[Route] = &[
         &[
             ("state", false, "string", "Only bags in these states, with commas between"),
             ("since_s", false, "number", "Only bags submitted within so many seconds"),
+            ("before", false, "string", "Only those behind this bag, the last of an earlier list"),
             ("limit", false, "integer", "So many at most, the latest"),
         ],
         get("/v1/bags", "The bags submitted here, the latest first", of::<Vec<Bag>>),

@@ -61,6 +61,7 @@ pub(super) fn accept(
         outputs: request.outputs,
         output_bytes: request.output_bytes,
         folders: request.folders,
+        own_folders: request.own_folders,
         rounds: request.rounds,
         blob: None,
         source: request.endless.map(|endless| endless.source),

@@ -297,7 +297,7 @@ async fn put_together(
         inputs.push(input);
     }
     let (homes, bag) = (supplies.homes.clone(), task.bag);
-    let (stdin, folders) = (manifest.task_stdin(task.index), manifest.folders.clone());
+    let (stdin, folders) = (manifest.task_stdin(task.index), manifest.task_folders(task.index));
     let made = tokio::task::spawn_blocking(move || {
         let home = homes.of(bag).context("cannot make a directory for a bag")?;
         if inputs.is_empty() && folders.is_empty() && begun.is_none() {

@@ -42,7 +42,7 @@ impl View<'_> {
             Question::Status(reply) => answer(reply, Ok(self.status())),
             Question::Peers(reply) => answer(reply, Ok(self.peers())),
             Question::Names(reply) => answer(reply, Ok(self.names.all())),
-            Question::Bags(wanted, reply) => answer(reply, Ok(self.bags(&wanted))),
+            Question::Bags(wanted, reply) => answer(reply, self.bags(&wanted)),
             Question::Bag(id, reply) => {
                 answer(reply, find(self.peer(), self.pins, &id).and_then(|bag| self.bag_detail(bag)))
             }
@@ -247,14 +247,19 @@ impl View<'_> {
 
     // ---- bags ----
 
-    fn bags(&self, wanted: &idlewood_api::BagsWanted) -> Vec<idlewood_api::Bag> {
+    fn bags(&self, wanted: &idlewood_api::BagsWanted) -> Result<Vec<idlewood_api::Bag>, Refusal> {
         let now = self.shared.clock.now();
         let is_new = |bag: &BagView| wanted.since_s.is_none_or(|since| now.since(bag.submitted).as_secs_f64() <= since);
+        let place = |bag: &BagView| (std::cmp::Reverse(bag.submitted), bag.bag.id);
+        let before = wanted.before.as_ref().map(|id| find(self.peer(), self.pins, id)).transpose()?;
+        let before = before.as_ref().map(place);
         let mut bags: Vec<BagView> = self.peer().bags().filter(is_new).collect();
-        bags.sort_by_key(|bag| std::cmp::Reverse(bag.submitted));
+        bags.retain(|bag| before.is_none_or(|before| place(bag) > before));
+        bags.sort_by_key(place);
         let all = bags.iter().map(|bag| self.bag(bag));
         let of_state = all.filter(|bag| wanted.state.is_empty() || wanted.state.contains(&bag.state));
-        of_state.take(wanted.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))).collect()
+        let most = wanted.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(of_state.take(most).collect())
     }
 
     fn bag(&self, view: &BagView) -> idlewood_api::Bag {

@@ -6,13 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
+use std::mem;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use blake3::Hash;
 use idlewood_scheduler::BlobId;
 use idlewood_trust::manifest::{
-    self, Entry, Fields, INPUT_BYTES_MAX, INPUTS_MAX, Input, OwnInput, PATH_BYTES_MAX, Piece, is_file_name, is_path,
+    self, Entry, Fields, INPUT_BYTES_MAX, INPUTS_MAX, Input, OwnFolder, OwnInput, PATH_BYTES_MAX, Piece, is_file_name,
+    is_path,
 };
 use idlewood_worker::check_program;
 
@@ -34,7 +36,7 @@ pub(super) struct Files {
     known: BTreeMap<PathBuf, (Hash, u64)>,
     /// Names of inputs that native programs can execute.
     executable: BTreeSet<String>,
-    /// Empty folders of inputs of all tasks.
+    /// Empty folders of inputs of all tasks; meanwhile those of one task.
     empty: BTreeSet<String>,
     native: bool,
 }
@@ -152,11 +154,12 @@ impl Files {
             return self.add_file_or_folder(path);
         }
         let pattern = path.to_str().unwrap_or_default();
-        let mut all = Vec::new();
+        let (mut all, mut matches) = (Vec::new(), false);
         for path in found(pattern)? {
             all.extend(self.add_file_or_folder(&path?)?);
+            matches = true;
         }
-        if all.is_empty() {
+        if !matches {
             return Err(SubmitError::Value(format!("no input matches {pattern}")));
         }
         Ok(all)
@@ -217,16 +220,15 @@ impl Files {
         Ok(())
     }
 
-    /// What a template of a path gives each task.
+    /// What a template of a path gives each task: files, and empty folders.
     pub(super) fn add_for_each(
         &mut self,
         template: &str,
         entries: &[Entry],
         fields: Option<&Fields>,
-    ) -> Result<Vec<OwnInput>, SubmitError> {
-        let (mut own, one) = (Vec::new(), [Entry::default()]);
-        // Those of single tasks are not carried.
-        let empty = self.empty.clone();
+    ) -> Result<(Vec<OwnInput>, Vec<OwnFolder>), SubmitError> {
+        let (mut own, mut folders, one) = (Vec::new(), Vec::new(), [Entry::default()]);
+        let of_all = mem::take(&mut self.empty);
         for (task, entry) in (0..).zip(if entries.is_empty() { &one } else { entries }) {
             // What is filled in is the name of a file, and no pattern.
             let path = PathBuf::from(manifest::filled(template, task, entry, fields, None));
@@ -241,14 +243,11 @@ impl Files {
                     error => SubmitError::Value(format!("task {task} has no input: {error}")),
                 })?
             };
-            if found.is_empty() {
-                let why = "there is no file in it, and empty folders of single tasks are not carried";
-                return Err(SubmitError::Value(format!("the folder {} is no input: {why}", path.display())));
-            }
             own.extend(found.into_iter().map(|(input, _)| OwnInput { task, input }));
+            folders.extend(mem::take(&mut self.empty).into_iter().map(|folder| OwnFolder { task, folder }));
         }
-        self.empty = empty;
-        Ok(own)
+        self.empty = of_all;
+        Ok((own, folders))
     }
 
     /// One entry for each file that matches. Equal names are no matter: each task has its own.

@@ -1,5 +1,6 @@
 use std::fs;
 
+use idlewood_trust::manifest::OwnFolder;
 use idlewood_units::Variable;
 
 use super::*;
@@ -207,8 +208,31 @@ fn folders_are_carried_whole_and_nothing_outside_of_them() {
     assert!(request.folders.contains(&"empty".to_owned()) && request.folders.contains(&inner), "{:?}", request.folders);
     let own = vec![desk.0.path().join("{}")];
     let own = Options { input: own, entries: Some(Lists::of(["empty"])), ..desk.options() };
-    let refused = plan(own).unwrap_err().to_string();
-    assert!(refused.contains("no file in it"), "{refused}");
+    let request = plan(own).unwrap().request;
+    assert_eq!((request.folders.len(), request.own_folders), (0, vec![of_task(0, "empty")]));
+}
+
+fn of_task(task: u64, folder: &str) -> OwnFolder {
+    OwnFolder { task, folder: folder.to_owned() }
+}
+
+#[test]
+fn a_task_gets_the_empty_folders_of_its_own_inputs_alone() {
+    let desk = Desk::new();
+    let input = |text: &str| desk.0.path().join(text);
+    for folder in ["part-1/results", "part-1/logs", "part-2/results", "shared/results", "none-a", "none-b"] {
+        fs::create_dir_all(input(folder)).unwrap();
+    }
+    desk.file("part-1/data", b"1");
+    let tasks = || Options { array: Some("1-2".parse().unwrap()), ..desk.options() };
+    // Named twice, each is there once.
+    let inputs = ["part-{}", "shared", "part-{}"].map(input).to_vec();
+    let request = plan(Options { input: inputs, ..tasks() }).unwrap().request;
+    assert_eq!(request.folders, ["shared/results"]);
+    let own = [(0, "part-1/logs"), (0, "part-1/results"), (1, "part-2/results")];
+    assert_eq!(request.own_folders, own.map(|(task, folder)| of_task(task, folder)));
+    let by_pattern = plan(Options { input: vec![input("none-*")], ..tasks() }).unwrap().request;
+    assert_eq!((by_pattern.folders, by_pattern.inputs.len()), (vec!["none-a".to_owned(), "none-b".to_owned()], 0));
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod bounded;
 mod files;
 mod in_rounds;
 mod lines;
+mod output;
 mod rounds;
 mod start;
 mod tail;
@@ -17,11 +18,11 @@ use std::collections::BTreeMap;
 
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BAG_TASKS_MAX, BlobId};
-use idlewood_units::FILES_MAX;
 use serde::{Deserialize, Serialize};
 
 use self::bounded::{at_most, at_most_pairs};
-pub use self::files::{Input, OUTPUTS_MAX, OwnInput, PATH_BYTES_MAX, is_file_name, is_path};
+pub use self::files::{Input, OUTPUTS_MAX, OwnFolder, OwnInput, PATH_BYTES_MAX, is_file_name, is_path};
+pub use self::output::{ERROR_BYTES_MAX, TaskOutput};
 pub use self::rounds::{GIVEN, Rounds};
 pub use self::start::{Given, Place, START_BYTES_MAX, Start};
 pub use self::tail::TAIL_BYTES;
@@ -61,11 +62,6 @@ const ARGUMENTS_MAX: usize = (ARGUMENT_BYTES_MAX / ARGUMENT_OVERHEAD_BYTES) as u
 pub const ENTRIES_MAX: usize = 1 << 20;
 /// Most exit codes that mean success: systems have 256.
 const SUCCESS_CODES_MAX: usize = 1024;
-/// Bytes read of [`TaskOutput::error`].
-pub const ERROR_BYTES_MAX: usize = 4096;
-
-/// Most paths of [`TaskOutput::left_out`]; agents write far fewer.
-const LEFT_OUT_MAX: usize = 1024;
 /// Most files shared by all tasks, or of one task alone.
 pub const INPUTS_MAX: usize = 10_000;
 /// As many files shared by all tasks as agents read that know no folders.
@@ -144,6 +140,9 @@ pub struct Manifest {
     /// Empty folders that all tasks find among their inputs, as paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "at_most::<_, _, INPUTS_MAX>")]
     pub folders: Vec<String>,
+    /// Empty folders of single tasks, by ascending task.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "at_most::<_, _, ENTRIES_MAX>")]
+    pub own_folders: Vec<OwnFolder>,
     /// Files of single tasks beside those of their entries, by ascending task.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "at_most::<_, _, ENTRIES_MAX>")]
     pub own: Vec<OwnInput>,
@@ -192,35 +191,6 @@ fn disk_bytes_default() -> u64 {
     DISK_BYTES_DEFAULT
 }
 
-/// The output of a task.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TaskOutput {
-    /// Its exit code; `None` if it did not end by itself.
-    pub exit_code: Option<i32>,
-    /// Why it did not end by itself.
-    pub error: Option<String>,
-    /// Captured standard output.
-    #[serde(with = "serde_bytes")]
-    pub stdout: Vec<u8>,
-    /// Captured standard error.
-    #[serde(with = "serde_bytes")]
-    pub stderr: Vec<u8>,
-    /// Files in its working directory at its end, by relative path with `/`.
-    #[serde(deserialize_with = "at_most_pairs::<_, _, FILES_MAX>")]
-    pub files: BTreeMap<String, serde_bytes::ByteBuf>,
-    /// Paths in that directory that are not kept: links, files with other names, too deep ones. If there are very many:
-    /// the first, and the number of the others.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "at_most::<_, _, LEFT_OUT_MAX>")]
-    pub left_out: Vec<String>,
-    /// Empty folders in that directory, by relative path with `/`; none where files are chosen.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "at_most::<_, _, FILES_MAX>")]
-    pub folders: Vec<String>,
-    /// CPU time used.
-    pub cpu_s: f64,
-    /// Time it ran, without the time that it was frozen.
-    pub wall_s: f64,
-}
-
 /// Why a manifest cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
@@ -252,7 +222,7 @@ impl Manifest {
         let mut names = self.blobs().map(|input| input.name.as_str());
         let chooses_outputs = !self.outputs.is_empty() || self.output_bytes.is_some();
         let has_files = !self.executable.is_empty() || !self.own.is_empty() || chooses_outputs;
-        if !self.folders.is_empty() {
+        if !self.folders.is_empty() || !self.own_folders.is_empty() {
             MANIFEST_VERSION_FOLDERS
         } else if self.rounds.is_some() {
             MANIFEST_VERSION_ROUNDS
@@ -320,7 +290,7 @@ impl Manifest {
         if !self.entries.is_empty() && self.entries.len() as u64 != entries {
             return invalid(format!("{entries} tasks but {} entries", self.entries.len()));
         }
-        if self.rounds.is_some() && !self.own.is_empty() {
+        if self.rounds.is_some() && (!self.own.is_empty() || !self.own_folders.is_empty()) {
             return invalid("in rounds a process has the file of its entry alone as its own".to_owned());
         }
         let own = self.entries.iter().filter_map(|entry| entry.input.as_ref());
@@ -388,6 +358,7 @@ impl Manifest {
         let text = |text: &String| size_of::<String>() + text.len();
         let input = |input: &Input| size_of::<Input>() + input.name.len();
         let own = self.own.iter().map(|own| size_of::<OwnInput>() + own.input.name.len()).sum::<usize>();
+        let empty = self.own_folders.iter().map(|own| size_of::<OwnFolder>() + own.folder.len()).sum::<usize>();
         let entry = |entry: &Entry| {
             size_of::<Entry>() + entry.text.len() + entry.input.as_ref().map_or(0, |input| input.name.len())
         };
@@ -395,7 +366,7 @@ impl Manifest {
         let inputs: usize = self.inputs.iter().map(input).sum();
         let texts = self.args.iter().chain(self.env.keys()).chain(self.env.values());
         let texts: usize = texts.chain(&self.executable).chain(&self.folders).chain(&self.outputs).map(text).sum();
-        (size_of::<Self>() + entries + inputs + own + texts) as u64
+        (size_of::<Self>() + entries + inputs + own + empty + texts) as u64
     }
 
     /// The entry of a task; an empty one if the bag has none.
@@ -422,31 +393,6 @@ impl Manifest {
     }
 }
 
-impl TaskOutput {
-    /// The bytes that travel and are kept.
-    pub fn encode(&self) -> Vec<u8> {
-        to_cbor(self)
-    }
-
-    /// Reads an output blob. On any bytes it uses at most twice their size and 2 MB of memory. An error longer than
-    /// [`ERROR_BYTES_MAX`], which no agent writes, is cut.
-    ///
-    /// # Errors
-    /// [`ManifestError::Malformed`].
-    pub fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
-        let mut output: Self = ciborium::de::from_reader_with_recursion_limit(bytes, 16)
-            .map_err(|error| ManifestError::Malformed(error.to_string()))?;
-        if let Some(error) = &mut output.error
-            && error.len() > ERROR_BYTES_MAX
-        {
-            let whole = error.len();
-            error.truncate(error.floor_char_boundary(ERROR_BYTES_MAX));
-            error.push_str(&format!(" ... ({whole} bytes of error, cut)"));
-        }
-        Ok(output)
-    }
-}
-
 fn to_cbor<T: Serialize>(value: &T) -> Vec<u8> {
     let mut bytes = Vec::new();
     ciborium::into_writer(value, &mut bytes)
@@ -461,17 +407,6 @@ pub(crate) mod tests {
     use idlewood_overlay::WallTime;
 
     use super::*;
-
-    #[test]
-    fn an_endless_error_is_cut() {
-        let output = TaskOutput { error: Some("ä".repeat(1_500_000)), ..TaskOutput::default() };
-        let error = TaskOutput::decode(&output.encode()).expect("it is an output").error.expect("it failed");
-        assert!(
-            error.len() < ERROR_BYTES_MAX + 100 && error.ends_with("(3000000 bytes of error, cut)"),
-            "{}",
-            error.len()
-        );
-    }
 
     fn input(name: &str) -> Input {
         Input { name: name.to_owned(), blob: BlobId([1; 32]), bytes: 1 }
@@ -504,6 +439,7 @@ pub(crate) mod tests {
             native: false,
             executable: Vec::new(),
             folders: Vec::new(),
+            own_folders: Vec::new(),
             own: Vec::new(),
             outputs: Vec::new(),
             output_bytes: None,

@@ -36,6 +36,7 @@ fn manifest() -> Manifest {
         outputs: Vec::new(),
         output_bytes: None,
         folders: Vec::new(),
+        own_folders: Vec::new(),
         rounds: None,
         blob: None,
         source: None,

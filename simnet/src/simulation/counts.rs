@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use idlewood_scheduler::MESSAGE_KINDS;
 
+use crate::event_queue::HostIndex;
 use crate::report::MessageCount;
 
 /// A count for each kind of messages.
@@ -48,6 +49,8 @@ pub(super) struct Counts {
     pub(super) refusals: u64,
     /// Requests by the depth of the router that split them first.
     pub(super) decided: BTreeMap<u32, u64>,
+    /// Messages about which machines there are, by who sent them.
+    pub(super) listings: BTreeMap<HostIndex, MessageCount>,
 }
 
 impl Counts {
@@ -68,6 +71,10 @@ impl Counts {
         self.refusals += other.refusals;
         for (depth, count) in &other.decided {
             *self.decided.entry(*depth).or_default() += count;
+        }
+        for (host, count) in &other.listings {
+            let sum = self.listings.entry(*host).or_default();
+            *sum = *sum + *count;
         }
     }
 }

@@ -44,6 +44,11 @@ impl Shard {
             count.count += 1;
             count.bytes += bytes;
         }
+        if matches!(message, Message::WhichMachines { .. } | Message::Machines { .. }) {
+            let count = self.counts.listings.entry(host).or_default();
+            count.count += 1;
+            count.bytes += bytes;
+        }
         let machine = self.host_mut(host);
         let mut arrivals = around.network.carry(&mut machine.network_rng, host, target);
         // A message that the network loses, or carries to no machine, uses the uplink like any other.

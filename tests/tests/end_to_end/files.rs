@@ -112,6 +112,25 @@ fn empty_folders_go_out_and_come_back() {
     // Who chooses files gets these.
     let chosen = bag(&["--output-files", "file"]);
     assert!(!chosen.join("left").exists() && chosen.join("file").is_file());
+
+    // Those of single tasks are theirs alone: a folder that is empty, one with an empty folder in it, and one without.
+    fs::create_dir_all(root.join("part-a")).expect("our directory");
+    fs::create_dir_all(root.join("part-b/results/day")).expect("our directory");
+    write(&root.join("part-b/data"), "b");
+    write(&root.join("part-c/data"), "c");
+    write(&root.join("look.sh"), "#!/bin/sh\nfind inputs/ -mindepth 1 | sort\n");
+    let (program, own, out) = (path("look.sh"), path("part-{}"), path("looked"));
+    let options = ["--native", "--work", "50", "--max-retries", "0", "--program", &program, "--input", &own];
+    let bag = submitter.ask(&[&["submit"], &options[..], &["--", "{}", ":::", "a", "b", "c"]].concat());
+    let bag = bag["id"].as_str().expect("an id").to_owned();
+    assert_complete(submitter, &bag, 3);
+    submitter.ask(&["bag", "get", &bag, "--out", &out]);
+    let seen = |task: u64| {
+        let stdout = fs::read_to_string(Path::new(&out).join(format!("{task}/stdout"))).expect("it was saved");
+        stdout.lines().map(|line| line.replace("inputs/", "")).collect::<Vec<_>>()
+    };
+    let expected = [&["part-a"][..], &["part-b", "part-b/data", "part-b/results", "part-b/results/day"]];
+    assert_eq!([seen(0), seen(1), seen(2)], [expected[0], expected[1], &["part-c", "part-c/data"]]);
 }
 
 #[test]

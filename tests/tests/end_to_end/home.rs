@@ -57,6 +57,24 @@ fn a_bag_and_a_machine_say_why_nothing_runs() {
     assert_eq!(agent.cli(&["bag", "explain", "no-name"]).code, 1, "nor a bag of that name");
 }
 
+/// A time beside a bag that stands still would be a lie.
+#[test]
+fn no_end_is_predicted_while_nothing_can_run() {
+    let grid = Grid::start(1);
+    let agent = &grid.agents[0];
+    let bag = agent.submit_sleeps(400, 300);
+    let shown = || agent.ask(&["bag", "show", &bag]);
+    wait_for("an end to be predicted", || shown()["predicted_end"].is_string());
+    agent.set_owner(true);
+    wait_for("the bag to stand still", || shown()["bounds"][0]["code"] == "owner_present");
+    let stands = shown();
+    assert_eq!([&stands["predicted_end"], &stands["predicted_end_within_s"]], [&Value::Null; 2], "{stands}");
+    assert!(stands["done"].as_u64() > Some(0), "or nothing could have been predicted: {stands}");
+    agent.set_owner(false);
+    wait_for("an end to be predicted again", || shown()["predicted_end"].is_string());
+    agent.ask(&["bag", "cancel", &bag]);
+}
+
 #[test]
 fn a_grid_is_made_and_joined_while_agents_run() {
     let mut grid = Grid::prepare_alone(2);
@@ -70,7 +88,9 @@ fn a_grid_is_made_and_joined_while_agents_run() {
     let text = first.text(&["grid", "create", "--name", "lab"]);
     assert!(text.contains("made the grid lab") && text.contains("the agent has started anew"), "{text}");
     let invitation = grid.root.path().join("invitation");
-    let token = first.ask(&["grid", "invite", "--role", "submitter"])["token"].as_str().expect("a token").to_owned();
+    let invited = first.cli(&["grid", "invite", "--role", "submitter"]);
+    assert!(invited.stderr.contains("listens on loopback only"), "who is elsewhere cannot use it: {}", invited.stderr);
+    let token = invited.json["token"].as_str().expect("a token").to_owned();
     std::fs::write(&invitation, token).expect("our directory");
     second.ask(&["grid", "join", invitation.to_str().expect("a path of ours")]);
     assert!(grid.agents.iter().all(|agent| is_alive(agent.pid())), "they are the same processes");

@@ -31,5 +31,6 @@ mod sleep;
 mod small;
 mod small_outputs;
 mod solver;
+mod terminal;
 mod torture;
 mod tree;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::harness::{Agent, Grid, assert_complete, command};
+use crate::harness::{Agent, Grid, assert_complete, command, wait_for};
 
 /// A grid whose second machine allows native programs, and whose others do not.
 fn grid(count: usize) -> Grid {
@@ -81,7 +81,8 @@ fn hostile_native_programs_gain_nothing_and_honest_bags_complete() {
     assert!(secret.exists(), "there is something to steal");
     let options = ["--work", "50", "--max-retries", "0", "--time-limit", "10m"];
     let submit = |name: &str, text: &str| submit(submitter, &script(root, name, text), &options);
-    let bomb = submit("bomb", "bomb() { bomb & bomb & }; bomb; wait; sleep 1000");
+    // Until it is ended, or refused one more process: on a busy machine the others may die out before anybody has looked.
+    let bomb = submit("bomb", "bomb() { bomb & bomb & }; while :; do bomb; done");
     let curious = [
         submit("key", &format!("cat {}", secret.display())),
         submit("environment", &format!("cat /proc/{}/environ /proc/self/environ /proc/1/environ", opted_in.pid())),
@@ -102,7 +103,8 @@ fn hostile_native_programs_gain_nothing_and_honest_bags_complete() {
         assert!(!out.join("0/leads-out").exists(), "no link came here");
     }
     assert_complete(opted_in, &honest, 4);
+    grid.wait_until_formed(2);
     for agent in &grid.agents {
-        assert_eq!(agent.ask(&["status"])["membership"], "member");
+        wait_for("all to be members", || agent.ask(&["status"])["membership"] == "member");
     }
 }

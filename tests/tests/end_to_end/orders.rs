@@ -84,6 +84,13 @@ fn bags_are_found_by_name_several_at_once_or_all() {
     assert_eq!(list(&["--state", "open"]), [open.as_str()]);
     assert_eq!(list(&["--state", "succeeded", "--limit", "2"]), [twin.clone(), second.clone()], "the latest first");
     assert_eq!(list(&["--since", "1h"]).len(), 4);
+    // Page by page, all of them once.
+    let whole = list(&[]);
+    let rest = list(&["--limit", "2", "--before", &whole[1]]);
+    assert_eq!((list(&["--limit", "2"]), rest), (whole[..2].to_vec(), whole[2..].to_vec()));
+    let text = agent.text(&["bag", "list", "--limit", "2"]);
+    assert!(text.ends_with(&format!("and more: --before {}\n", &whole[1][..12])), "{text}");
+    assert!(!agent.text(&["bag", "list", "--limit", "4"]).contains("and more"));
     assert_eq!(list(&["--since", "2100-01-01"]).len(), 0);
     let cancelled = agent.ask(&["bag", "cancel", "all"]);
     assert_eq!((cancelled.as_array().map(Vec::len), &cancelled[0]["id"]), (Some(1), &open.as_str().into()));
@@ -148,6 +155,15 @@ fn what_is_asked_of_a_bag_can_be_asked_of_several() {
     assert_eq!(agent.cli(&["bag", "wait", &failing]).code, 3);
     let beyond = agent.cli(&["bag", "rerun", "fine", "last", "--index", "2"]);
     assert!(beyond.code == 2 && beyond.stderr.contains("no task 2"), "{}", beyond.stderr);
+
+    // Nor do orders stop at the first that is over.
+    let open = ["one", "two"].map(|name| submit(agent, &["--name", name, "--hold"], &["hello"]));
+    let refused = agent.cli(&["bag", "priority", "fine", "one", "two", "-5"]);
+    assert!(refused.code == 1 && refused.stderr.contains("over already"), "{}", refused.stderr);
+    assert_eq!(ids(&refused.json), open);
+    assert!(open.iter().all(|bag| agent.ask(&["bag", "show", bag])["priority"] == -5));
+    let refused = agent.cli(&["bag", "cancel", "fine", "one", "two"]);
+    assert!(refused.code == 1 && open.iter().all(|bag| agent.ask(&["bag", "show", bag])["state"] == "cancelled"));
 }
 
 #[test]

@@ -40,6 +40,7 @@ pub(in crate::node) fn manifest() -> Manifest {
         outputs: Vec::new(),
         output_bytes: None,
         folders: Vec::new(),
+        own_folders: Vec::new(),
         rounds: None,
         blob: None,
         source: None,

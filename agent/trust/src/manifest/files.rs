@@ -41,6 +41,15 @@ pub struct OwnInput {
     pub input: Input,
 }
 
+/// An empty folder that one task finds among its inputs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct OwnFolder {
+    /// The task's index.
+    pub task: u64,
+    /// Its path below `inputs/`.
+    pub folder: String,
+}
+
 /// Whether a name is a plain file name: no separator, no `..`, no control character, and no change of text direction
 /// that makes it look like another name.
 pub fn is_file_name(name: &str) -> bool {
@@ -99,9 +108,23 @@ impl Manifest {
         &rest[..rest.partition_point(|own| own.task == index)]
     }
 
-    /// Whether a task has files that others have not.
+    /// The empty folders that a task has alone.
+    fn own_folders_of(&self, index: u64) -> &[OwnFolder] {
+        let begin = self.own_folders.partition_point(|own| own.task < index);
+        let rest = &self.own_folders[begin..];
+        &rest[..rest.partition_point(|own| own.task == index)]
+    }
+
+    /// Whether a task has files or folders that others have not.
     pub fn has_own_files(&self, index: u64) -> bool {
-        self.entry(index).input.is_some() || !self.own_of(index).is_empty()
+        let has_folders = !self.own_folders_of(index).is_empty();
+        has_folders || self.entry(index).input.is_some() || !self.own_of(index).is_empty()
+    }
+
+    /// The empty folders a task finds among its inputs: the shared ones and its own.
+    pub fn task_folders(&self, index: u64) -> Vec<String> {
+        let own = self.own_folders_of(index).iter().map(|own| &own.folder);
+        self.folders.iter().chain(own).cloned().collect()
     }
 
     /// The files a task can read: the shared ones and its own.
@@ -145,7 +168,10 @@ impl Manifest {
         };
         let mut hasher = blake3::Hasher::new();
         hasher.update(INPUT_DOMAIN).update(&given);
-        if !self.folders.is_empty() {
+        let own: Vec<&String> = self.own_folders_of(index).iter().map(|own| &own.folder).collect();
+        if !own.is_empty() {
+            hasher.update(&to_cbor(&(&self.folders, own)));
+        } else if !self.folders.is_empty() {
             hasher.update(&to_cbor(&self.folders));
         }
         if self.rounds.is_some() {
@@ -193,6 +219,22 @@ impl Manifest {
         if self.own.iter().any(|own| own.task >= self.tasks) || !self.own.is_sorted_by_key(|own| own.task) {
             return invalid("inputs of tasks are not in the order of the tasks of the bag".to_owned());
         }
+        self.validate_folders(&shared)?;
+        if let Some(name) = &self.stdin {
+            let is_it = |own: &Input| name == "{}" || *name == own.name;
+            let all_have_it =
+                !self.entries.is_empty() && self.entries.iter().all(|entry| entry.input.as_ref().is_some_and(is_it));
+            let all_have_it = all_have_it || name == "{}" && self.has_files();
+            if !all_have_it && !shared.files.contains(name.as_str()) {
+                return invalid(format!("standard input {name:?} is not among the inputs of every task: add it"));
+            }
+        }
+        self.validate_outputs()
+    }
+
+    /// Empty folders of all tasks and of single ones, beside the files of all tasks.
+    fn validate_folders(&self, shared: &Taken<'_>) -> Result<(), ManifestError> {
+        let invalid = |sentence: String| Err(ManifestError::Invalid(sentence));
         for folder in &self.folders {
             let is_in_a_file = || folders(folder).chain([folder.as_str()]).any(|path| shared.files.contains(path));
             if !is_path(folder) || is_in_a_file() {
@@ -209,16 +251,32 @@ impl Manifest {
         {
             return invalid(format!("{:?} is an empty folder of all tasks, and a file of one: rename it", input.name));
         }
-        if let Some(name) = &self.stdin {
-            let is_it = |own: &Input| name == "{}" || *name == own.name;
-            let all_have_it =
-                !self.entries.is_empty() && self.entries.iter().all(|entry| entry.input.as_ref().is_some_and(is_it));
-            let all_have_it = all_have_it || name == "{}" && self.has_files();
-            if !all_have_it && !shared.files.contains(name.as_str()) {
-                return invalid(format!("standard input {name:?} is not among the inputs of every task: add it"));
+        let own = self.own_folders.chunk_by(|a, b| a.task == b.task);
+        let most = own.clone().map(<[OwnFolder]>::len).max().unwrap_or(0);
+        if self.own_folders.len() > ENTRIES_MAX || self.folders.len() + most > INPUTS_MAX {
+            return invalid(format!("a task has {INPUTS_MAX} empty folders at most, and a bag {ENTRIES_MAX}"));
+        }
+        let is_ordered = self.own_folders.is_sorted_by_key(|own| own.task);
+        if !is_ordered || self.own_folders.iter().any(|own| own.task >= self.tasks) {
+            return invalid("empty folders of tasks are not in the order of the tasks of the bag".to_owned());
+        }
+        if self.source.is_some() && !self.own_folders.is_empty() {
+            return invalid("tasks of an endless bag have no folders of their own".to_owned());
+        }
+        for folders_of_one in own {
+            let task = folders_of_one[0].task;
+            let entry = usize::try_from(task).ok().and_then(|index| self.entries.get(index));
+            let entry = entry.and_then(|entry| entry.input.as_ref());
+            let own = self.own_of(task).iter().map(|own| &own.input).chain(entry);
+            let files: BTreeSet<&str> = own.map(|input| input.name.as_str()).collect();
+            for OwnFolder { folder, .. } in folders_of_one {
+                let is_file = |path: &str| shared.files.contains(path) || files.contains(path);
+                if !is_path(folder) || folders(folder).chain([folder.as_str()]).any(is_file) {
+                    return invalid(format!("{folder:?} cannot be an empty folder among the inputs: rename it"));
+                }
             }
         }
-        self.validate_outputs()
+        Ok(())
     }
 
     /// A file of a single task that cannot be beside another of that task.
@@ -253,7 +311,9 @@ impl Manifest {
 #[cfg(test)]
 mod tests {
     use super::super::tests::manifest;
-    use super::super::{Fields, MANIFEST_VERSION, MANIFEST_VERSION_FIELDS, MANIFEST_VERSION_FILES};
+    use super::super::{
+        Fields, MANIFEST_VERSION, MANIFEST_VERSION_FIELDS, MANIFEST_VERSION_FILES, MANIFEST_VERSION_FOLDERS,
+    };
     use super::*;
 
     fn input(name: &str) -> Input {
@@ -262,6 +322,10 @@ mod tests {
 
     fn own(task: u64, name: &str) -> OwnInput {
         OwnInput { task, input: input(name) }
+    }
+
+    fn empty(task: u64, folder: &str) -> OwnFolder {
+        OwnFolder { task, folder: folder.to_owned() }
     }
 
     fn with(change: impl FnOnce(&mut Manifest)) -> Manifest {
@@ -281,6 +345,8 @@ mod tests {
                 with(|it| it.inputs.push(input(name))),
                 with(|it| it.entries[1].input = Some(input(name))),
                 with(|it| it.own.push(own(1, name))),
+                with(|it| it.folders.push(name.to_owned())),
+                with(|it| it.own_folders.push(empty(1, name))),
                 with(|it| it.program = input(name)),
             ] {
                 assert!(Manifest::decode(&hostile.encode()).is_err(), "{name:?}");
@@ -320,6 +386,37 @@ mod tests {
         let names = |index| fine.task_inputs(index).into_iter().map(|input| input.name).collect::<Vec<_>>();
         assert_eq!(names(0), ["shared", "a/b", "a/c", "a.b", "own", "a/x", "y"]);
         assert_eq!(names(1), ["shared", "a/b", "a/c", "a.b", "own", "a/x"]);
+    }
+
+    #[test]
+    fn an_empty_folder_of_one_task_is_that_tasks_alone() {
+        let bag = with(|it| {
+            it.folders.push("of all".to_owned());
+            it.own.push(own(0, "part/x"));
+            it.own_folders.extend([empty(0, "part/results"), empty(0, "z"), empty(1, "part")]);
+        });
+        assert_eq!(bag.version, MANIFEST_VERSION_FOLDERS, "others would not make them");
+        assert_eq!(Manifest::decode(&bag.encode()).expect("it is sound"), bag);
+        assert_eq!(
+            [bag.task_folders(0), bag.task_folders(1)],
+            [vec!["of all", "part/results", "z"], vec!["of all", "part"]]
+        );
+        let lone = with(|it| {
+            it.entries.clear();
+            it.own_folders.push(empty(1, "part"));
+        });
+        assert_eq!([0, 1].map(|task| lone.has_own_files(task)), [false, true], "no other task is given its directory");
+
+        let refused = |change: fn(&mut Manifest)| assert!(with(change).validate().is_err());
+        refused(|it| it.own_folders.push(empty(2, "of no task")));
+        refused(|it| it.own_folders.extend([empty(1, "x"), empty(0, "x")]));
+        refused(|it| it.own_folders.push(empty(0, "shared")));
+        refused(|it| it.own_folders.push(empty(0, "shared/below")));
+        refused(|it| it.own_folders.push(empty(0, "own")));
+        refused(|it| (it.own, it.own_folders) = (vec![own(1, "x")], vec![empty(1, "x/y")]));
+        refused(|it| it.own_folders = (0..=INPUTS_MAX).map(|number| empty(0, &number.to_string())).collect());
+        let of_another = with(|it| (it.own, it.own_folders) = (vec![own(0, "x")], vec![empty(1, "x/y")]));
+        of_another.validate().expect("the file is of task 0");
     }
 
     /// As many machines as can be run a bag.
@@ -362,6 +459,10 @@ mod tests {
         assert_ne!(hash(|it| it.outputs.push("{index}.csv".to_owned())), plain);
         assert_ne!(hash(|it| it.own.push(own(0, "x"))), plain);
         assert_eq!(hash(|it| it.own.push(own(1, "x"))), plain);
+        let folder = hash(|it| it.own_folders.push(empty(0, "x")));
+        assert_eq!(hash(|it| it.own_folders.push(empty(1, "x"))), plain);
+        assert_ne!(folder, plain);
+        assert_ne!(hash(|it| it.folders.push("x".to_owned())), folder);
     }
 
     #[test]
