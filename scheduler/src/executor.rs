@@ -461,6 +461,7 @@ impl Executor {
     /// A task ended, and its worker is free again.
     pub(crate) fn ended(&mut self, task: TaskId, outcome: TaskOutcome, io: &mut Io, config: &Config) {
         let program = self.bags.get(&task.bag).and_then(|held| held.program);
+        let program = program.filter(|_| matches!(outcome, TaskOutcome::Finished(_)));
         let Some(running) = self.places.end(task, program) else { return };
         if running.stopping {
             self.changed = true;

@@ -16,10 +16,10 @@ pub(super) fn description(bag: &Bag) -> Vec<(&'static str, String)> {
     let off = match (bag.safe_to_switch_off, bag.stewards, bag.rounds.is_some()) {
         (true, ..) => "this machine can be switched off",
         (false, 0, _) => "the bag stands still while this machine is off",
-        (false, _, true) => {
+        (false, _, true) if have(bag) > 1 => {
             "the bag stands still while this machine is off; if its disk is lost, `idlewood bag adopt` goes on from the last complete round"
         }
-        (false, _, false) => "do not switch this machine off yet: no other one has all that the bag needs",
+        (false, ..) => "do not switch this machine off yet: no other one has all that the bag needs",
     };
     let kept = match have(bag) {
         1 => "this machine alone".to_owned(),

@@ -180,12 +180,14 @@ impl Places {
         stopped
     }
 
-    /// A task of this program has ended: its place is free again.
+    /// A task has ended: its place is free again. `program`: what its worker ran; none where it did not start.
     pub(super) fn end(&mut self, task: TaskId, program: Option<BlobId>) -> Option<Running> {
         let is_it = |place: &Option<Running>| place.as_ref().is_some_and(|running| running.task == task);
         let place = self.places.iter().position(is_it)?;
         let mut running = self.places[place].take()?;
-        running.is_first = std::mem::replace(&mut self.programs[place], program) != program;
+        if program.is_some() {
+            running.is_first = std::mem::replace(&mut self.programs[place], program) != program;
+        }
         Some(running)
     }
 
