@@ -285,8 +285,9 @@ pub struct TaskResult {
     pub receipt: Option<Vec<u8>>,
 }
 
-pub(crate) fn is_zero(number: &u32) -> bool {
-    *number == 0
+/// For fields that are left out of what travels where they are 0.
+pub(crate) fn is_zero<N: PartialEq + Default>(number: &N) -> bool {
+    *number == N::default()
 }
 
 fn yes() -> bool {

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use idlewood_overlay::WallTime;
 use serde::{Deserialize, Serialize};
 
-use crate::bag::{BagId, is_ordinary};
+use crate::bag::{BagId, is_ordinary, is_zero};
 use crate::rounds::Plan;
 
 /// Most bags that one waits for. Our choice.
@@ -64,10 +64,6 @@ pub struct Conditions {
     /// on from a later one.
     #[serde(rename = "g", default, skip_serializing_if = "is_zero")]
     pub rounds_gone: u64,
-}
-
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// What the user of a bag wants of it now.

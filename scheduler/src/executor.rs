@@ -460,9 +460,9 @@ impl Executor {
 
     /// A task ended, and its worker is free again.
     pub(crate) fn ended(&mut self, task: TaskId, outcome: TaskOutcome, io: &mut Io, config: &Config) {
-        let program = self.bags.get(&task.bag).and_then(|held| held.program);
-        let program = program.filter(|_| matches!(outcome, TaskOutcome::Finished(_)));
-        let Some(running) = self.places.end(task, program) else { return };
+        let ran = matches!(outcome, TaskOutcome::Finished(_));
+        let program = self.bags.get(&task.bag).and_then(|held| held.program).filter(|_| ran);
+        let Some((running, is_first)) = self.places.end(task, program) else { return };
         if running.stopping {
             self.changed = true;
             return;
@@ -495,7 +495,7 @@ impl Executor {
                     self.own_results.push(task);
                 }
                 if success {
-                    self.learn(&running, io.now);
+                    self.learn(&running, is_first, io.now);
                 }
                 self.rate(task.bag, io.now);
             }

@@ -17,9 +17,6 @@
 //! slots are booked, and the factors by which other machines are predicted from one. docs/adr/0050 says where this
 //! differs from the paper.
 
-/// In place of the seconds within which tasks have to begin ([`crate::Request::begins_within`]): whenever they do.
-pub(crate) const WHENEVER: u32 = u32::MAX;
-
 mod asynchronous;
 mod course;
 mod fit;
@@ -37,3 +34,6 @@ pub use mapping::{Costs, Curve, Mapping, Mode, Placement, Process, Slot, Stage};
 pub use plan::{FILL_MAX, Part, Plan, Sources, UNMERGED_PROCESSES_MAX};
 pub use remap::{WORTH_MOVING_SHARE, map, remap};
 pub use schedule::{Begin, Happening, Schedule};
+
+/// In place of the seconds within which tasks have to begin ([`crate::Request::begins_within`]): whenever they do.
+pub(crate) const WHENEVER: u32 = u32::MAX;

@@ -29,10 +29,11 @@ impl Executor {
         self.corrects(program, self.factors.of(program));
     }
 
-    /// A task succeeded here: how long it ran tells, since what it computed meanwhile may be next to nothing, where it waits for something.
-    pub(super) fn learn(&mut self, running: &Running, now: Time) {
+    /// A task succeeded here, the first of its program on its worker or a later one. How long it ran is learned, and not how much it computed: that is
+    /// next to nothing where a task waits for something.
+    pub(super) fn learn(&mut self, running: &Running, is_first: bool, now: Time) {
         let ran = running.active(now);
-        if running.is_first && ran < START_UP_MAX {
+        if is_first && ran < START_UP_MAX {
             return;
         }
         let Some(held) = self.bags.get(&running.task.bag) else { return };

@@ -23,8 +23,6 @@ pub(super) struct Running {
     pub(super) preempted: bool,
     /// Its worker has been told to stop.
     pub(super) stopping: bool,
-    /// Once it has ended: whether its worker ran another program before.
-    pub(super) is_first: bool,
 }
 
 impl Running {
@@ -140,16 +138,8 @@ impl Places {
     /// A task begins at a free place.
     pub(super) fn begin(&mut self, place: usize, task: TaskId, attempt: u32, now: Time) {
         let (active, since) = (Duration::ZERO, Some(now));
-        self.places[place] = Some(Running {
-            task,
-            attempt,
-            began: now,
-            active,
-            since,
-            preempted: false,
-            stopping: false,
-            is_first: true,
-        });
+        self.places[place] =
+            Some(Running { task, attempt, began: now, active, since, preempted: false, stopping: false });
     }
 
     /// Preempts the task at this place.
@@ -180,15 +170,15 @@ impl Places {
         stopped
     }
 
-    /// A task has ended: its place is free again. `program`: what its worker ran; none where it did not start.
-    pub(super) fn end(&mut self, task: TaskId, program: Option<BlobId>) -> Option<Running> {
+    /// A task has ended: its place is free again. `program`: what its worker ran; none where it did not start. Returns the task, and whether
+    /// its worker had run another program before.
+    pub(super) fn end(&mut self, task: TaskId, program: Option<BlobId>) -> Option<(Running, bool)> {
         let is_it = |place: &Option<Running>| place.as_ref().is_some_and(|running| running.task == task);
         let place = self.places.iter().position(is_it)?;
-        let mut running = self.places[place].take()?;
-        if program.is_some() {
-            running.is_first = std::mem::replace(&mut self.programs[place], program) != program;
-        }
-        Some(running)
+        let running = self.places[place].take()?;
+        let before = self.programs[place];
+        self.programs[place] = program.or(before);
+        Some((running, program != before))
     }
 
     /// The owner is back: all tasks are frozen.

@@ -19,6 +19,18 @@ use crate::message::{Asker, Message};
 use crate::queue::Entry;
 use crate::summary::{STRETCH_COUNT, STRETCHES, Summary};
 
+/// What a task of 1e5 Mop comes to that took as long as declared.
+const FINISHED: Finished = Finished {
+    success: true,
+    crashed: false,
+    output: BlobId([1; 32]),
+    output_bytes: 1,
+    content: None,
+    work_mops: 1e5,
+    exit_code: None,
+    fingerprint: None,
+};
+
 fn contact(number: u8) -> Contact {
     Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into(), nonce: None }
 }
@@ -186,17 +198,7 @@ fn finished_tasks_correct_an_undeclared_task_size() {
         give(&mut executor, &mut io, number, 1e5, 1e6, 0);
         executor.dispatch(&mut io);
         let task = TaskId { bag: BagId([number; 32]), index: 0 };
-        let output = crate::bag::BlobId([1; 32]);
-        let outcome = TaskOutcome::Finished(Finished {
-            success: true,
-            crashed: false,
-            output,
-            output_bytes: 1,
-            content: None,
-            work_mops: 2.9e5,
-            exit_code: None,
-            fingerprint: None,
-        });
+        let outcome = TaskOutcome::Finished(Finished { work_mops: 2.9e5, ..FINISHED });
         executor.ended(task, outcome, &mut io, &config);
         assert_eq!(executor.load(io.now, |_| true).0.entries[0].task_mops, expected);
     }
@@ -274,17 +276,7 @@ impl Machine {
             });
             let Some((at, task)) = next.min().filter(|(at, _)| *at <= end) else { break };
             self.io.now = at.max(now);
-            let output = crate::bag::BlobId([1; 32]);
-            let outcome = TaskOutcome::Finished(Finished {
-                success: true,
-                crashed: false,
-                output,
-                output_bytes: 1,
-                content: None,
-                work_mops: 1.0,
-                exit_code: None,
-                fingerprint: None,
-            });
+            let outcome = TaskOutcome::Finished(Finished { work_mops: 1.0, ..FINISHED });
             self.executor.ended(task, outcome, &mut self.io, &self.config);
             let indices = IntervalSet::from(task.index..task.index + 1);
             self.executor.acknowledged(PeerId([1; 32]), task.bag, 0, &indices, &mut self.io, &self.config);
@@ -424,17 +416,7 @@ fn a_machine_rests_when_a_lease_asks_and_all_tasks_failed() {
         assert_eq!(executor.resting_until().is_some(), failures == FAILED_IN_ROW, "after {failures} failures");
         executor.dispatch(&mut io);
         let task = executor.places.begun().find(|running| running.runs()).expect("one runs").task;
-        let (output, success) = (BlobId([1; 32]), false);
-        let outcome = TaskOutcome::Finished(Finished {
-            success,
-            crashed: false,
-            output,
-            output_bytes: 1,
-            content: None,
-            work_mops: 1e5,
-            exit_code: None,
-            fingerprint: None,
-        });
+        let outcome = TaskOutcome::Finished(Finished { success: false, ..FINISHED });
         executor.ended(task, outcome, &mut io, &config);
         all_durable(&mut io);
     }
@@ -517,17 +499,7 @@ fn each_task_keeps_the_attempt_it_came_with() {
         let running = executor.places.begun().find(|running| running.runs()).expect("one runs");
         let (task, attempt) = (running.task, running.attempt);
         seen.push((task.index, attempt));
-        let output = BlobId([1; 32]);
-        let finished = TaskOutcome::Finished(Finished {
-            success: true,
-            crashed: false,
-            output,
-            output_bytes: 1,
-            content: None,
-            work_mops: 1e3,
-            exit_code: None,
-            fingerprint: None,
-        });
+        let finished = TaskOutcome::Finished(Finished { work_mops: 1e3, ..FINISHED });
         executor.ended(task, finished, &mut io, &config);
         all_durable(&mut io);
         executor.dispatch(&mut io);

@@ -18,7 +18,7 @@ use idlewood_overlay::{Contact, PeerId, Time};
 use serde::{Deserialize, Serialize};
 
 use super::Ledger;
-use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, LINES_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult};
+use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, LINES_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult, is_zero};
 use crate::config::Config;
 use crate::endless::{ANNOUNCE_EVERY, Endless, EndlessBag, EndlessView, Grant, IN_HAND_MAX, Limit, Standing};
 use crate::io::{Io, Then};
@@ -63,10 +63,6 @@ impl Supply {
     pub(crate) fn of(endless: Endless) -> Self {
         Self { endless, is_ended: false, drained: IntervalSet::new(), drained_failed: 0 }
     }
-}
-
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// What a machine wants.

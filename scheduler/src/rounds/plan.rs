@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bag::BAG_TASKS_MAX;
+use crate::bag::{BAG_TASKS_MAX, is_zero};
 use crate::ledger::Replication;
 
 /// Most processes of an application without merges, where each gets the results of all. Our choice: with more, what all are given
@@ -38,10 +38,6 @@ pub struct Plan {
     /// Algorithm 1, lines 14 and 15), up to [`FILL_MAX`] times as many; `None`: all do as many.
     #[serde(rename = "f", default, skip_serializing_if = "Option::is_none")]
     pub fill: Option<NonZeroU64>,
-}
-
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// What a task of the bag is in the application.

@@ -218,18 +218,11 @@ impl Copy {
     }
 
     /// Says to the keeper that acts which results are kept here, once these changes are durable.
-    fn say_what_is_kept(
-        &mut self,
-        to: &Contact,
-        indices: IntervalSet,
-        full: bool,
-        mut changes: Vec<Change>,
-        io: &mut Io,
-    ) {
+    fn say_what_is_kept(&mut self, to: &Contact, indices: IntervalSet, full: bool, changes: Vec<Change>, io: &mut Io) {
         let ack = Message::KeptAck { bag: self.bag(), indices, full };
-        let gone = self.drop_past_rounds();
-        changes.retain(|change| !gone.iter().any(|gone| gone.key() == change.key()));
-        changes.extend(gone);
+        // One change for each key: what goes at once is not written.
+        let changes = changes.into_iter().chain(self.drop_past_rounds()).map(|change| (change.key(), change));
+        let mut changes: Vec<Change> = changes.collect::<BTreeMap<_, _>>().into_values().collect();
         if changes.is_empty() {
             return io.send(to.clone(), ack);
         }

@@ -20,12 +20,12 @@ fn task_mops(executor: &Executor, io: &Io) -> Vec<f64> {
     executor.load(io.now, |_| true).0.entries.iter().map(|entry| entry.task_mops).collect()
 }
 
-/// A task of the first bag that has just ended after so many seconds, the first on its worker.
+/// A task of the first bag that has just ended after so many seconds.
 fn ran(seconds: i64) -> Running {
     let task = TaskId { bag: BagId([1; 32]), index: 0 };
     let mut places = Places::new(&Config::default());
     places.begin(0, task, 0, Time::from_micros(-seconds * 1_000_000));
-    places.end(task, Some(PROGRAM)).expect("it runs")
+    places.end(task, Some(PROGRAM)).expect("it runs").0
 }
 
 #[test]
@@ -36,13 +36,13 @@ fn what_a_program_takes_corrects_its_bags_here_and_no_others() {
     };
     let (before, busy) = (sizes(&executor), executor.busy_for(io.now));
     executor.changed = false;
-    (0..20).for_each(|_| executor.learn(&ran(200), io.now));
+    (0..20).for_each(|_| executor.learn(&ran(200), true, io.now));
     let found = task_mops(&executor, &io);
     assert!((found[0] - 2e5).abs() < 5e3 && found[0] == found[1] && found[2] == 1e5, "{found:?}");
     assert!(executor.busy_for(io.now) > busy.mul_f64(1.6) && executor.changed, "the queue and the summary follow");
     assert_eq!(sizes(&executor), before, "deadlines follow from what submitters say");
     executor.changed = false;
-    executor.learn(&ran(200), io.now);
+    executor.learn(&ran(200), true, io.now);
     assert!(!executor.changed, "that is no news");
     // A bag that comes later begins with what is known.
     let mut io = io;
@@ -54,7 +54,7 @@ fn what_a_program_takes_corrects_its_bags_here_and_no_others() {
 #[test]
 fn one_task_is_little_evidence_and_a_rated_bag_is_not_corrected_twice() {
     let (mut executor, io) = with_bags(1);
-    executor.learn(&ran(200), io.now);
+    executor.learn(&ran(200), true, io.now);
     let found = task_mops(&executor, &io);
     assert!((1.2e5..1.3e5).contains(&found[1]), "{found:?}");
     executor.bags.get_mut(&BagId([2; 32])).expect("held").times_declared = 6.0;
@@ -76,16 +76,7 @@ fn waits(slots: u32) {
     let task = executor.places.begun().find(|running| running.runs()).expect("one runs").task;
     assert_ne!(task.bag, BagId([3; 32]), "it runs the program that two bags have");
     io.now += Duration::from_secs(100);
-    let outcome = TaskOutcome::Finished(Finished {
-        success: true,
-        crashed: false,
-        output: BlobId([1; 32]),
-        output_bytes: 1,
-        content: None,
-        work_mops: 1.0,
-        exit_code: Some(0),
-        fingerprint: None,
-    });
+    let outcome = TaskOutcome::Finished(Finished { work_mops: 1.0, ..FINISHED });
     executor.ended(task, outcome, &mut io, &config);
     let factors: Vec<f64> = executor.bags.values().map(|held| held.factor).collect();
     assert!(factors.iter().all(|factor| (factor - 1.0).abs() < 0.01), "{factors:?}");
@@ -97,20 +88,18 @@ fn waits(slots: u32) {
 fn the_time_in_which_a_program_is_fetched_and_compiled_is_not_that_of_its_tasks() {
     let (mut executor, io) = with_bags(1);
     let factor = |executor: &Executor| executor.bags.get(&BagId([1; 32])).expect("held").factor;
-    executor.learn(&ran(59), io.now);
+    executor.learn(&ran(59), true, io.now);
     assert_eq!(factor(&executor), 1.0, "it started the program");
-    let mut next = ran(59);
-    next.is_first = false;
-    executor.learn(&next, io.now);
+    executor.learn(&ran(59), false, io.now);
     assert!(factor(&executor) < 0.9, "the next did not: {}", factor(&executor));
     let mut places = Places::new(&Config::default());
     let mut again = |program, index| {
         let task = TaskId { bag: BagId([1; 32]), index };
         places.begin(0, task, 0, io.now);
-        places.end(task, Some(program)).expect("it runs").is_first
+        places.end(task, program).expect("it runs").1
     };
-    assert_eq!(
-        [again(PROGRAM, 0), again(PROGRAM, 1), again(BlobId([6; 32]), 2), again(PROGRAM, 3)],
-        [true, false, true, true]
-    );
+    let other = Some(BlobId([6; 32]));
+    let programs = [Some(PROGRAM), Some(PROGRAM), None, Some(PROGRAM), other, Some(PROGRAM)];
+    let is_first = (0..).zip(programs).map(|(index, program)| again(program, index)).collect::<Vec<_>>();
+    assert_eq!(is_first, [true, false, true, false, true, true], "one that did not start changes nothing");
 }

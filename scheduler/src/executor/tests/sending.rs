@@ -3,18 +3,6 @@
 use super::offering::asker;
 use super::*;
 
-/// A task of [`laden`] that took as long as declared.
-const FINISHED: Finished = Finished {
-    success: true,
-    crashed: false,
-    output: BlobId([1; 32]),
-    output_bytes: 1,
-    content: None,
-    work_mops: 1e5,
-    exit_code: None,
-    fingerprint: None,
-};
-
 #[test]
 fn only_unexpected_changes_are_reported() {
     let config = Config::default();
