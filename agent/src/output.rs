@@ -256,12 +256,17 @@ pub fn number(value: f64) -> String {
 
 /// `2026-01-02T03:04:05.678Z` → `2026-01-02 04:04:05`, where the clock of the machine is an hour ahead; anything else as it is.
 pub fn when(iso: &str) -> String {
-    when_in(iso, &TimeZone::system())
+    when_in(iso, "%Y-%m-%d %H:%M:%S", &TimeZone::system())
 }
 
-fn when_in(iso: &str, zone: &TimeZone) -> String {
+/// The same without seconds.
+pub fn when_to_the_minute(iso: &str) -> String {
+    when_in(iso, "%Y-%m-%d %H:%M", &TimeZone::system())
+}
+
+fn when_in(iso: &str, format: &str, zone: &TimeZone) -> String {
     match iso.parse::<Timestamp>() {
-        Ok(time) => time.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        Ok(time) => time.to_zoned(zone.clone()).strftime(format).to_string(),
         Err(_) => printable(iso),
     }
 }
@@ -380,8 +385,8 @@ mod tests {
     #[test]
     fn times_are_for_people() {
         let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").expect("a time zone");
-        assert_eq!(when_in("2026-01-02T03:04:05.678Z", &zone), "2026-01-02 04:04:05");
-        assert_eq!(when_in("2026-07-02T23:04:05Z", &zone), "2026-07-03 01:04:05", "in summer");
+        assert_eq!(when_in("2026-01-02T03:04:05.678Z", "%Y-%m-%d %H:%M:%S", &zone), "2026-01-02 04:04:05");
+        assert_eq!(when_in("2026-07-02T23:04:05Z", "%Y-%m-%d %H:%M", &zone), "2026-07-03 01:04", "in summer");
         assert_eq!(when("soon"), "soon");
         assert_eq!(when("ääääääääääääääääääää"), "ääääääääääääääääääää");
     }

@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use anyhow::bail;
-use idlewood_api::client::{Client, ClientError};
+use idlewood_api::client::Client;
 use idlewood_api::{Bag, BagState, RerunRequest, TaskSource};
 use idlewood_units::Numbers;
 
@@ -201,13 +201,16 @@ fn follow(context: &Context, bags: &WhichBags, view: View) -> anyhow::Result<Exi
 }
 
 /// Orders something of each of these bags, and says what came of it; what is wrong with one keeps nothing from the others.
-fn each(
+fn each<E>(
     context: &Context,
     bags: &TheseBags,
-    of_all: fn(&Bag) -> bool,
-    order: impl Fn(&Client, &str) -> Result<Bag, ClientError>,
+    of_all: impl Fn(&Bag) -> bool,
+    order: impl Fn(&Client, &str) -> Result<Bag, E>,
     told: fn(&Bag) -> String,
-) -> anyhow::Result<ExitCode> {
+) -> anyhow::Result<ExitCode>
+where
+    anyhow::Error: From<E>,
+{
     let client = context.client()?;
     let found = bags.find(&client, of_all)?;
     let (done, errors) = found.each(|id| {
@@ -267,21 +270,13 @@ fn rename(context: &Context, id: &str, name: &str) -> anyhow::Result<ExitCode> {
 }
 
 fn rerun(context: &Context, bags: &TheseBags, index: Option<&Numbers>) -> anyhow::Result<ExitCode> {
-    let client = context.client()?;
     // Of all those that have something to run again.
     let may_run = |bag: &Bag| bag.state != BagState::Cancelled && (bag.failed > 0 || index.is_some());
-    let found = bags.find(&client, may_run)?;
-    let (done, errors) = found.each(|id| {
+    let order = |client: &Client, id: &str| -> anyhow::Result<Bag> {
         if let Some(index) = index {
             results::check(&client.bag(id)?.bag, index)?;
         }
         Ok(client.rerun(id, &RerunRequest { tasks: index.map(|index| index.iter().collect()) })?)
-    })?;
-    if context.format == Format::Text {
-        done.iter().try_for_each(|bag| writeln!(io::stdout(), "{}", told_released(bag)))?;
-    }
-    if context.format == Format::Json || errors.is_empty() {
-        told(context, done, found.is_one)?;
-    }
-    first_of(errors).map(|()| ExitCode::SUCCESS)
+    };
+    each(context, bags, may_run, order, told_released)
 }

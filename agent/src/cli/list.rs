@@ -129,20 +129,12 @@ fn table(bags: &[Bag]) -> Table {
             bag.placed.to_string(),
             bag.machines.to_string(),
             output::duration(bag.elapsed_s),
-            minute(output::when(&bag.submitted)),
+            output::when_to_the_minute(&bag.submitted),
         ];
         table.row(cells.into_iter().chain(has_priorities.then(|| bag.priority.to_string())));
         table.colour(2, Colour::of(bag.state));
     }
     table
-}
-
-/// `2026-01-02 03:04`: a list has no room for seconds.
-fn minute(mut when: String) -> String {
-    if when.len() == "2026-01-02 03:04:05".len() && when.is_ascii() {
-        when.truncate("2026-01-02 03:04".len());
-    }
-    when
 }
 
 #[cfg(test)]

@@ -118,7 +118,6 @@ pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCod
     let interrupt = if json { Interrupt::hear()? } else { Interrupt::default() };
     let mut printer = Printer {
         client: &client,
-        json,
         stderr: args.stderr,
         chosen: chosen.as_ref(),
         interrupt: &interrupt,
@@ -202,7 +201,6 @@ impl Around {
 /// Prints what tasks of bags wrote; as JSON without an end of the line.
 struct Printer<'a> {
     client: &'a Arc<Client>,
-    json: bool,
     stderr: bool,
     chosen: Option<&'a Numbers>,
     interrupt: &'a Interrupt,
@@ -212,7 +210,7 @@ struct Printer<'a> {
 impl Printer<'_> {
     /// Prints what tasks of one bag wrote. As JSON it is whole also where it ends early, and nothing where it cannot begin.
     fn print(&mut self, id: &str) -> anyhow::Result<()> {
-        let Self { client, json, stderr, chosen, interrupt, .. } = *self;
+        let Self { client, stderr, chosen, interrupt, around: Around { json, .. } } = *self;
         let Chosen { bag, results, missing } = results::choose(client, id, chosen)?;
         let mut all: BTreeMap<u64, Wrote> =
             results.into_iter().map(|result| (result.index, Wrote::Over(result))).collect();

@@ -4,14 +4,17 @@
 //! easily, and a line below says which; the last column, if it is text, goes on in further lines; texts of others are cut, the longest first.
 //! Nothing of that happens on a pipe.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
+
+use textwrap::core::display_width;
 
 use super::width::{columns, longest_word, paragraph_within, room, wrapped};
 use super::{Colour, printable};
 
 /// Between two columns.
 const GAP: usize = 2;
-/// Texts are not cut to fewer characters.
+/// Texts are not cut to fewer columns.
 const CUT_LEAST: usize = 8;
 
 /// One column of a [`Table`].
@@ -81,10 +84,10 @@ impl Table {
                 let Some((cell, colour)) = row.get(column) else { continue };
                 let is_last = Some(&column) == shown.last() && !self.columns[column].right;
                 let mut lines = if is_last { wrapped(cell, width) } else { vec![cut(cell, width)] };
-                let first = lines.remove(0);
-                rest = lines;
-                let gap = " ".repeat(width.saturating_sub(first.chars().count()));
-                let cell = colour.map_or_else(|| first.clone(), |colour: Colour| colour.paint(&first));
+                rest = lines.split_off(1);
+                let first = &lines[0];
+                let gap = " ".repeat(width.saturating_sub(display_width(first)));
+                let cell = colour.map_or_else(|| first.to_string(), |colour: Colour| colour.paint(first));
                 line += &if self.columns[column].right { format!("{gap}{cell}  ") } else { format!("{cell}{gap}  ") };
             }
             writeln!(out, "{}", line.trim_end())?;
@@ -108,8 +111,8 @@ impl Table {
     /// Which columns are shown, and how wide each.
     fn fitted(&self, columns: Option<usize>) -> (Vec<usize>, Vec<usize>) {
         let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|(cell, _)| cell.chars().count());
-            cells.chain([self.columns[column].title.len()]).max().unwrap_or_default()
+            let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|(cell, _)| display_width(cell));
+            cells.fold(self.columns[column].title.len(), usize::max)
         };
         let mut shown: Vec<(usize, usize)> = (0..self.columns.len()).map(|column| (column, width(column))).collect();
         let total =
@@ -124,7 +127,7 @@ impl Table {
         if let Some((last, rest)) = shown.split_last_mut().filter(|(last, _)| !self.columns[last.0].right) {
             let before = rest.iter().map(|(_, width)| width + GAP).sum();
             let cells = self.rows.iter().filter_map(|row| row.get(last.0)).map(|(cell, _)| longest_word(cell));
-            let whole = cells.chain([self.columns[last.0].title.len()]).max().unwrap_or_default();
+            let whole = cells.fold(self.columns[last.0].title.len(), usize::max);
             last.1 = last.1.min(room(columns, before).max(whole));
         }
         while total(&shown) > most {
@@ -138,14 +141,21 @@ impl Table {
     }
 }
 
-/// A text of at most so many characters.
-fn cut(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
-        return text.to_owned();
+/// A text of at most so many columns.
+fn cut(text: &str, most: usize) -> Cow<'_, str> {
+    if display_width(text) <= most {
+        return text.into();
     }
-    let mut cut: String = text.chars().take(most.saturating_sub(1)).collect();
+    let mut cut = String::new();
+    for character in text.chars() {
+        cut.push(character);
+        if display_width(&cut) >= most {
+            cut.pop();
+            break;
+        }
+    }
     cut.push('…');
-    cut
+    cut.into()
 }
 
 /// Writes names and values, one pair per line, the values aligned.
@@ -157,7 +167,7 @@ pub fn pairs(out: &mut (impl Write + ?Sized), pairs: &[(&str, String)]) -> io::R
 }
 
 fn pairs_within(out: &mut (impl Write + ?Sized), pairs: &[(&str, String)], columns: Option<usize>) -> io::Result<()> {
-    let width = pairs.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
+    let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in pairs {
         paragraph_within(out, &format!("{name:width$}  "), value, columns)?;
     }
@@ -213,6 +223,15 @@ mod tests {
             let text = text(|out| wide().write_within(out, Some(columns)));
             assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}:\n{text}");
         }
+    }
+
+    #[test]
+    fn what_is_cut_fits_however_wide_its_characters_are() {
+        assert_eq!(
+            ["abcdefghi", "研究室研究室", "研究室"].map(|text| cut(text, 8).into_owned()),
+            ["abcdefg…", "研究室…", "研究室"]
+        );
+        assert_eq!(cut("研究室研究室", 9), "研究室研…");
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! How wide text for people may be: as wide as the terminal that it is for, and as its content elsewhere.
-//!
-//! Left out: characters that take two columns, or none, which count as one.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::OnceLock;
+
+use textwrap::core::{Word, display_width};
+use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
 /// A terminal that is narrower has its lines broken by itself.
 const COLUMNS_LEAST: usize = 40;
@@ -29,7 +31,7 @@ pub(super) fn columns() -> Option<usize> {
     COLUMNS.get().copied()
 }
 
-/// The room for text behind so many characters.
+/// The room for text behind so many columns.
 pub(super) fn room(columns: Option<usize>, before: usize) -> usize {
     columns.map_or(usize::MAX, |columns| columns.saturating_sub(before).max(ROOM_LEAST))
 }
@@ -48,7 +50,7 @@ pub(super) fn paragraph_within(
     text: &str,
     columns: Option<usize>,
 ) -> io::Result<()> {
-    let before = first.chars().count();
+    let before = display_width(first);
     let mut margin = first.to_owned();
     for line in wrapped(text, room(columns, before)) {
         writeln!(out, "{}", format!("{margin}{line}").trim_end())?;
@@ -57,45 +59,30 @@ pub(super) fn paragraph_within(
     Ok(())
 }
 
-/// A text in lines of at most so many characters, broken between words. Longer words stay whole, and so does what stands in `backquotes`:
+/// A text in lines of at most so many columns, broken between words. Longer words stay whole, and so does what stands in `backquotes`:
 /// somebody may want to copy them.
-pub(super) fn wrapped(text: &str, room: usize) -> Vec<String> {
-    if text.chars().count() <= room {
-        return vec![text.to_owned()];
-    }
-    let mut lines = vec![String::new()];
-    for word in words(text) {
-        let Some(line) = lines.last_mut() else { break };
-        if line.is_empty() {
-            line.push_str(&word);
-        } else if line.chars().count() + 1 + word.chars().count() <= room {
-            line.push(' ');
-            line.push_str(&word);
-        } else {
-            lines.push(word);
-        }
-    }
-    lines
+pub(super) fn wrapped(text: &str, room: usize) -> Vec<Cow<'_, str>> {
+    let options = Options::new(room)
+        .break_words(false)
+        .word_separator(WordSeparator::Custom(words))
+        .word_splitter(WordSplitter::NoHyphenation)
+        .wrap_algorithm(WrapAlgorithm::FirstFit);
+    textwrap::wrap(text, options)
 }
 
-/// How long the longest piece is that stays whole.
+/// How many columns the longest piece takes that stays whole.
 pub(super) fn longest_word(text: &str) -> usize {
-    words(text).iter().map(|word| word.chars().count()).max().unwrap_or_default()
+    words(text).map(|word| display_width(&word)).max().unwrap_or(0)
 }
 
-fn words(text: &str) -> Vec<String> {
-    let (mut words, mut is_open) = (Vec::<String>::new(), false);
-    for word in text.split(' ') {
-        match words.last_mut().filter(|_| is_open) {
-            Some(last) => {
-                last.push(' ');
-                last.push_str(word);
-            }
-            None => words.push(word.to_owned()),
-        }
-        is_open ^= word.matches('`').count() % 2 == 1;
-    }
-    words
+/// Words with the spaces behind them; those between backquotes are one.
+fn words(line: &str) -> Box<dyn Iterator<Item = Word<'_>> + '_> {
+    let mut is_open = false;
+    let ends = move |character| {
+        is_open ^= character == '`';
+        character == ' ' && !is_open
+    };
+    Box::new(line.split_inclusive(ends).map(Word::from))
 }
 
 #[cfg(test)]
@@ -110,6 +97,7 @@ mod tests {
             ["others come first;", "`idlewood bag priority BAG 5`", "changes that", &"ä".repeat(30)]
         );
         assert_eq!(wrapped(text, usize::MAX), [text]);
+        assert_eq!(wrapped("研究室 研究室", 10), ["研究室", "研究室"], "each takes six columns");
         assert_eq!(wrapped("", 20), [""], "a line all the same");
         assert_eq!(
             wrapped("one ` alone and then more and more words", 20).len(),
