@@ -67,6 +67,7 @@ fn request(bag: u64) -> Message {
         ticket: 0,
         checkpoints: Box::default(),
         lines: Box::default(),
+        envelope: idlewood_scheduler::Enclosed::default(),
         acting: None,
     };
     Message::Request { request, node: Node::Leaf, climbing: false }

@@ -9,6 +9,7 @@ use idlewood_overlay::{Contact, PeerId, Side, WallTime};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::conditions::is_priority;
+use crate::enclosed::Enclosed;
 use crate::link::{LINK_KB_S, Writers};
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
@@ -507,6 +508,9 @@ pub struct Request {
     /// them out; the peer does not look at them.
     #[serde(rename = "x", default, skip_serializing_if = "<[_]>::is_empty")]
     pub lines: Box<[(u64, Box<str>)]>,
+    /// What the submitter signed of the bag, on the way through the tree: machines judge by it whether the bag may queue there.
+    #[serde(rename = "e", default, skip_serializing_if = "Enclosed::is_empty")]
+    pub envelope: Enclosed,
     /// By what right a steward issues these tasks, to which their executors answer; left out where the submitter does.
     #[serde(rename = "v", default, skip_serializing_if = "Option::is_none")]
     pub acting: Option<Box<Acting>>,
@@ -548,6 +552,7 @@ impl Request {
             && self.checkpoints.iter().all(|(index, _)| self.ranges.contains(*index))
             && u64::from(self.machines) <= self.bag.tasks
             && self.lines.len() <= LINES_MAX
+            && self.envelope.is_valid()
             && self.lines.iter().all(|(index, line)| line.len() <= LINE_BYTES_MAX && self.ranges.contains(*index))
             && self.acting.as_ref().is_none_or(|acting| acting.is_valid() && acting.appointment.bag == self.bag.id)
     }

@@ -56,6 +56,7 @@ use self::sharing::{OVERDUE, OVERDUE_MIN, Sharing};
 use self::suspension::Suspension;
 use crate::bag::{AGE_MAX, BagHeader, BagId, BagKey, Checkpoint, Request, Sizes, TaskId, TaskResult};
 use crate::config::{Config, PerSubmitter};
+use crate::enclosed::Enclosed;
 use crate::factors::Factors;
 use crate::io::{Io, Then};
 use crate::pace::Pace;
@@ -80,6 +81,7 @@ pub(crate) struct Lease {
     pub(crate) drop: IntervalSet,
     pub(crate) rest: Duration,
     pub(crate) key: Option<BagKey>,
+    pub(crate) manifest: Enclosed,
     pub(crate) sizes: Option<Sizes>,
     pub(crate) withheld: bool,
 }
@@ -312,7 +314,7 @@ impl Executor {
     /// A `Lease` arrived, asked for or not: ignored unless `from` is the bag's submitter. Drops tasks if it was not asked for
     /// (version 0), or answers the last `Holding`.
     pub(crate) fn lease(&mut self, from: PeerId, lease: Lease, io: &mut Io, config: &Config) {
-        let Lease { bag, version, submitter, term, drop, rest, key, sizes, withheld } = lease;
+        let Lease { bag, version, submitter, term, drop, rest, key, manifest, sizes, withheld } = lease;
         let Some(held) = self.bags.get_mut(&bag).filter(|held| held.keepers.is_obeyed(from)) else { return };
         held.keepers.answered();
         if let Some(keeper) = submitter {
@@ -323,6 +325,9 @@ impl Executor {
         }
         held.spoken_for = true;
         held.key = key.or(held.key);
+        if !manifest.is_empty() {
+            held.manifest = manifest;
+        }
         let are_corrected = sizes.is_some_and(|sizes| held.correct_sizes(sizes));
         let priority = sizes.map_or(held.priority, |sizes| sizes.priority);
         let is_reordered = std::mem::replace(&mut held.priority, priority) != priority;
@@ -372,6 +377,11 @@ impl Executor {
     /// The key to a bag's blobs, if its submitter has sent it with a `Lease`.
     pub(crate) fn bag_key(&self, bag: BagId) -> Option<BagKey> {
         self.bags.get(&bag)?.key
+    }
+
+    /// The manifest of a bag, if its submitter has enclosed it in a `Lease`.
+    pub(crate) fn bag_manifest(&self, bag: BagId) -> Option<&Enclosed> {
+        self.bags.get(&bag).map(|held| &held.manifest).filter(|manifest| !manifest.is_empty())
     }
 
     /// A `Renewed` arrived: the leases of these bags are extended, if `from` is their submitter and it answers the last

@@ -79,6 +79,7 @@ use crate::bag::{
 };
 use crate::conditions::{Awaited, Conditions};
 use crate::config::Config;
+use crate::enclosed::Enclosed;
 use crate::endless::EndlessView;
 use crate::io::{Io, Journalling, Then};
 use crate::link::Writers;
@@ -107,6 +108,9 @@ pub(crate) struct Ledger {
     attempt: u32,
     waiting: Waiting,
     issues: Issues,
+    /// What travels with its tasks.
+    envelope: Enclosed,
+    manifest: Enclosed,
     placed: Placed,
     ended: Ended,
     former: Former,
@@ -240,6 +244,8 @@ impl Ledger {
             attempt: 0,
             waiting: Waiting::new(bag.tasks),
             issues: Issues::new(number),
+            envelope: Enclosed::default(),
+            manifest: Enclosed::default(),
             placed: Placed::default(),
             ended: Ended::default(),
             former: Former::default(),
@@ -261,6 +267,11 @@ impl Ledger {
             next_end: None,
             bag,
         }
+    }
+
+    /// What travels with the bag's tasks until this machine is started again; later machines fetch it.
+    pub(crate) fn enclose(&mut self, envelope: Enclosed, manifest: Enclosed) {
+        (self.envelope, self.manifest) = (envelope, manifest);
     }
 
     pub(crate) fn restore_attempt(&mut self, attempt: u32) {
@@ -561,6 +572,7 @@ impl Ledger {
             ticket: 0,
             checkpoints,
             lines: Box::default(),
+            envelope: if to.is_none() { self.envelope.clone() } else { Enclosed::default() },
             acting: io.acts_for_another(self.bag.id),
         }
     }

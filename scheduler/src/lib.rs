@@ -11,6 +11,7 @@ mod bag;
 mod conditions;
 mod config;
 mod crowd;
+mod enclosed;
 mod endless;
 mod executor;
 mod factors;
@@ -44,6 +45,7 @@ pub use bag::{
 };
 pub use conditions::{AFTER_MAX, Awaited, Conditions, NAME_BYTES_MAX, PRIORITY_MAX, Wish};
 pub use config::{Config, PerSubmitter};
+pub use enclosed::{ENCLOSED_BYTES_MAX, Enclosed};
 pub use endless::{
     ENDLESS_MAX, Endless, EndlessBag, EndlessView, Grant, Limit, Stamp, Standing, WEIGHT_MAX, WEIGHT_MIN,
 };

@@ -12,6 +12,7 @@ use crate::bag::{
     BagHeader, BagId, BagKey, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request,
     SMALL_OUTPUTS_BYTES_MAX, Sizes, TaskResult, is_zero,
 };
+use crate::enclosed::Enclosed;
 use crate::endless::{ENDLESS_MAX, EndlessBag, Grant, Stamp};
 use crate::listing::{MachinesPage, WhichMachines};
 use crate::queue::{SLOTS_MAX, SPEED_MOPS_MIN};
@@ -195,6 +196,9 @@ pub enum Message {
         /// The bag's key, with which the executor reads the bag's blobs.
         #[serde(rename = "k", default, skip_serializing_if = "Option::is_none")]
         key: Option<BagKey>,
+        /// The bag's manifest, where tasks are placed with the executor for the first time.
+        #[serde(rename = "m", default, skip_serializing_if = "Enclosed::is_empty")]
+        manifest: Enclosed,
         /// The bag's sizes, where tasks are placed with the executor. Executors believe these, not requests.
         #[serde(rename = "z", default, skip_serializing_if = "Option::is_none")]
         sizes: Option<Sizes>,
@@ -565,7 +569,8 @@ impl Message {
     /// A `Lease` that answers no `Holding`: where the submitter is, how long the lease lasts, and what the executor is to forget.
     pub(crate) fn lease(bag: BagId, submitter: Option<Speaker>, term: Duration, drop: IntervalSet) -> Self {
         let (version, rest, key, sizes, withheld) = (0, Duration::ZERO, None, None, false);
-        Self::Lease { bag, version, submitter, term, drop, rest, key, sizes, withheld }
+        let manifest = Enclosed::default();
+        Self::Lease { bag, version, submitter, term, drop, rest, key, manifest, sizes, withheld }
     }
 
     /// The bytes that travel.
@@ -599,8 +604,8 @@ impl Message {
             // The overlay validates its own.
             Self::Overlay(_) => (true, ""),
             Self::ResultsAck { indices, .. } => (indices.intervals() <= HELD_INTERVALS_MAX, "acknowledgement"),
-            Self::Lease { submitter, sizes, .. } => {
-                let is_sane = sizes.as_ref().is_none_or(Sizes::is_valid);
+            Self::Lease { submitter, manifest, sizes, .. } => {
+                let is_sane = manifest.is_valid() && sizes.as_ref().is_none_or(Sizes::is_valid);
                 (is_sane && submitter.as_ref().is_none_or(Speaker::is_valid), "lease")
             }
             Self::Request { request, .. } => (request.is_valid(), "request"),

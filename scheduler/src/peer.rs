@@ -447,9 +447,9 @@ impl Peer {
                 }
             }
             Message::Renewal { executor, bags } => self.renewal(executor.contact(from), bags),
-            Message::Lease { bag, version, submitter, term, drop, rest, key, sizes, withheld } => {
+            Message::Lease { bag, version, submitter, term, drop, rest, key, manifest, sizes, withheld } => {
                 let submitter = submitter.map(|submitter| submitter.contact(from));
-                let lease = Lease { bag, version, submitter, term, drop, rest, key, sizes, withheld };
+                let lease = Lease { bag, version, submitter, term, drop, rest, key, manifest, sizes, withheld };
                 self.executor.lease(from, lease, &mut self.io, &self.config);
             }
             Message::Acts { acting } => self.executor.acts(from, &acting, &mut self.io, &self.config),
@@ -517,6 +517,7 @@ impl Peer {
             declared: submission.task_mops.is_some(),
         };
         let mut ledger = Ledger::new(bag, self.io.now, submission.retries_max, submission.replication, &self.io);
+        ledger.enclose(submission.envelope, submission.manifest);
         ledger.set_stewards(submission.stewards);
         ledger.set_keep_results(submission.keep_results, 0);
         ledger.set_conditions(submission.conditions, &self.io);

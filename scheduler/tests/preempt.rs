@@ -9,8 +9,8 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, GridId, Node, PeerId, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    Approval, BagHeader, BagId, BlobId, Change, Config, Effect, Event, Finished, Message, Path, Peer, PerSubmitter,
-    Record, RecordKey, Request, TaskId, TaskOutcome,
+    Approval, BagHeader, BagId, BlobId, Change, Config, Effect, Enclosed, Event, Finished, Message, Path, Peer,
+    PerSubmitter, Record, RecordKey, Request, TaskId, TaskOutcome,
 };
 use proptest::prelude::*;
 
@@ -156,13 +156,14 @@ impl Machine {
                         drop,
                         rest,
                         key: None,
+                        manifest: Enclosed::default(),
                         sizes: None,
                         withheld: false,
                     };
                     events.push_back(Event::Received { from: PeerId([1; 32]), message });
                 }
             }
-            Effect::Authorise { bag } => {
+            Effect::Authorise { bag, .. } => {
                 let approval = Approval { signed_ago: Duration::ZERO, at_hand: true, program: None };
                 events.push_back(Event::Authorised { bag: bag.id, verdict: Ok(approval) });
             }
@@ -223,6 +224,7 @@ impl Machine {
             ticket: 0,
             checkpoints: Box::default(),
             lines: Box::default(),
+            envelope: Enclosed::default(),
             acting: None,
         };
         let message = Message::Request { request, node: Node::Leaf, climbing: false };
@@ -477,6 +479,7 @@ fn a_preempted_task_can_be_dropped() {
         drop: IntervalSet::from(0..1),
         rest: Duration::ZERO,
         key: None,
+        manifest: Enclosed::default(),
         sizes: None,
         withheld: false,
     };
@@ -575,6 +578,7 @@ proptest! {
                         drop: IntervalSet::from(index..index + 1),
                         rest: Duration::ZERO,
                         key: None,
+                        manifest: Enclosed::default(),
                         sizes: None,
                         withheld: false,
                     };

@@ -10,9 +10,9 @@ use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::rounds::Plan;
 use idlewood_scheduler::{
     Acting, Activity, Appointment, Asker, BagHeader, BagId, BlobId, Capacity, Checkpoint, Closing, Conditions,
-    DeclineReason, DecodeError, Delta, Ending, Endless, EndlessBag, Grant, Limit, MachineReport, MachinesPage, Message,
-    Path, Record, RecordError, RecordKey, Replication, Reputation, Request, SilentMachine, Sizes, SmallOutput, Speaker,
-    Stamp, Standing, Supply, TaskResult, WhichMachines,
+    DeclineReason, DecodeError, Delta, Enclosed, Ending, Endless, EndlessBag, Grant, Limit, MachineReport,
+    MachinesPage, Message, Path, Record, RecordError, RecordKey, Replication, Reputation, Request, SilentMachine,
+    Sizes, SmallOutput, Speaker, Stamp, Standing, Supply, TaskResult, WhichMachines,
 };
 
 fn contact(byte: u8) -> Contact {
@@ -73,6 +73,7 @@ fn request() -> Request {
         ticket: 0,
         checkpoints: Box::default(),
         lines: Box::default(),
+        envelope: Enclosed::default(),
         acting: None,
     }
 }
@@ -123,6 +124,7 @@ fn messages() -> Vec<Message> {
             drop: IntervalSet::new(),
             rest: Duration::ZERO,
             key: Some([3; 32].into()),
+            manifest: Enclosed::of(b"a manifest"),
             sizes: Some(Sizes { task_mops: 10.0, application_size_mops: 400.0, declared: true, priority: 0 }),
             withheld: false,
         },
@@ -134,6 +136,7 @@ fn messages() -> Vec<Message> {
             drop: IntervalSet::from(4..5),
             rest: Duration::ZERO,
             key: None,
+            manifest: Enclosed::default(),
             sizes: None,
             withheld: false,
         },
@@ -252,6 +255,7 @@ fn messages() -> Vec<Message> {
             drop: IntervalSet::new(),
             rest: Duration::ZERO,
             key: None,
+            manifest: Enclosed::default(),
             sizes: Some(Sizes { task_mops: 10.0, application_size_mops: 400.0, declared: true, priority: 3 }),
             withheld: false,
         },
@@ -263,6 +267,7 @@ fn messages() -> Vec<Message> {
             drop: IntervalSet::new(),
             rest: Duration::ZERO,
             key: None,
+            manifest: Enclosed::default(),
             sizes: None,
             withheld: true,
         },
@@ -288,7 +293,11 @@ fn messages() -> Vec<Message> {
         Message::Shares { node: Node::Leaf, stamp: stamp(), table: Some(vec![endless()]), work_mops: vec![0.0] },
         Message::Want { bag: bag().id, executor: speaker(2), tasks: 7 },
         Message::Request {
-            request: Request { lines: Box::new([(3, "a line".into())]), ..request() },
+            request: Request {
+                lines: Box::new([(3, "a line".into())]),
+                envelope: Enclosed::of(b"an envelope"),
+                ..request()
+            },
             node: Node::Leaf,
             climbing: false,
         },
@@ -658,6 +667,7 @@ fn impossible_messages_are_refused() {
         drop,
         rest,
         key: None,
+        manifest: Enclosed::default(),
         sizes: None,
         withheld: false,
     };

@@ -129,6 +129,11 @@ impl Fetching {
         self.here.contains(&blob)
     }
 
+    /// A file of another's bag came with a message.
+    pub(crate) fn put(&mut self, blob: Blob) {
+        self.here.insert(blob);
+    }
+
     /// A piece has come; returns whether it was the last.
     pub(crate) fn came(&mut self, number: Number, bytes: u64) -> bool {
         let Some(transfer) = self.transfers.get(&number) else { return false };

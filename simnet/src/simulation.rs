@@ -29,7 +29,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, GridId, Node, PeerId, Time};
-use idlewood_scheduler::{Appointment, BAG_TASKS_MAX, BagId, Conditions, Endless, Submission};
+use idlewood_scheduler::{
+    Appointment, BAG_TASKS_MAX, BagId, Conditions, ENCLOSED_BYTES_MAX, Enclosed, Endless, Submission,
+};
 
 use self::counts::Counts;
 pub use self::deed::Deed;
@@ -335,8 +337,14 @@ impl Simulation {
             task_bytes: workload::output_bytes(&self.around.scenario, &bag.bag, 0) as f64,
             tasks: BAG_TASKS_MAX,
         });
+        // What is in them is not simulated.
+        let file = |bytes: u64| {
+            Enclosed::of(&vec![0; usize::try_from(bytes).unwrap_or(usize::MAX).min(ENCLOSED_BYTES_MAX + 1)])
+        };
         let submission = Submission {
             id: bag.bag.id,
+            envelope: file(self.around.scenario.envelope_bytes),
+            manifest: file(self.around.scenario.manifest_bytes),
             tasks: if endless.is_some() { BAG_TASKS_MAX } else { bag.bag.tasks },
             task_mops: self.around.scenario.declared.then_some(bag.bag.declared_mops),
             retries_max: RETRIES_MAX,

@@ -7,7 +7,8 @@ use idlewood_overlay::{Contact, Member, PeerId};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::rounds::Sources;
 use idlewood_scheduler::{
-    Appointment, BagHeader, BagId, BagKey, BlobId, Change, MachinesPage, Message, Notice, Speaker, TaskId, TaskResult,
+    Appointment, BagHeader, BagId, BagKey, BlobId, Change, Enclosed, MachinesPage, Message, Notice, Speaker, TaskId,
+    TaskResult,
 };
 
 use crate::policy::{Judgement, Pause};
@@ -58,6 +59,8 @@ pub enum Effect {
     Authorise {
         /// The bag.
         bag: BagHeader,
+        /// What its submitter signed of it, as a request has it, which anybody may have written.
+        envelope: Enclosed,
     },
     /// Keep what these tasks, which stand still, can go on from elsewhere; [`idlewood_scheduler::Event::CheckpointsKept`] follows.
     KeepCheckpoints {

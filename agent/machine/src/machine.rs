@@ -366,7 +366,7 @@ impl Machine {
             PeerEffect::ResumeTasks => {}
             PeerEffect::Send { to, message } => effects.push(Effect::Send { to, message }),
             PeerEffect::List { ticket, page } => effects.push(Effect::List { ticket, page }),
-            PeerEffect::Authorise { bag } => effects.push(Effect::Authorise { bag }),
+            PeerEffect::Authorise { bag, envelope } => effects.push(Effect::Authorise { bag, envelope }),
             PeerEffect::KeepCheckpoints { stop, bag, tasks } => {
                 effects.push(Effect::KeepCheckpoints { stop, bag, tasks });
             }

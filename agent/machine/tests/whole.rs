@@ -8,8 +8,8 @@ use idlewood_machine::policy::{Facts, Input, Orders, OwnerSettings};
 use idlewood_machine::{Effect, Event, FetchEnd, JobId, Machine, WorkEvent, WorkOrder, WriteEnd};
 use idlewood_overlay::{Contact, GridId, PeerId, Time, WallTime};
 use idlewood_scheduler::{
-    Approval, BagId, BlobId, Config, Event as PeerEvent, Finished, Message, Peer, Replication, Speaker, Submission,
-    TaskId, TaskOutcome, TaskResult,
+    Approval, BagId, BlobId, Config, Enclosed, Event as PeerEvent, Finished, Message, Peer, Replication, Speaker,
+    Submission, TaskId, TaskOutcome, TaskResult,
 };
 
 const START: WallTime = WallTime(1_700_000_000_000_000);
@@ -49,7 +49,7 @@ impl World {
                 Effect::Fetch { fetch, .. } => {
                     self.give(Event::FetchEnded { fetch, end: FetchEnd::Here { checkpoint: None } });
                 }
-                Effect::Authorise { bag } => {
+                Effect::Authorise { bag, .. } => {
                     let verdict = Ok(Approval { signed_ago: Duration::ZERO, at_hand: true, program: None });
                     self.give(PeerEvent::Authorised { bag: bag.id, verdict });
                 }
@@ -78,6 +78,8 @@ impl World {
     fn submit(&mut self, tasks: u64) {
         let submission = Submission {
             id: BagId([1; 32]),
+            envelope: Enclosed::default(),
+            manifest: Enclosed::default(),
             tasks,
             task_mops: Some(1e5),
             retries_max: 0,

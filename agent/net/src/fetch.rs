@@ -18,7 +18,7 @@ use idlewood_blobs::{BlobError, Blobs, Hash, Incoming};
 pub(crate) use idlewood_machine::downloads::Patience;
 use idlewood_machine::downloads::{Answer, DownloadId, Downloads as Decisions, Piece, Sources, Step};
 use idlewood_overlay::{Contact, PeerId, Time};
-use idlewood_scheduler::{BagId, BagKey};
+use idlewood_scheduler::{BagId, BagKey, Enclosed};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -208,6 +208,14 @@ impl Fetcher {
         if let Some(path) = self.0.here(hash, size_max).await? {
             return Ok(path);
         }
+        if let Some(enclosed) = origin.enclosed.iter().find(|enclosed| blake3::hash(enclosed.bytes()) == hash) {
+            let (blobs, enclosed) = (self.0.blobs.clone(), enclosed.clone());
+            let put = tokio::task::spawn_blocking(move || blobs.put_bytes(enclosed.bytes()));
+            put.await.map_err(|_| FetchError::ShuttingDown)?.map_err(|error| FetchError::Local(Arc::new(error)))?;
+            if let Some(path) = self.0.here(hash, size_max).await? {
+                return Ok(path);
+            }
+        }
         let share = self.0.share(hash);
         let wanted = Wanted { hash, size_max, of: origin.bag, key: origin.key };
         self.0.take_turn(&share.download, asked, wanted, &origin.sources).await
@@ -223,6 +231,8 @@ pub struct Origin {
     pub key: Option<BagKey>,
     /// Machines that may have the blob, in the order in which they are asked.
     pub sources: Vec<Contact>,
+    /// Files of the bag that came with messages, which may be the blob or any other.
+    pub enclosed: Vec<Enclosed>,
 }
 
 /// The blob to fetch.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use idlewood_blobs::{Blobs, To};
 use idlewood_overlay::{Contact, PeerId};
-use idlewood_scheduler::{BagId, BagKey};
+use idlewood_scheduler::{BagId, BagKey, Enclosed};
 use idlewood_trust::{Gate, Role, Terms, grid_id, identity, now_s};
 use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::upgrade::Version;
@@ -50,7 +50,7 @@ pub(super) struct Node {
 
 /// The origin of the bag's blobs.
 pub(super) fn origin(sources: Vec<Contact>) -> Origin {
-    Origin { bag: BAG, key: None, sources }
+    Origin { bag: BAG, key: None, sources, enclosed: Vec::new() }
 }
 
 /// A piece of a blob of the bag.
@@ -262,6 +262,25 @@ async fn a_blob_needs_its_bags_key_and_a_result_its_submitter() {
     let with = |key| Origin { key, ..origin(vec![source.contact.clone()]) };
     assert!(fetcher.fetch(input, 100, &with(None)).await.unwrap_err().to_string().contains("not for this machine"));
     fetcher.fetch(input, 100, &with(Some(key))).await.expect("it has the key");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_came_with_a_message_is_not_asked_for_and_nothing_else_is_taken_for_it() {
+    let (source, target) = (Node::start().await, Node::start().await);
+    let fetcher = Fetcher::new(target.blobs.clone(), target.net.clone(), tokio::sync::mpsc::channel(1).0);
+    let wanted = blake3::hash(b"an envelope");
+    let enclosed = |enclosed: &[u8], sources| Origin { enclosed: vec![Enclosed::of(enclosed)], ..origin(sources) };
+    let error = fetcher.fetch(wanted, 100, &enclosed(b"a forgery", Vec::new())).await.unwrap_err();
+    assert!(matches!(error, FetchError::NoSource { .. }), "{error}");
+    assert!(matches!(
+        fetcher.fetch(wanted, 5, &enclosed(b"an envelope", Vec::new())).await.unwrap_err(),
+        FetchError::TooLarge { .. }
+    ));
+    let path = fetcher.fetch(wanted, 100, &enclosed(b"an envelope", Vec::new())).await.expect("it is here");
+    assert_eq!(std::fs::read(path).unwrap(), b"an envelope");
+    let other = source.lend(b"another");
+    let from = vec![source.contact.clone()];
+    fetcher.fetch(other, 100, &enclosed(b"a forgery", from)).await.expect("its source has the genuine one");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use idlewood_scheduler::{Approval, BagHeader, BagId, DeclineReason, Event, Peer};
+use idlewood_scheduler::{Approval, BagHeader, BagId, DeclineReason, Enclosed, Event, Peer};
 use idlewood_trust::label::Label;
 use idlewood_trust::manifest::Manifest;
 use idlewood_trust::{Refused, Unauthorised};
@@ -41,13 +41,14 @@ pub(super) fn withdraw_unwanted(running: &BTreeMap<BagId, Arc<Manifest>>, peer: 
 }
 
 /// A request for a bag of which nothing is here: may it queue?
-pub(super) fn authorise(bag: BagHeader, peer: &Peer, shared: &mut Shared) {
+pub(super) fn authorise(bag: BagHeader, envelope: Enclosed, peer: &Peer, shared: &mut Shared) {
     let id = bag.id;
     if let Some(label) = shared.manifests.label(id) {
         let verdict = if fits(&bag, &label) { judge(id, &label, shared) } else { Err(DeclineReason::Forged) };
         return shared.events.follow_up(told(id, verdict));
     }
-    let (supplies, origin) = (shared.supplies.clone(), supplies::origin(peer, id, &bag.submitter));
+    let (supplies, mut origin) = (shared.supplies.clone(), supplies::origin(peer, id, &bag.submitter));
+    origin.enclosed.push(envelope);
     let look = async move { Done::Authorised { bag: id, label: signed::label(&supplies, &bag, &origin).await } };
     shared.jobs.spawn(look, Done::Authorised { bag: id, label: Err(DeclineReason::Unavailable) });
 }

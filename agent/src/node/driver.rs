@@ -223,7 +223,7 @@ impl Driver {
         let Self { machine, shared, execution, measuring, outputs, owner, storage, starts, .. } = self;
         match effect {
             Effect::Send { to, message } => traffic::send_of_peer(to, message, machine.peer(), shared),
-            Effect::Authorise { bag } => authorise::authorise(bag, machine.peer(), shared),
+            Effect::Authorise { bag, envelope } => authorise::authorise(bag, envelope, machine.peer(), shared),
             Effect::KeepCheckpoints { stop, bag, tasks } => self.packing.pack(stop, bag, tasks, shared),
             Effect::MakeStart { task, from } => starts.make(task, from, storage, shared),
             Effect::SignAppointment(appointment) => self.keeping.sign(appointment, machine.peer(), shared),

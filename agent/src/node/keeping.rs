@@ -78,7 +78,7 @@ impl Keeping {
         let id = bag.id;
         let sources = [from, bag.submitter.clone()];
         let sources = sources.into_iter().filter(|source| !source.address.is_empty()).collect();
-        self.get(bag, Origin { bag: id, key: Some(key), sources }, false, shared);
+        self.get(bag, Origin { bag: id, key: Some(key), sources, enclosed: Vec::new() }, false, shared);
     }
 
     fn get(&mut self, bag: BagHeader, origin: Origin, is_own: bool, shared: &mut Shared) {
@@ -161,7 +161,7 @@ impl Keeping {
             }
             let sources: Vec<Contact> = peer.stewards(bag).cloned().collect();
             if !sources.is_empty() {
-                self.get(view.bag, Origin { bag, key: peer.bag_key(bag), sources }, true, shared);
+                self.get(view.bag, Origin { bag, key: peer.bag_key(bag), sources, enclosed: Vec::new() }, true, shared);
             }
         }
     }

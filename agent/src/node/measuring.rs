@@ -74,7 +74,7 @@ impl Measuring {
             return shared.events.follow_up(Event::FirstTaskEnded { bag, first: FirstTask::Nothing });
         };
         let (known, supplies) = (shared.manifests.get(bag), shared.supplies.clone());
-        let here = Origin { bag, key: None, sources: Vec::new() };
+        let here = Origin { bag, key: None, sources: Vec::new(), enclosed: Vec::new() };
         let came = CameWith { line: shared.lines.get(TaskId { bag, index: 0 }), checkpoint: None };
         let prepare = async move {
             let preparation = task::prepare(&supplies, TaskId { bag, index: 0 }, 0, &header, known, came, &here).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use blake3::Hash;
 use idlewood_blobs::{BlobError, Blobs};
 use idlewood_overlay::PeerId;
-use idlewood_scheduler::{BAG_TASKS_MAX, Conditions, Endless, Submission};
+use idlewood_scheduler::{BAG_TASKS_MAX, Conditions, Enclosed, Endless, Submission};
 use idlewood_trust::envelope::{self, Envelope};
 use idlewood_trust::manifest::{MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest, Source};
 use idlewood_trust::{Gate, now_s};
@@ -101,6 +101,8 @@ pub(super) fn accept(
     }
     let submission = Submission {
         id,
+        envelope: Enclosed::of(&signed),
+        manifest: Enclosed::of(&bytes),
         tasks: request.tasks,
         task_mops: request.work_mops,
         retries_max: request.retries_max,

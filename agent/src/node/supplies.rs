@@ -102,7 +102,8 @@ pub(super) struct Supplies {
 
 /// Where a bag's blobs come from.
 pub(super) fn origin(peer: &Peer, bag: BagId, submitter: &Contact) -> Origin {
-    Origin { bag, key: peer.bag_key(bag), sources: downloads::sources(peer, bag, submitter) }
+    let (key, enclosed) = (peer.bag_key(bag), peer.bag_manifest(bag).cloned().into_iter().collect());
+    Origin { bag, key, sources: downloads::sources(peer, bag, submitter), enclosed }
 }
 
 impl Supplies {
@@ -149,7 +150,7 @@ impl Supplies {
         from: Contact,
     ) -> Result<(PathBuf, Pin), PrepareError> {
         let pin = Pin::new(&self.blobs, Hash::from_bytes(blob.0));
-        let origin = Origin { bag, key: None, sources: vec![from] };
+        let origin = Origin { bag, key: None, sources: vec![from], enclosed: Vec::new() };
         Ok((self.fetch(&self.fetcher, blob, bytes_max, &origin).await?, pin))
     }
 

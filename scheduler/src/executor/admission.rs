@@ -90,7 +90,7 @@ impl Unauthorised {
 impl Executor {
     /// A request reached this leaf: it queues at once if tasks of its bag are here already, else when the driver has authorised
     /// the bag.
-    pub(crate) fn accept(&mut self, request: Request, io: &mut Io, config: &Config) {
+    pub(crate) fn accept(&mut self, mut request: Request, io: &mut Io, config: &Config) {
         let (id, submitter) = (request.bag.id, request.bag.submitter.peer);
         if submitter == io.me.peer {
             return self.queue(request, None, io, config);
@@ -105,9 +105,9 @@ impl Executor {
                 return;
             }
         }
-        let bag = request.bag.clone();
+        let (bag, envelope) = (request.bag.clone(), std::mem::take(&mut request.envelope));
         if self.unauthorised.add(request) {
-            io.effects.push(Effect::Authorise { bag });
+            io.effects.push(Effect::Authorise { bag, envelope });
         }
     }
 

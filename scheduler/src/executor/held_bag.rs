@@ -14,6 +14,7 @@ use crate::bag::{
     BagHeader, BagKey, BlobId, Checkpoint, HELD_CHECKPOINTS_MAX, HELD_INTERVALS_MAX, Request, Sizes, TaskId, TaskResult,
 };
 use crate::config::Config;
+use crate::enclosed::Enclosed;
 use crate::io::{Io, Then};
 use crate::message::{Capacity, Message, RESULTS_MAX};
 use crate::queue::{Entry, WORK_MOPS_MAX, WORK_MOPS_MIN};
@@ -35,6 +36,8 @@ pub(super) struct HeldBag {
     pub(super) spoken_for: bool,
     /// With what this machine reads the bag's blobs, once the submitter has sent it.
     pub(super) key: Option<BagKey>,
+    /// Its manifest, if the submitter has enclosed it.
+    pub(super) manifest: Enclosed,
     /// Until the submitter has spoken for the bag, its tasks begin only before this moment, while its manifest is fresh;
     /// `None`: at any time.
     pub(super) fresh_until: Option<Time>,
@@ -89,6 +92,7 @@ impl HeldBag {
             attempts: BTreeMap::new(),
             spoken_for: false,
             key: None,
+            manifest: Enclosed::default(),
             fresh_until: None,
             placement_timeout: config.placement_timeout,
             waiting: IntervalSet::new(),

@@ -68,6 +68,7 @@ fn executor(config: &Config) -> (Executor, Io) {
                 ticket: 0,
                 checkpoints: Box::default(),
                 lines: Box::default(),
+                envelope: Enclosed::default(),
                 acting: None,
             },
             None,
@@ -144,6 +145,7 @@ fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_m
         ticket: 0,
         checkpoints: Box::default(),
         lines: Box::default(),
+        envelope: Enclosed::default(),
         acting: None,
     };
     executor.queue(request, None, io, &Config::default());
@@ -259,6 +261,7 @@ impl Machine {
             ticket: 0,
             checkpoints: Box::default(),
             lines: Box::default(),
+            envelope: Enclosed::default(),
             acting: None,
         };
         self.executor.queue(request, None, &mut self.io, &self.config);
@@ -363,6 +366,7 @@ fn laden(config: &Config) -> (Executor, Io) {
                 ticket: 0,
                 checkpoints: Box::default(),
                 lines: Box::default(),
+                envelope: Enclosed::default(),
                 acting: None,
             },
             None,
@@ -382,6 +386,7 @@ fn laden(config: &Config) -> (Executor, Io) {
                 drop,
                 rest: Duration::ZERO,
                 key: None,
+                manifest: Enclosed::default(),
                 sizes: None,
                 withheld: false,
             },
@@ -407,6 +412,7 @@ fn a_machine_rests_when_a_lease_asks_and_all_tasks_failed() {
         drop: drop.clone(),
         rest,
         key: None,
+        manifest: Enclosed::default(),
         sizes: None,
         withheld: false,
     };
@@ -482,6 +488,7 @@ fn each_task_keeps_the_attempt_it_came_with() {
                 ticket: 0,
                 checkpoints: Box::default(),
                 lines: Box::default(),
+                envelope: Enclosed::default(),
                 acting: None,
             },
             None,
@@ -524,6 +531,7 @@ fn declines_of_scattered_tasks_fit_in_valid_messages() {
         copy: None,
         begins_within: None,
         lines: Box::default(),
+        envelope: Enclosed::default(),
         acting: None,
         bag,
         number,

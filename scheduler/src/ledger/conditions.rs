@@ -12,6 +12,7 @@ use super::Ledger;
 use crate::bag::{BagId, Sizes};
 use crate::conditions::{Conditions, Wish, is_priority};
 use crate::config::Config;
+use crate::enclosed::Enclosed;
 use crate::io::{Io, Then};
 use crate::message::Message;
 use crate::peer::Notice;
@@ -90,7 +91,8 @@ impl Ledger {
         let (bag, term, submitter) = (self.bag.id, self.term(io, config), Some((&io.me).into()));
         let (drop, rest, withheld) = (IntervalSet::new(), Duration::ZERO, self.conditions.withhold());
         let sizes = self.is_measured().then(|| self.sizes());
-        io.send(executor, Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None, sizes, withheld });
+        let (version, key, manifest) = (0, None, Enclosed::default());
+        io.send(executor, Message::Lease { bag, version, submitter, term, drop, rest, key, manifest, sizes, withheld });
     }
 
     /// Failed tries of its tasks by machine, since the start of this peer.

@@ -29,6 +29,7 @@ use idlewood_overlay::{Contact, PeerId, Time};
 use super::Ledger;
 use crate::bag::{BagId, TaskResult};
 use crate::config::Config;
+use crate::enclosed::Enclosed;
 use crate::io::Io;
 use crate::message::Message;
 use crate::ranges::IntervalSet;
@@ -291,10 +292,9 @@ impl Ledger {
         io.persist(vec![Change::Delete(RecordKey::Placed(bag, executor.peer)), former], Vec::new());
         let drop = placement.ranges.clone();
         let submitter = Some((&io.me).into());
-        io.send(
-            executor.clone(),
-            Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None, sizes: None, withheld: false },
-        );
+        let (version, key, manifest, sizes, withheld) = (0, None, Enclosed::default(), None, false);
+        let lease = Message::Lease { bag, version, submitter, term, drop, rest, key, manifest, sizes, withheld };
+        io.send(executor.clone(), lease);
         let again = self.without_copy(placement.ranges);
         if !again.is_empty() {
             self.counts.reissued += again.len();

@@ -18,6 +18,7 @@ use super::Ledger;
 use super::placed::Placement;
 use crate::bag::{BagId, BagKey, REQUEST_INTERVALS_MAX};
 use crate::config::Config;
+use crate::enclosed::Enclosed;
 use crate::io::{Io, Then};
 use crate::link::renewals_take;
 use crate::message::{Capacity, Message};
@@ -85,6 +86,7 @@ impl Ledger {
                 drop,
                 rest,
                 key,
+                manifest: Enclosed::default(),
                 sizes,
                 withheld: false,
             };
@@ -301,11 +303,21 @@ impl Ledger {
         let (term, submitter) = (self.term(io, config), Some((&io.me).into()));
         let (bag, rest) = (self.bag.id, self.avoided.avoided_for(executor.peer, io.now));
         let withheld = self.conditions.withhold() && !self.is_closed();
-        let lease =
-            |drop, key, sizes| Message::Lease { bag, version, submitter, term, drop, rest, key, sizes, withheld };
+        let lease = |drop, key, manifest, sizes| Message::Lease {
+            bag,
+            version,
+            submitter,
+            term,
+            drop,
+            rest,
+            key,
+            manifest,
+            sizes,
+            withheld,
+        };
         if self.is_closed() {
             let drop = io.recorded(executor.peer, bag, ranges);
-            io.send(executor, lease(drop, None, None));
+            io.send(executor, lease(drop, None, Enclosed::default(), None));
             return;
         }
         let mine = match self.placed.of(executor.peer) {
@@ -324,7 +336,10 @@ impl Ledger {
         let reads = !keep.is_empty() || !awaited.is_empty();
         let changed = !lost.is_empty() || !gained.is_empty();
         let sizes = reads.then(|| self.sizes());
-        let message = lease(io.recorded(executor.peer, bag, dropped.clone()), reads.then(|| self.key(io)), sizes);
+        let (is_first, drop) =
+            (self.placed.of(executor.peer).is_none(), io.recorded(executor.peer, bag, dropped.clone()));
+        let manifest = if reads && is_first { self.manifest.clone() } else { Enclosed::default() };
+        let message = lease(drop, reads.then(|| self.key(io)), manifest, sizes);
         // A task that it is to try again may be listed from before it was told to forget its result.
         let withdrawn = self.votes.is_retried(executor.peer, &keep);
         self.waiting.take(&gained);
@@ -446,6 +461,7 @@ pub(crate) fn refuse(bag: BagId, executor: Contact, version: u64, ranges: Interv
             drop: ranges,
             rest,
             key: None,
+            manifest: Enclosed::default(),
             sizes: None,
             withheld: false,
         },

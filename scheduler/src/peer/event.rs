@@ -11,6 +11,7 @@ use crate::bag::{
     TaskResult,
 };
 use crate::conditions::{AFTER_MAX, Conditions, NAME_BYTES_MAX, Wish};
+use crate::enclosed::Enclosed;
 use crate::endless::{Endless, WEIGHT_MAX, WEIGHT_MIN};
 use crate::io::Ticket;
 use crate::ledger::{REPLICAS_MAX, Replication};
@@ -27,6 +28,12 @@ use crate::steward::{Appointment, STEWARDS_MAX};
 pub struct Submission {
     /// Hash of its manifest.
     pub id: BagId,
+    /// What the submitter signed of it, where that is short: it travels with the bag's requests.
+    #[serde(default)]
+    pub envelope: Enclosed,
+    /// The manifest, where it is short: it travels with the lease of each machine that gets tasks.
+    #[serde(default)]
+    pub manifest: Enclosed,
     /// Number of tasks, at least 1.
     pub tasks: u64,
     /// Work of one task in Mop; `None`: the driver measures it ([`Effect::MeasureTask`]).
@@ -301,6 +308,8 @@ pub enum Effect {
     Authorise {
         /// The bag as a request describes it; anybody may have written that.
         bag: BagHeader,
+        /// What its submitter signed of it, as the request has it, which anybody may have written, too.
+        envelope: Enclosed,
     },
     /// Run a task; [`Event::TaskEnded`] follows.
     StartTask {

@@ -6,6 +6,7 @@ use idlewood_overlay::{Contact, Overlay, PeerId, Time};
 
 use super::{Peer, contact_of};
 use crate::bag::{BagId, BagKey, Checkpoint, TaskId};
+use crate::enclosed::Enclosed;
 use crate::executor::{HeldView, RunningTask};
 use crate::ledger::{BagView, KeptPrediction, Prediction};
 use crate::ranges::IntervalSet;
@@ -129,6 +130,11 @@ impl Peer {
     pub fn bag_key(&self, id: BagId) -> Option<BagKey> {
         let own = self.ledgers.get(&id).map(|ledger| ledger.key(&self.io));
         own.or_else(|| self.stewards.key(id)).or_else(|| self.executor.bag_key(id))
+    }
+
+    /// The manifest of a bag that is held here, where its submitter has enclosed it.
+    pub fn bag_manifest(&self, id: BagId) -> Option<&Enclosed> {
+        self.executor.bag_manifest(id)
     }
 
     /// The tasks that have begun here.

@@ -1,5 +1,6 @@
 //! Tests of the router, at the lower of the two routers of a grid of three machines.
 
+use crate::enclosed::Enclosed;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -124,6 +125,7 @@ fn request(tasks: u64) -> Request {
         ticket: 0,
         checkpoints: Box::default(),
         lines: Box::default(),
+        envelope: Enclosed::default(),
         acting: None,
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, Node, PeerId};
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagHeader, BagId, DeclineReason, Event, Message, Path, Request};
+use idlewood_scheduler::{BagHeader, BagId, DeclineReason, Enclosed, Event, Message, Path, Request};
 
 use super::ME;
 use super::host::{Host, config};
@@ -36,6 +36,7 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
             copy: None,
             begins_within: None,
             lines: Box::default(),
+            envelope: Enclosed::default(),
             acting: None,
             ticket: 0,
             checkpoints: Default::default(),
@@ -74,6 +75,7 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
             drop,
             rest,
             key: None,
+            manifest: Enclosed::default(),
             sizes: None,
             withheld: false,
         },

@@ -462,6 +462,7 @@ fn answer(source: &mut Source<'_>, from: PeerId, message: &Message) -> Message {
             drop: if source.flag() { source.ranges() } else { ranges.clone() },
             rest: source.time(),
             key: source.maybe(|source| [source.byte(); 32].into()),
+            manifest: source.enclosed(),
             sizes: source.maybe(Source::sizes),
             withheld: false,
         },

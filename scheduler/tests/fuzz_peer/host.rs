@@ -176,7 +176,7 @@ impl Host {
             }
             Effect::FetchOutput { task, .. } => self.fetches.push_back(task),
             Effect::MeasureTask { bag } => self.measures.push_back(bag),
-            Effect::Authorise { bag } => self.authorising.push_back(bag.id),
+            Effect::Authorise { bag, .. } => self.authorising.push_back(bag.id),
             Effect::KeepCheckpoints { stop, bag, .. } => self.packing.push_back((stop, bag)),
             Effect::SuspendTasks => self.suspended = true,
             Effect::ResumeTasks => self.suspended = false,
@@ -364,6 +364,8 @@ impl Host {
                 let endless = Endless { weight: source.real(), task_bytes: source.real(), tasks };
                 let submission = Submission {
                     id: bag,
+                    envelope: source.enclosed(),
+                    manifest: source.enclosed(),
                     tasks: BAG_TASKS_MAX,
                     task_mops: source.maybe(|source| f64::from(source.byte()) + 1.0),
                     retries_max: 2,
@@ -407,6 +409,8 @@ impl Host {
     fn submit(&mut self, source: &mut Source<'_>) {
         let submission = Submission {
             id: source.bag(),
+            envelope: source.enclosed(),
+            manifest: source.enclosed(),
             tasks: u64::from(source.byte()) + 1,
             task_mops: source.maybe(|source| f64::from(source.byte()) + 1.0),
             retries_max: 2,

@@ -10,7 +10,7 @@ use idlewood_overlay::{
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::summary::Summary;
 use idlewood_scheduler::{
-    Activity, Asker, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, EndlessBag, Finished, Grant, Limit,
+    Activity, Asker, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, Enclosed, EndlessBag, Finished, Grant, Limit,
     MachineReport, MachinesPage, Message, Path, Replication, Request, SilentMachine, Sizes, SmallOutput, Speaker,
     Stamp, Standing, TaskOutcome, TaskResult, WhichMachines,
 };
@@ -255,6 +255,10 @@ impl Source<'_> {
         }
     }
 
+    pub(super) fn enclosed(&mut self) -> Enclosed {
+        self.maybe(|source| Enclosed::of(&[source.byte(); 32])).unwrap_or_default()
+    }
+
     pub(super) fn message(&mut self) -> Message {
         match self.below(16) {
             0..5 => Message::Overlay(idlewood_overlay::Message {
@@ -278,6 +282,7 @@ impl Source<'_> {
                     copy: None,
                     begins_within: None,
                     lines: Box::default(),
+                    envelope: self.enclosed(),
                     acting: None,
                     ticket: 0,
                     checkpoints: self
@@ -306,6 +311,7 @@ impl Source<'_> {
                 drop: self.ranges(),
                 rest: self.time(),
                 key: self.maybe(|source| [source.number() as u8; 32].into()),
+                manifest: self.enclosed(),
                 sizes: self.maybe(Self::sizes),
                 withheld: false,
             },

@@ -149,7 +149,18 @@ fn a_fresh_bag_without_blobs_begins_when_the_key_comes() {
         let Message::Lease { bag, submitter, term, drop, rest, .. } = lease(version, IntervalSet::new()) else {
             unreachable!()
         };
-        Message::Lease { bag, version, submitter, term, drop, rest, key, sizes: None, withheld: false }
+        Message::Lease {
+            bag,
+            version,
+            submitter,
+            term,
+            drop,
+            rest,
+            key,
+            manifest: Enclosed::default(),
+            sizes: None,
+            withheld: false,
+        }
     };
     let (version, _) = host.holdings()[0];
     host.receive(5, lease_with(version, Some([5; 32].into())));
@@ -158,6 +169,49 @@ fn a_fresh_bag_without_blobs_begins_when_the_key_comes() {
     assert_eq!((host.started.len(), host.peer.bag_key(BAG)), (1, Some([1; 32].into())));
     host.receive(1, lease_with(0, None));
     assert_eq!(host.peer.bag_key(BAG), Some([1; 32].into()), "who is not told anew does not forget");
+}
+
+#[test]
+fn what_is_short_travels_with_tasks() {
+    let [mut host, mut other] = pair();
+    let (envelope, manifest) = (Enclosed::of(&[1; 700]), Enclosed::of(&[2; 300]));
+    let submission = Submission { envelope: envelope.clone(), manifest: manifest.clone(), ..submission(100, 1e6) };
+    host.give(Event::Submitted(submission));
+    let mut manifests = Vec::new();
+    talk_and(&mut host, &mut other, 5, |message| match message {
+        Message::Lease { manifest, .. } => manifests.push(manifest.clone()),
+        Message::Request { request, .. } => assert_eq!(request.envelope, envelope),
+        _ => {}
+    });
+    assert_eq!(other.envelopes, [envelope.clone()], "its driver judges the bag by it");
+    assert_eq!(other.peer.bag_manifest(BAG), Some(&manifest));
+    assert_eq!(manifests, [manifest], "the first lease has it");
+    // What it holds is asked about once more.
+    host.sent.clear();
+    let (ranges, finished) = (other.peer.unfinished()[&BAG].clone(), IntervalSet::new());
+    let (executor, version, attempt, capacity) = (speaker(3), u64::MAX, 0, None);
+    host.receive(3, Message::Holding { bag: BAG, executor, version, attempt, ranges, finished, capacity });
+    let again: Vec<&Message> = host.sent.iter().map(|(_, message)| message).collect();
+    assert!(matches!(again[..], [Message::Lease { manifest, .. }] if manifest.is_empty()), "it has had it: {again:?}");
+}
+
+#[test]
+fn what_is_long_is_fetched() {
+    assert!(Enclosed::of(&[0; ENCLOSED_BYTES_MAX + 1]).is_empty());
+    let long = |length: usize| {
+        let bytes = ciborium::Value::Bytes(vec![0; length]);
+        bytes.deserialized::<Enclosed>().expect("bytes")
+    };
+    for (length, is_valid) in [(ENCLOSED_BYTES_MAX, true), (ENCLOSED_BYTES_MAX + 1, false)] {
+        let sent = forged(1, |request| request.envelope = long(length));
+        assert_eq!(Message::decode(&sent.encode()).is_ok(), is_valid);
+        let Message::Lease { bag, submitter, term, drop, rest, .. } = lease(1, IntervalSet::new()) else {
+            unreachable!()
+        };
+        let (version, key, manifest, sizes, withheld) = (1, None, long(length), None, false);
+        let sent = Message::Lease { bag, version, submitter, term, drop, rest, key, manifest, sizes, withheld };
+        assert_eq!(Message::decode(&sent.encode()).is_ok(), is_valid);
+    }
 }
 
 #[test]

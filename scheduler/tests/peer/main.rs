@@ -31,8 +31,9 @@ use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::rounds::Sources;
 use idlewood_scheduler::{
     AGE_MAX, Approval, Asker, BagHeader, BagId, BagKey, BlobId, Change, Checkpoint, Conditions, Config, DeclineReason,
-    Effect, Event, Finished, MESSAGE_BYTES_MAX, MachinesPage, Message, Notice, Path, Peer, Record, RecordKey,
-    Replication, Request, Seed, Sizes, Speaker, StartMade, Submission, SubmitError, TaskId, TaskOutcome, TaskResult,
+    ENCLOSED_BYTES_MAX, Effect, Enclosed, Event, Finished, MESSAGE_BYTES_MAX, MachinesPage, Message, Notice, Path,
+    Peer, Record, RecordKey, Replication, Request, Seed, Sizes, Speaker, StartMade, Submission, SubmitError, TaskId,
+    TaskOutcome, TaskResult,
 };
 
 const BAG: BagId = BagId([7; 32]);
@@ -66,6 +67,8 @@ struct Host {
     measured: Vec<BagId>,
     /// Bags to be authorised, and the answer; `None`: no answer.
     looked_at: Vec<BagHeader>,
+    /// What came with the requests for these.
+    envelopes: Vec<Enclosed>,
     verdict: Option<Result<Approval, DeclineReason>>,
     notices: Vec<Notice>,
     listed: Vec<(u64, MachinesPage)>,
@@ -137,6 +140,7 @@ impl Host {
             stopped: Vec::new(),
             measured: Vec::new(),
             looked_at: Vec::new(),
+            envelopes: Vec::new(),
             verdict: Some(Ok(approval(Duration::ZERO))),
             notices: Vec::new(),
             listed: Vec::new(),
@@ -184,8 +188,9 @@ impl Host {
                     }
                     Effect::StopTask { task, .. } => self.stopped.push(task),
                     Effect::MeasureTask { bag } => self.measured.push(bag),
-                    Effect::Authorise { bag } => {
+                    Effect::Authorise { bag, envelope } => {
                         self.looked_at.push(bag.clone());
+                        self.envelopes.push(envelope);
                         if let Some(verdict) = self.verdict {
                             events.push_back(Event::Authorised { bag: bag.id, verdict });
                         }
@@ -336,6 +341,8 @@ fn pair_with(config: Config) -> [Host; 2] {
 fn submission(tasks: u64, task_mops: f64) -> Submission {
     Submission {
         id: BAG,
+        envelope: Enclosed::default(),
+        manifest: Enclosed::default(),
         tasks,
         task_mops: Some(task_mops),
         retries_max: 0,
@@ -375,6 +382,7 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
         ticket: 0,
         checkpoints: Box::default(),
         lines: Box::default(),
+        envelope: Enclosed::default(),
         acting: None,
     };
     Message::Request { request, node: Node::Leaf, climbing: false }
@@ -382,7 +390,18 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
 
 fn lease(version: u64, drop: IntervalSet) -> Message {
     let (term, rest) = (Duration::from_secs(60), Duration::ZERO);
-    Message::Lease { bag: BAG, version, submitter: None, term, drop, rest, key: None, sizes: None, withheld: false }
+    Message::Lease {
+        bag: BAG,
+        version,
+        submitter: None,
+        term,
+        drop,
+        rest,
+        key: None,
+        manifest: Enclosed::default(),
+        sizes: None,
+        withheld: false,
+    }
 }
 
 /// A request for tasks of a bag of a million, of which so many machines may get a part.

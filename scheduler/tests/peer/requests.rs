@@ -40,7 +40,21 @@ fn a_bags_sizes_are_those_that_its_submitter_says() {
             unreachable!()
         };
         let sizes = Some(Sizes { task_mops: 1000.0, application_size_mops: 1e5, declared: true, priority: 0 });
-        (from, Message::Lease { bag, version, submitter, term, drop, rest, key, sizes, withheld: false })
+        (
+            from,
+            Message::Lease {
+                bag,
+                version,
+                submitter,
+                term,
+                drop,
+                rest,
+                key,
+                manifest: Enclosed::default(),
+                sizes,
+                withheld: false,
+            },
+        )
     };
     let version = host.holdings().last().expect("it asks").0;
     for (from, expected) in [(5, (1.0, 1.0)), (1, (1000.0, 1e5))] {

@@ -28,6 +28,7 @@ fn only_the_submitters_lease_changes_its_address() {
             drop: IntervalSet::new(),
             rest: Duration::ZERO,
             key: None,
+            manifest: Enclosed::default(),
             sizes: None,
             withheld: false,
         },
@@ -150,6 +151,7 @@ fn a_restarted_submitter_sends_executors_its_address() {
         drop: IntervalSet::new(),
         rest: Duration::ZERO,
         key: None,
+        manifest: Enclosed::default(),
         sizes: None,
         withheld: false,
     };

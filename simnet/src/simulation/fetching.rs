@@ -10,7 +10,7 @@ use idlewood_machine::downloads::{self, Answer, Piece, Step};
 use idlewood_machine::serving::Turn;
 use idlewood_machine::{FetchEnd, FetchId, Wanted, WorkEvent};
 use idlewood_overlay::{Contact, Time, WallTime};
-use idlewood_scheduler::{Approval, BagHeader, BagId, DeclineReason, Event, TaskOutcome, manifest_age};
+use idlewood_scheduler::{Approval, BagHeader, BagId, DeclineReason, Enclosed, Event, TaskOutcome, manifest_age};
 
 use super::deed::Deed;
 use super::shard::{LOCAL_DELAY, Occurrence, Shard};
@@ -32,10 +32,13 @@ const ASK_BYTES: u64 = 130;
 impl Shard {
     // ---- what is wanted ----
 
-    /// A bag of which nothing is here is to be judged: what its submitter has signed of it is needed.
-    pub(super) fn look_at(&mut self, host: HostIndex, bag: &BagHeader, around: &Surroundings) {
+    /// A bag of which nothing is here is to be judged: what its submitter has signed of it is needed, unless it came with the request.
+    pub(super) fn look_at(&mut self, host: HostIndex, bag: &BagHeader, envelope: &Enclosed, around: &Surroundings) {
         let (now, machine) = (self.now, self.host_mut(host));
         let (life, blob) = (machine.life, Blob::Envelope(bag.id));
+        if !envelope.is_empty() {
+            machine.fetching.put(blob);
+        }
         if machine.fetching.has(blob) {
             self.cause(host, now, host, Occurrence::Authorised { life, bag: bag.id });
             return;
@@ -68,6 +71,10 @@ impl Shard {
         let machine = self.host(host);
         let is_own = machine.peer().is_some_and(|peer| peer.me().peer == needy.submitter.peer);
         let bag = needy.task.bag;
+        if machine.peer().is_some_and(|peer| peer.bag_manifest(bag).is_some()) {
+            self.host_mut(host).fetching.put(Blob::Manifest(bag));
+        }
+        let machine = self.host(host);
         let needs = [Blob::Envelope(bag), Blob::Manifest(bag), Blob::Program(bag), Blob::Input(bag)];
         let missing = |blob: &Blob| !is_own && around.blob_bytes(*blob) > 0 && !machine.fetching.has(*blob);
         if let Some(blob) = needs.into_iter().find(missing) {
@@ -450,10 +457,11 @@ mod tests {
         let MessageCount { count, bytes } = report.files;
         // All but the submitter.
         let machines: u64 = 7;
-        let each = 300_000 + 700_000 + report.scenario.envelope_bytes + report.scenario.manifest_bytes;
-        assert_eq!((count, bytes), (4 * machines, each * machines));
+        assert_eq!((count, bytes), (2 * machines, 1_000_000 * machines), "envelope and manifest come with tasks");
+        let long = run(Scenario { envelope_bytes: 2000, manifest_bytes: 3000, ..bag(8) });
+        assert_eq!((long.files.count, long.files.bytes), (2 * machines, 5000 * machines));
         let without = run(bag(8));
-        assert_eq!(without.files.count, 2 * machines, "envelope and manifest are always there");
+        assert_eq!(without.files.count, 0);
         let later = report.makespan_s - without.makespan_s;
         // The submitter's uplink takes eight seconds for each machine.
         assert!((8.0..120.0).contains(&later), "{later}");

@@ -187,8 +187,8 @@ mod tests {
     use std::time::Duration;
 
     use idlewood_overlay::Time;
-    use idlewood_scheduler::BagId;
     use idlewood_scheduler::ranges::IntervalSet;
+    use idlewood_scheduler::{BagId, Enclosed};
 
     use super::*;
     use crate::{Execution, Scenario, Simulation};
@@ -212,6 +212,7 @@ mod tests {
             drop: IntervalSet::default(),
             rest: Duration::ZERO,
             key: None,
+            manifest: Enclosed::default(),
             sizes: None,
             withheld: false,
         };

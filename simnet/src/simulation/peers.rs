@@ -75,7 +75,7 @@ impl Shard {
         Trace(&mut self.host_mut(host).trace).order(&order);
         match order {
             Order::Send { to, message } => self.send_of_peer(host, to.peer, message, around),
-            Order::Authorise { bag } => self.look_at(host, &bag, around),
+            Order::Authorise { bag, envelope } => self.look_at(host, &bag, &envelope, around),
             Order::KeepCheckpoints { stop, bag, tasks } => self.keep_checkpoints(host, stop, bag, &tasks, around),
             Order::MakeStart { task, .. } => self.make_start(host, task, around),
             Order::SignAppointment(mut appointment) => {

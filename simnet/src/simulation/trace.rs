@@ -129,7 +129,7 @@ impl Trace<'_> {
                 self.letter(b'M');
                 self.task(task);
             }
-            Order::Authorise { bag } => {
+            Order::Authorise { bag, .. } => {
                 self.letter(b'a');
                 self.bag(bag.id);
             }

@@ -69,7 +69,7 @@ impl Dropper {
                     }
                     Effect::Send { to, message } => drop(self.net.send(&to, message.encode())),
                     Effect::Persist { ticket, .. } => events.push_back(Event::Persisted(ticket)),
-                    Effect::Authorise { bag } => {
+                    Effect::Authorise { bag, .. } => {
                         let verdict = Err(DeclineReason::Submitter);
                         events.push_back(Event::Authorised { bag: bag.id, verdict });
                     }

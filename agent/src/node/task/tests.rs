@@ -138,7 +138,7 @@ async fn a_task_goes_on_from_what_its_submitter_signed_for_it_and_from_nothing_e
     let begins = |index: u64, checkpoint: Checkpoint, bytes_max: u64| {
         let (known, bag, supplies) = (Arc::new(manifest.clone()), &header, &supplies);
         async move {
-            let here = Origin { bag: bag.id, key: None, sources: Vec::new() };
+            let here = Origin { bag: bag.id, key: None, sources: Vec::new(), enclosed: Vec::new() };
             let came = CameWith { line: None, checkpoint: Some((checkpoint, bytes_max)) };
             let prepared = prepare(supplies, task(index), 0, bag, Some(known), came, &here).await;
             let progress = fs::read(checkpoints::path(supplies.homes.checkpoints(), task(index)).join("progress")).ok();

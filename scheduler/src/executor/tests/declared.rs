@@ -17,6 +17,7 @@ fn understated(declared: bool) -> (Executor, Io) {
             copy: None,
             begins_within: None,
             lines: Box::default(),
+            envelope: Enclosed::default(),
             acting: None,
             bag,
             number,

@@ -115,6 +115,7 @@ fn offered_tasks_wait_for_the_submitters_answer() {
         drop,
         rest: Duration::ZERO,
         key: None,
+        manifest: Enclosed::default(),
         sizes: None,
         withheld: false,
     };

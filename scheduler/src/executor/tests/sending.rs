@@ -63,6 +63,7 @@ fn one_renewal_covers_bags_due_now_and_soon() {
             drop,
             rest: Duration::ZERO,
             key: None,
+            manifest: Enclosed::default(),
             sizes: None,
             withheld: false,
         },

@@ -14,6 +14,7 @@ fn request(ranges: IntervalSet, task_mops: f64, copy: Option<u32>) -> Request {
     let bag = BagHeader { id: BAG, submitter: contact(1), tasks, task_mops, application_size_mops, declared: true };
     Request {
         lines: Box::default(),
+        envelope: Enclosed::default(),
         acting: None,
         bag,
         number: ranges.first().unwrap_or(0) + 100 * ranges.len(),

@@ -1,5 +1,6 @@
 //! Tests of several bags of one submitter on a machine.
 
+use crate::enclosed::Enclosed;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -33,6 +34,7 @@ fn give(executor: &mut Executor, io: &mut Io, config: &Config, number: u8, submi
         copy: None,
         begins_within: None,
         lines: Box::default(),
+        envelope: Enclosed::default(),
         acting: None,
         bag,
         number,
@@ -137,6 +139,7 @@ fn a_bag_that_leaves_and_comes_again_counts_once() {
             copy: None,
             begins_within: None,
             lines: Box::default(),
+            envelope: Enclosed::default(),
             acting: None,
             bag,
             number,
@@ -180,6 +183,7 @@ fn a_bag_whose_size_the_submitter_corrects_takes_its_place_anew() {
             drop,
             rest: Duration::ZERO,
             key: None,
+            manifest: Enclosed::default(),
             sizes: sizes_of(said),
             withheld: false,
         };

@@ -224,7 +224,7 @@ impl World {
                 let late = self.millis(2_000);
                 self.plan(late, Happening::Fetched { index: task.index });
             }
-            Effect::Authorise { bag } => {
+            Effect::Authorise { bag, .. } => {
                 let verdict = Ok(Approval { signed_ago: Duration::MAX, at_hand: false, program: None });
                 machine.executor.authorised(bag.id, verdict, &mut machine.io, &self.config);
                 self.plan(Duration::ZERO, Happening::Wakes);
@@ -278,9 +278,10 @@ impl World {
         let submitter = contact(from as u8).peer;
         match message {
             Message::Request { request, .. } => executor.accept(request, io, &self.config),
-            Message::Lease { bag, version, submitter: contact, term, drop, rest, key, sizes, withheld } => {
+            Message::Lease { bag, version, submitter: contact, term, drop, rest, key, manifest, sizes, withheld } => {
                 let contact = contact.map(|contact| contact.contact(submitter));
-                let lease = Lease { bag, version, submitter: contact, term, drop, rest, key, sizes, withheld };
+                let lease =
+                    Lease { bag, version, submitter: contact, term, drop, rest, key, manifest, sizes, withheld };
                 executor.lease(submitter, lease, io, &self.config);
             }
             Message::Renewed { bags, term } => executor.renewed(submitter, &bags, term, io, &self.config),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use idlewood_overlay::{GridId, WallTime};
-use idlewood_scheduler::{Approval, Event as PeerEvent, Notice, Peer, Replication, Submission};
+use idlewood_scheduler::{Approval, Enclosed, Event as PeerEvent, Notice, Peer, Replication, Submission};
 use proptest::prelude::*;
 
 use super::workers::{BAGS, Workers};
@@ -55,7 +55,7 @@ impl World {
             Effect::Fetch { fetch, .. } => Some(Event::FetchEnded { fetch, end: FetchEnd::Here { checkpoint: None } }),
             Effect::Write { write, .. } => Some(Event::Written { write, end: WriteEnd::Durable }),
             Effect::Changed(_) | Effect::Judged(_) => None,
-            Effect::Authorise { bag } => {
+            Effect::Authorise { bag, .. } => {
                 let verdict = Ok(Approval { signed_ago: Duration::ZERO, at_hand: true, program: None });
                 Some(PeerEvent::Authorised { bag: bag.id, verdict }.into())
             }
@@ -80,6 +80,8 @@ impl World {
         let replication = Replication::default();
         self.tell(PeerEvent::Submitted(Submission {
             id,
+            envelope: Enclosed::default(),
+            manifest: Enclosed::default(),
             tasks: TASKS,
             task_mops,
             retries_max: 3,
