@@ -400,7 +400,7 @@ impl Feed {
             self.sent = None;
             self.was_whole |= self.pending.is_empty() && self.number > 0;
         }
-        number == 0 && self.was_whole
+        number == 0 && (self.was_whole || !knows_term && self.number > 1)
     }
 }
 

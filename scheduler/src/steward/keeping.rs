@@ -194,13 +194,18 @@ impl Stewards {
         if bag.submitter.peer != from.peer || bag.submitter.peer == io.me.peer {
             return;
         }
-        let new = self.agreed.keys().filter(|bag| !self.copies.contains_key(bag)).count();
         let is_kept = self.copies.get(&bag.id).is_some_and(|copy| copy.given_up.is_none());
-        let accepts = is_kept || self.copies.len() + new < self.room();
+        let accepts = is_kept || self.has_room();
         if accepts {
             self.agreed.insert(bag.id, (from.peer, io.now));
         }
         io.send(from, Message::KeepAnswer { bag: bag.id, accepts });
+    }
+
+    /// Whether this machine takes another bag to keep.
+    fn has_room(&self) -> bool {
+        let new = self.agreed.keys().filter(|bag| !self.copies.contains_key(bag)).count();
+        self.copies.len() + new < self.room()
     }
 
     /// A machine answers whether it would.
@@ -244,7 +249,7 @@ impl Stewards {
                 // It was closed while its steward was away.
                 let over = Delta { is_over: true, ..Delta::alive(bag, delta.term) };
                 io.send(from.clone(), Message::Deltas { deltas: vec![over] });
-            } else if let Some(ack) = self.delta(from.peer, &delta, ledgers, &mut changes, io) {
+            } else if let Some(ack) = self.delta(&from, &delta, ledgers, &mut changes, io) {
                 acks.push(ack);
                 if delta.leaves {
                     self.due = io.now;
@@ -268,26 +273,30 @@ impl Stewards {
     /// A keeper tells what has changed of a bag that is not this machine's. Returns what to answer.
     fn delta(
         &mut self,
-        from: PeerId,
+        from: &Contact,
         delta: &Delta,
         ledgers: &mut Ledgers,
         changes: &mut Vec<Change>,
         io: &mut Io,
     ) -> Option<(BagId, u64, Term)> {
-        let bag = delta.bag;
-        let me = io.me.peer;
+        let (bag, me) = (delta.bag, io.me.peer);
         if !self.copies.contains_key(&bag) {
             let Some(acting) = delta.acting.as_ref().filter(|_| !delta.is_over && delta.number == 1) else {
                 return Some((bag, 0, Term::default()));
             };
             let submitter = acting.appointment.submitter()?.peer;
-            let is_agreed = self.agreed.get(&bag).is_some_and(|(with, _)| *with == submitter);
             let is_steward = acting.appointment.rank_of(me).is_some_and(|rank| rank > 0);
-            let key = delta.key.filter(|_| is_agreed && is_steward && speaks(acting, from, bag, io))?;
+            let key = delta.key.filter(|_| is_steward && speaks(acting, from.peer, bag, io))?;
+            // A machine that has lost its disk, or was started again, has forgotten that it agreed.
+            let is_agreed = self.agreed.get(&bag).is_some_and(|(with, _)| *with == submitter);
+            if !is_agreed && !self.has_room() {
+                io.send(from.clone(), Message::KeepAnswer { bag, accepts: false });
+                return None;
+            }
             self.copies.insert(bag, Copy::new((**acting).clone(), key, io.now));
         }
         let copy = self.copies.get_mut(&bag)?;
-        if delta.is_over && copy.is_submitter(from) && delta.term.appointed >= copy.term().appointed {
+        if delta.is_over && copy.is_submitter(from.peer) && delta.term.appointed >= copy.term().appointed {
             // Whoever acts: nobody but the submitter closes a bag, and not the machine that another has replaced.
             let term = delta.term.max(copy.term());
             self.forget(bag, ledgers, io);
@@ -297,12 +306,12 @@ impl Stewards {
         let news =
             delta.acting.as_ref().filter(|acting| acting.standing() > known || acting.standing().term == delta.term);
         let news = news.filter(|acting| {
-            speaks(acting, from, bag, io)
+            speaks(acting, from.peer, bag, io)
                 && acting.appointment.submitter().map(|one| one.peer) == copy.submitter().map(|one| one.peer)
         });
         let standing = match news {
             Some(acting) => Some(acting.standing()),
-            None if delta.term.appointed == copy.acting.appointment.term => copy.standing_of(from, delta.term),
+            None if delta.term.appointed == copy.acting.appointment.term => copy.standing_of(from.peer, delta.term),
             None => None,
         };
         let Some(standing) = standing.filter(|standing| *standing >= known) else {
@@ -334,8 +343,8 @@ impl Stewards {
             return None;
         }
         copy.hear(None, io.now);
-        copy.note_leaving(from, delta, me);
-        if copy.is_submitter(from) && !delta.leaves {
+        copy.note_leaving(from.peer, delta, me);
+        if copy.is_submitter(from.peer) && !delta.leaves {
             copy.submitter_heard = Some(io.now);
         }
         let (before, reruns) = (copy.told.number, copy.told.keeps_results(bag));

@@ -11,7 +11,7 @@
 //! its disk has lost its bags, but for those that others keep ([`Case::draw_kept`]): of these no bag may be lost (I9). In their place a power cut may leave the last writes durable without the machine's knowledge,
 //! failures may lose what a machine held for others, and owners come and go.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use idlewood_overlay::Time;
@@ -399,7 +399,8 @@ impl Run<'_> {
         }
         while self.simulation.record().open_bags() > 0 {
             if self.simulation.now().since(healed) > BAGS_BOUND {
-                let what = format!("{BAGS_BOUND:?} after the last fault:\n{}", self.simulation.report());
+                let (report, open) = (self.simulation.report(), self.open_bags());
+                let what = format!("{BAGS_BOUND:?} after the last fault:\n{open}{report}");
                 return Err(self.violates(KEPT, None, what));
             }
             self.run_until(self.simulation.now() + Duration::from_secs(5))?;
@@ -412,6 +413,25 @@ impl Run<'_> {
         }
         self.summaries_are_true()?;
         Ok(settled)
+    }
+
+    /// Where each open bag stands, by the machines that have a ledger of it, keep it or hold tasks of it.
+    fn open_bags(&self) -> String {
+        let mut text = String::new();
+        for host in 0..self.case.scenario.nodes {
+            let Some(peer) = self.simulation.peer(host) else { continue };
+            for bag in peer.bags().filter(|bag| bag.closed.is_none()) {
+                let (id, keepers) = (bag.bag.id, peer.keepers(bag.bag.id));
+                let _ = writeln!(text, "machine {host} has {id:?}: {bag:?}, keepers {keepers:?}");
+            }
+            for (bag, acts) in peer.kept() {
+                let _ = writeln!(text, "machine {host} keeps {bag:?}, acts: {acts}");
+            }
+            for (bag, tasks) in peer.unfinished() {
+                let _ = writeln!(text, "machine {host} holds of {bag:?}: {tasks:?}");
+            }
+        }
+        text
     }
 
     /// Waits for machines that are down.

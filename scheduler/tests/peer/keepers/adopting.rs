@@ -48,3 +48,41 @@ fn a_steward_keeps_the_bag_until_it_is_told_that_others_have_all() {
         assert_eq!(grid.hosts[&steward].peer.keeps(BAG), is_kept, "{number}");
     }
 }
+
+/// The disk of a steward is lost, and it is back at once: found by `simnet swarm --bags --stewards --case 3`. Its submitter tells it all
+/// anew; where it has no room any longer, another is appointed.
+#[test]
+fn a_steward_that_has_forgotten_the_bag_takes_it_up_again_or_is_replaced() {
+    for has_room in [true, false] {
+        let mut grid = Grid::new();
+        let steward = grid.wait_until_kept()[0];
+        grid.crash(steward);
+        grid.down.insert(steward, Vec::new());
+        grid.start(steward);
+        if !has_room {
+            grid.give(steward, Event::KeepsAtMost(0));
+        }
+        grid.pass(60);
+        let keepers = grid.hosts[&SUBMITTER].peer.keepers(BAG);
+        assert!(keepers.len() == 3 && keepers.iter().all(|keeper| keeper.is_up_to_date), "{has_room}: {keepers:?}");
+        assert_eq!(grid.hosts[&steward].peer.keeps(BAG), has_room);
+    }
+}
+
+/// The same where the steward of an adopted bag has not heard of it before its disk is lost: no task would begin.
+#[test]
+fn an_adopted_bag_does_not_wait_for_a_steward_that_has_forgotten_it() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    grid.lose_submitter();
+    for &steward in &stewards {
+        grid.crash(steward);
+    }
+    for &steward in &stewards {
+        grid.down.insert(steward, Vec::new());
+        grid.start(steward);
+    }
+    grid.start(SUBMITTER);
+    grid.pass(900);
+    assert_eq!(grid.done(), TASKS);
+}
