@@ -106,12 +106,12 @@ fn a_native_task_sees_only_its_input_and_leaves_its_output() {
 fn a_program_that_cannot_be_executed_is_reported() {
     let mut setup = Setup::new(1);
     for (content, text) in
-        [(&b"\x7fELF nonsense"[..], "cannot execute"), (b"#!/no/such/interpreter\n", "cannot execute")]
+        [(&b"\x7fELF nonsense"[..], "cannot execute"), (b"#!/no/such/lua -v\n", "does not have /no/such/lua, which")]
     {
         let program = setup.file("odd", content);
         let job = Job { native: true, ..setup.job_for_file(&program, &[]) };
         let outcome = setup.run(&job).outcome;
-        assert!(matches!(&outcome, Outcome::CouldNotStart { message } if message.contains(text)), "{outcome:?}");
+        assert!(matches!(&outcome, Outcome::Trapped { message } if message.contains(text)), "{outcome:?}");
     }
     let mut job = setup.script("exit 0", &[]);
     job.program_hash[0] ^= 1;

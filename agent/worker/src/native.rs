@@ -29,11 +29,11 @@ mod space;
 mod usage;
 
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Instant;
 
@@ -350,9 +350,7 @@ impl First<'_> {
         }
         command.env_clear().envs(job.env.iter().map(|(name, value)| (name, value))).current_dir(&paths.work);
         command.stdin(stdin).stdout(self.stdout).stderr(self.stderr);
-        let child = command.spawn().map_err(|error| End::CouldNotStart {
-            message: format!("this machine cannot execute the program: {error}"),
-        })?;
+        let child = command.spawn().map_err(|error| not_executed(&paths.program, &error))?;
         // Else its streams would never end.
         drop(command);
         let program = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
@@ -368,6 +366,29 @@ impl First<'_> {
         }
     }
 }
+
+/// The system does not execute the program. That is no matter of the moment, unless it has no process to give: the try has failed, and
+/// other machines may have what this one lacks.
+fn not_executed(program: &Path, error: &io::Error) -> End {
+    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory) {
+        return no_process(error);
+    }
+    let why = match interpreter(program).filter(|_| error.kind() == io::ErrorKind::NotFound) {
+        Some(interpreter) => format!("it does not have {interpreter}, which the program's first line names"),
+        None => error.to_string(),
+    };
+    End::Trapped { message: format!("this machine cannot execute the program: {why}") }
+}
+
+/// What the first line of a script names.
+fn interpreter(program: &Path) -> Option<String> {
+    let mut line = String::new();
+    BufReader::new(File::open(program).ok()?.take(LINE_BYTES_MAX)).read_line(&mut line).ok()?;
+    Some(line.strip_prefix("#!")?.split_whitespace().next()?.to_owned())
+}
+
+/// Linux reads no more of a script's first line.
+const LINE_BYTES_MAX: u64 = 256;
 
 fn wall(why: &str) -> End {
     End::CouldNotStart { message: format!("a native program cannot be confined: {why}") }

@@ -71,6 +71,19 @@ fn a_native_bag_runs_where_owners_allow_it_and_other_machines_say_why_not() {
     assert_eq!(machines, [submitter, opted_in].map(id).into());
 }
 
+/// A typing error in a script's first line ends its tasks, instead of having machines try them for ever.
+#[test]
+fn a_script_whose_interpreter_nobody_has_fails_and_says_so() {
+    let grid = grid(2);
+    let agent = &grid.agents[0];
+    let path = grid.root.path().join("odd.lua");
+    fs::write(&path, "#!/no/such/lua\nprint(1)\n").expect("our directory");
+    let bag = submit(agent, path.to_str().expect("ours"), &["--max-retries", "1", "--array", "0-3", "--work", "50"]);
+    assert_eq!(agent.cli(&["bag", "wait", &bag]).code, 3, "all fail");
+    let shown = agent.text(&["bag", "show", &bag]);
+    assert!(shown.contains("does not have /no/such/lua, which the program's first line names"), "{shown}");
+}
+
 /// The native counterpart of the WebAssembly test in [`crate::redteam`].
 #[test]
 fn hostile_native_programs_gain_nothing_and_honest_bags_complete() {
