@@ -5,15 +5,24 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use idlewood_api::client::Client;
 use idlewood_scheduler::{Record, RecordError};
-use idlewood_store::{Inspection, StateLock};
+use idlewood_store::{Inspection, StateLock, StoreError};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::context::{Context, FAILURE};
 use crate::output::{self, Format};
+
+/// An agent ends within this time, or something is wrong: more than it promises.
+const END_WAIT: Duration = Duration::from_secs(30);
+const END_LOOK: Duration = Duration::from_millis(100);
+/// A wait is told once it has taken so long.
+const TOLD_AFTER: Duration = Duration::from_secs(1);
 
 /// The verbs under `store`.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -63,11 +72,32 @@ pub(super) fn run(context: &Context, command: &StoreCommand) -> anyhow::Result<E
         anyhow::bail!("there is no state directory {}: name another with --state-dir", context.state_dir.display());
     }
     context.act_as_owner()?;
-    let lock = StateLock::acquire(&context.state_dir)?;
+    let lock = lock(context)?;
     let inspection = idlewood_store::inspect(&lock)?;
     match command {
         StoreCommand::Check => check(context, inspection),
         StoreCommand::Export { to } => export(&inspection, to.as_ref()),
+    }
+}
+
+/// The lock of the state directory. An agent that does not answer is ending, as after `finish`, or starting: that is waited for.
+fn lock(context: &Context) -> anyhow::Result<StateLock> {
+    let begin = Instant::now();
+    let mut is_told = false;
+    loop {
+        let error = match StateLock::acquire(&context.state_dir) {
+            Ok(lock) => return Ok(lock),
+            Err(error @ StoreError::Locked { .. }) if begin.elapsed() < END_WAIT => error,
+            Err(error) => return Err(error.into()),
+        };
+        if Client::open(&context.state_dir).and_then(|client| client.status()).is_ok() {
+            return Err(anyhow::Error::from(error).context("its agent runs: `idlewood finish` ends it"));
+        }
+        if !is_told && begin.elapsed() >= TOLD_AFTER && context.format == Format::Text {
+            is_told = true;
+            output::notice("waiting for the agent to end; Ctrl-C ends the wait alone")?;
+        }
+        thread::sleep(END_LOOK);
     }
 }
 
@@ -258,6 +288,20 @@ mod tests {
         }
         let lock = StateLock::acquire(dir.path()).expect("nobody has it");
         (dir, lock)
+    }
+
+    /// The guide looks at the store as soon as `status` fails, while the agent has still to close it.
+    #[test]
+    fn an_agent_that_is_ending_is_waited_for() {
+        let (dir, held) = old_store();
+        let (state_dir, config) = (dir.path().to_owned(), dir.path().join("config.toml"));
+        let context = Context { state_dir, config, format: Format::Json, is_verbose: false };
+        let ending = thread::spawn(move || {
+            thread::sleep(Duration::from_secs(1));
+            drop(held);
+        });
+        assert_eq!(run(&context, &StoreCommand::Check).expect("it has ended"), ExitCode::SUCCESS);
+        ending.join().expect("it does not panic");
     }
 
     #[test]
