@@ -52,10 +52,10 @@ pub(super) struct SubmitArgs {
     spec: Option<PathBuf>,
     #[command(flatten)]
     options: Options,
-    /// Wait until every task is over; exit with 3 if some failed, with 4 if the bag was cancelled
+    /// Wait until every task is over, on a terminal with progress; exit with 3 if some failed, with 4 if the bag was cancelled
     #[arg(long)]
     wait: bool,
-    /// Wait, and show how far the bag is
+    /// The same as --wait
     #[arg(long)]
     progress: bool,
     /// Say what would be submitted, and do nothing
@@ -123,7 +123,7 @@ pub(super) fn run(context: &Context, args: SubmitArgs, entries: Option<Lists>) -
         return Ok(ExitCode::SUCCESS);
     }
     let found = Found { ids: vec![bag.id], is_one: true };
-    follow::to_the_end(context, &found, if args.progress { View::on_stderr() } else { View::Silent })
+    follow::to_the_end(context, &found, View::on_stderr())
 }
 
 fn upload(client: &Client, plan: &Plan) -> anyhow::Result<()> {

@@ -58,11 +58,19 @@ fn screen(written: &str) -> (Vec<String>, usize) {
     (lines.filter(|line| !line.is_empty()).collect(), widest)
 }
 
+/// All that the command writes until it has ended.
+fn written(command: Child) -> String {
+    let Output { stdout, .. } = command.wait_with_output().expect("it is a child");
+    String::from_utf8_lossy(&stdout).into_owned()
+}
+
 /// What is on the screen once the command has ended; asserts that no line was too long.
 fn seen(command: Child, columns: usize, words: &[&str]) -> Vec<String> {
-    let Output { stdout, .. } = command.wait_with_output().expect("it is a child");
-    let written = String::from_utf8_lossy(&stdout).into_owned();
-    let (lines, widest) = screen(&written);
+    on_screen(&written(command), columns, words)
+}
+
+fn on_screen(written: &str, columns: usize, words: &[&str]) -> Vec<String> {
+    let (lines, widest) = screen(written);
     assert!(widest <= columns, "{words:?} takes {widest} columns of {columns}:\n{}", lines.join("\n"));
     lines
 }
@@ -87,7 +95,9 @@ fn what_is_printed_fits_the_terminal_and_progress_leaves_nothing() {
     // ---- progress: one line while it runs, and none of it afterwards
     for columns in [80, 200] {
         let words = [&submit[..], &["--array", "0-5", "--wait", "--", "sleep", "700"]].concat();
-        let lines = seen(on_terminal(agent, columns, &words), columns, &words);
+        let written = written(on_terminal(agent, columns, &words));
+        assert!(written.contains(" of 6 done"), "it shows how far the bag is: {written:?}");
+        let lines = on_screen(&written, columns, &words);
         let last = lines.last().expect("it prints something");
         assert!(last.contains("succeeded: 6 tasks in"), "{lines:?}");
         assert!(lines.iter().all(|line| !line.contains("of 6 done") && !line.contains("[#")), "{lines:?}");
