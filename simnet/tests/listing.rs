@@ -111,9 +111,9 @@ fn every_machine_of_a_thousand_is_listed_once() {
     every_machine_is_listed_once(1000);
 }
 
-/// Takes a minute: `cargo test --release -p idlewood-simnet --test listing -- --ignored`.
+/// Takes two minutes of a processor: `cargo test --release --workspace --test listing -- --ignored --nocapture`.
 #[test]
-#[ignore = "ten thousand machines take a minute with optimisation"]
+#[ignore = "ten thousand machines take two minutes with optimisation"]
 fn every_machine_of_ten_thousand_is_listed_once() {
     every_machine_is_listed_once(10_000);
 }
