@@ -138,6 +138,13 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|character| if steers(character) { ' ' } else { character }).collect()
 }
 
+/// An argument as one would type it in a shell.
+pub fn as_typed(arg: &str) -> String {
+    let plain = !arg.is_empty()
+        && arg.chars().all(|character| character.is_alphanumeric() || "-_./{}=,:+%@".contains(character));
+    if plain { arg.to_owned() } else { format!("'{}'", arg.replace('\'', r"'\''")) }
+}
+
 /// The beginning of a text of arbitrary length, and how much more there is.
 pub fn shortened(text: &str, characters_max: usize) -> String {
     match text.char_indices().nth(characters_max) {
@@ -342,6 +349,11 @@ pub fn spans(tasks: &IntervalSet) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arguments_are_shown_as_typed() {
+        assert_eq!(["a", "", "a b", "it's", "{}"].map(as_typed).join(" "), r"a '' 'a b' 'it'\''s' {}");
+    }
 
     #[test]
     fn numbers_are_for_people() {

@@ -235,14 +235,14 @@ fn check_values(options: &Options) -> Result<(), SubmitError> {
         return wrong("--notify takes a command, as /bin/sh does".to_owned());
     }
     if let Some(size) = options.memory.filter(|size| size.0 < 1 << 16 || size.0 > 4 << 30) {
-        return wrong(format!("a task can have from 64K to 4G of memory, not {} bytes", size.0));
+        return wrong(format!("a task can have from 64K to 4G of memory, not {size}"));
     }
     if let Some(size) = options.disk.filter(|size| size.0 < 1 << 16) {
-        return wrong(format!("a task needs at least 64K of disk, not {} bytes", size.0));
+        return wrong(format!("a task needs at least 64K of disk, not {size}"));
     }
     if let Some(size) = options.output_limit.filter(|size| size.0 < 4096 || size.0 > OUTPUT_BYTES_MAX) {
         let most = idlewood_units::ByteSize(OUTPUT_BYTES_MAX);
-        return wrong(format!("the output of a task can be limited to 4K to {most}, not to {} bytes", size.0));
+        return wrong(format!("the output of a task can be limited to 4K to {most}, not to {size}"));
     }
     if let Some(Err(why)) = options.output_files.iter().map(|text| chosen::pattern(text)).find(Result::is_err) {
         return wrong(format!("{why}; write for example --output-files 'out/*.csv'"));

@@ -10,9 +10,10 @@ use idlewood_units::Numbers;
 
 use super::context::{BadUsage, Context};
 use super::follow::{self, View};
-use super::which::{BagName, Found, TheseBags, WhichBags, first_of};
+use super::which::{BagName, Found, TheseBags, WhichBags, check, first_of};
 use super::{endless, examples, explain, list, logs, receipts, results, show, tasks, ticket, watching};
 use crate::output::{self, Format};
+use crate::submit::options::priority;
 
 /// The verbs under `bag`.
 #[derive(Debug, clap::Subcommand)]
@@ -62,7 +63,7 @@ pub(super) enum BagCommand {
         #[command(flatten)]
         bags: TheseBags,
         /// From -1000 to 1000; 0 is that of bags of which nothing is said
-        #[arg(value_name = "N", allow_negative_numbers = true)]
+        #[arg(value_name = "N", allow_negative_numbers = true, value_parser = priority)]
         priority: i32,
     },
     /// Give a bag another name
@@ -274,7 +275,7 @@ fn rerun(context: &Context, bags: &TheseBags, index: Option<&Numbers>) -> anyhow
     let may_run = |bag: &Bag| bag.state != BagState::Cancelled && (bag.failed > 0 || index.is_some());
     let order = |client: &Client, id: &str| -> anyhow::Result<Bag> {
         if let Some(index) = index {
-            results::check(&client.bag(id)?.bag, index)?;
+            check(&client.bag(id)?.bag, index)?;
         }
         Ok(client.rerun(id, &RerunRequest { tasks: index.map(|index| index.iter().collect()) })?)
     };

@@ -7,7 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use idlewood_api::client::{Client, ClientError};
 
+use crate::installed;
 use crate::output::{self, Format};
+
+/// Names the state directory.
+pub(super) const STATE_DIR_VARIABLE: &str = "IDLEWOOD_STATE_DIR";
 
 /// How long an agent may take to end before it starts anew: more than it promises.
 const RESTART_WAIT: Duration = Duration::from_secs(30);
@@ -49,6 +53,15 @@ impl Context {
                 tracing::debug!(%error, "nobody can be told");
             }
         })
+    }
+
+    /// How the program is called again for the same agent.
+    pub(super) fn program(&self) -> String {
+        let usual = std::env::var_os(STATE_DIR_VARIABLE).map(PathBuf::from).or_else(installed::default_state_dir);
+        if usual.as_ref() == Some(&self.state_dir) {
+            return "idlewood".to_owned();
+        }
+        format!("idlewood --state-dir {}", output::as_typed(&self.state_dir.to_string_lossy()))
     }
 
     /// The client of the agent once it has started anew.

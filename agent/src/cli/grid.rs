@@ -214,8 +214,9 @@ fn create(context: &Context, name: &str, passphrase_file: Option<PathBuf>) -> an
     let passphrase = passphrase.as_deref().map(str::as_bytes);
     let membership = Membership::create(&context.state_dir, &machine, name, passphrase, now_s())?;
     let grid = GridJson::of(&membership)?;
-    let next = "next: idlewood run --listen 0.0.0.0:4001, and in another terminal idlewood grid invite";
-    let next = writing.end(context, next)?;
+    let program = context.program();
+    let next = format!("next: {program} run --listen 0.0.0.0:4001, and in another terminal {program} grid invite");
+    let next = writing.end(context, &next)?;
     print(context, &grid, |out| {
         writeln!(out, "made the grid {}, with this machine as its admin", output::printable(&grid.name))?;
         writeln!(out, "{next}")
@@ -284,7 +285,7 @@ fn join(context: &Context, from: Option<&str>) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let membership = runtime.block_on(idlewood_net::join(&context.state_dir, &machine, &invitation))?;
     let grid = GridJson::of(&membership)?;
-    let next = writing.end(context, "next: idlewood run --listen 0.0.0.0:4001")?;
+    let next = writing.end(context, &format!("next: {} run --listen 0.0.0.0:4001", context.program()))?;
     print(context, &grid, |out| {
         let name = output::printable(&grid.name);
         writeln!(out, "joined the grid {name} as {}, until {}", grid.role, output::when(&grid.certificate_expires))?;

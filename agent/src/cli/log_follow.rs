@@ -21,6 +21,7 @@ use super::context::Context;
 use super::follow::{self, Reason, View};
 use super::log_lines::{Lines, Stream};
 use super::results::{self, Problem};
+use super::which::check;
 use crate::output::{self, Format};
 
 /// First and last interval between two looks. A look that takes long is followed by a longer pause.
@@ -120,7 +121,7 @@ pub(super) fn follow(context: &Context, bag: &str, chosen: Option<&Numbers>, std
     let mut client = context.client()?;
     let first = client.bag(bag)?.bag;
     if let Some(chosen) = chosen {
-        results::check(&first, chosen)?;
+        check(&first, chosen)?;
     }
     let id = first.id.clone();
     follow::quit_on_interrupt(

@@ -37,7 +37,7 @@ use serde::Serialize;
 use super::context::{BadUsage, Context};
 use super::interrupt::Interrupt;
 use super::rounds;
-use super::which::{Found, WhichBags, first_of};
+use super::which::{Found, WhichBags, check, first_of};
 use crate::output::{self, Format};
 
 /// Problems that are printed; JSON has all.
@@ -165,7 +165,10 @@ fn get_one(client: &Arc<Client>, id: &str, args: &GetArgs, is_one: bool, interru
         Some(out) => out.join(of_bag),
         None => PathBuf::from(of_bag),
     };
-    fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
+    if out.is_file() {
+        return Err(BadUsage(format!("{} is a file: name a directory with --out", out.display())).into());
+    }
+    make_directory(&out)?;
     let chosen = output::count(results.len() as u64, "task");
     let before = saved_before(&out)?;
     if !args.mix
@@ -489,7 +492,7 @@ pub(super) fn choose(client: &Client, id: &str, chosen: Option<&Numbers>) -> any
 }
 
 /// Ranges that cover these numbers and few others: numbers close together are requested together.
-fn close_together(numbers: impl Iterator<Item = u64>) -> Vec<RangeInclusive<u64>> {
+pub(super) fn close_together(numbers: impl Iterator<Item = u64>) -> Vec<RangeInclusive<u64>> {
     let mut numbers: Vec<u64> = numbers.collect();
     numbers.sort_unstable();
     let mut ranges: Vec<RangeInclusive<u64>> = Vec::new();
@@ -509,13 +512,6 @@ fn unsaved(client: &Client, bag: &str, before: &[serde_json::Value]) -> Result<B
         client.each_result(bag, tasks, |result| drop(outputs.insert(result.index, result.output)))?;
     }
     Ok(outputs)
-}
-
-/// Refuses indices that the bag does not have.
-pub(super) fn check(bag: &Bag, chosen: &Numbers) -> Result<(), BadUsage> {
-    let Some(beyond) = chosen.iter().find(|&index| index >= bag.tasks) else { return Ok(()) };
-    let (id, last) = (output::short_id(&bag.id), bag.tasks.saturating_sub(1));
-    Err(BadUsage(format!("bag {id} has no task {beyond}: its last is {last}")))
 }
 
 /// Writes a task's directory. Refused paths become problems.

@@ -76,7 +76,7 @@ fn show_one(context: &Context, client: &Client, detail: &BagDetail) -> anyhow::R
 
 fn description(detail: &BagDetail, is_verbose: bool) -> Vec<(&'static str, String)> {
     let bag = &detail.bag;
-    let args: Vec<String> = detail.args.iter().map(|arg| shown(arg)).collect();
+    let args: Vec<String> = detail.args.iter().map(|arg| output::as_typed(arg)).collect();
     let over = bag.done + bag.failed;
     let mut pairs = vec![
         ("bag", bag.id.clone()),
@@ -128,7 +128,8 @@ fn description(detail: &BagDetail, is_verbose: bool) -> Vec<(&'static str, Strin
     }
     for declined in &bag.declined {
         let tasks = output::count(declined.tasks, "task");
-        pairs.push(("declined", format!("{tasks}, last by {}: {}", declined.machine, declined.reason)));
+        let last = output::short_peer(&declined.machine);
+        pairs.push(("declined", format!("{tasks}, last by {last}: {}", declined.reason)));
     }
     if bag.astray > 0 {
         let way = "sent straight to machines, since nobody had accounted for them";
@@ -179,13 +180,6 @@ fn figures(bag: &Bag) -> Vec<(&'static str, String)> {
     pairs
 }
 
-/// An argument as one would type it.
-fn shown(arg: &str) -> String {
-    let plain = !arg.is_empty()
-        && arg.chars().all(|character| character.is_alphanumeric() || "-_./{}=,:+%@".contains(character));
-    if plain { arg.to_owned() } else { format!("'{}'", arg.replace('\'', r"'\''")) }
-}
-
 /// The first failed tasks, and why they failed.
 fn reasons(client: &Client, id: &str) -> anyhow::Result<Vec<(TaskResult, String)>> {
     let mut reasons = Vec::new();
@@ -217,7 +211,7 @@ fn why(task: &TaskOutput) -> String {
 fn swallowed(router: &Swallowed) -> String {
     let Swallowed { machine, tasks, is_left_out } = router;
     let so = if *is_left_out { ": left out by this machine" } else { "" };
-    format!("{} by the router of {machine}{so}", output::count(*tasks, "task"))
+    format!("{} by the router of {}{so}", output::count(*tasks, "task"), output::short_peer(machine))
 }
 
 #[cfg(test)]
@@ -238,10 +232,5 @@ mod tests {
         assert_eq!(why(&task), "exit code 3: out of cheese");
         task = TaskOutput { error: Some("it ran longer than 5 s".to_owned()), ..TaskOutput::default() };
         assert_eq!(why(&task), "it ran longer than 5 s");
-    }
-
-    #[test]
-    fn arguments_are_shown_as_typed() {
-        assert_eq!(["a", "", "a b", "it's", "{}"].map(shown).join(" "), r"a '' 'a b' 'it'\''s' {}");
     }
 }

@@ -5,9 +5,11 @@ use std::process::ExitCode;
 
 use idlewood_api::client::{Client, ClientError};
 use idlewood_api::{Bag, Task, TaskState, Tasks};
+use idlewood_units::Numbers;
 
 use super::context::Context;
-use super::which::{WhichBags, first_of};
+use super::results;
+use super::which::{WhichBags, check, first_of};
 use crate::output::{self, Colour, Column, Format, Table};
 
 /// What a task may be, for `--help`.
@@ -22,6 +24,7 @@ A task is
 Examples:
   idlewood bag tasks                    the first 1000 tasks of the last bag
   idlewood bag tasks sweep --failed     those of the bag `sweep` that failed
+  idlewood bag tasks sweep --index 0-9,17
   idlewood bag tasks sweep --state placed,waiting --from 5000 --limit 100";
 
 /// Tasks asked for at a time.
@@ -38,6 +41,9 @@ pub(super) struct TasksArgs {
     /// Only tasks that failed: --state failed
     #[arg(long, conflicts_with = "state")]
     failed: bool,
+    /// Only these tasks: 5, 0-9, 1,3,7-9
+    #[arg(long, value_name = "RANGE", conflicts_with_all = ["from", "limit"])]
+    index: Option<Numbers>,
     /// From the task with this index on
     #[arg(long, value_name = "INDEX", default_value_t = 0)]
     from: u64,
@@ -51,7 +57,13 @@ pub(super) fn tasks(context: &Context, args: &TasksArgs) -> anyhow::Result<ExitC
     let found = args.bags.find(&client, |_| true)?;
     let (all, errors) = found.each(|id| {
         let bag = client.bag(id)?.bag;
-        let tasks = of_bag(&client, &bag.id, args)?;
+        let tasks = match &args.index {
+            Some(chosen) => {
+                check(&bag, chosen)?;
+                of_index(&client, &bag.id, chosen, &args.states())?
+            }
+            None => of_bag(&client, &bag.id, args)?,
+        };
         Ok((bag, tasks))
     })?;
     if context.format == Format::Json {
@@ -74,9 +86,31 @@ fn write_all(all: &[(Bag, Tasks)], is_one: bool) -> io::Result<()> {
     out.flush()
 }
 
+impl TasksArgs {
+    fn states(&self) -> Vec<TaskState> {
+        if self.failed { vec![TaskState::Failed] } else { self.state.clone() }
+    }
+}
+
+/// These tasks of one bag, as far as they are in one of the states.
+fn of_index(client: &Client, id: &str, chosen: &Numbers, states: &[TaskState]) -> Result<Tasks, ClientError> {
+    let mut tasks = Vec::new();
+    for range in results::close_together(chosen.iter()) {
+        let mut from = Some(*range.start());
+        while let Some(first) = from.filter(|first| first <= range.end()) {
+            let page = client.tasks(id, first, TOGETHER.min(range.end() - first + 1), states)?;
+            tasks.extend(
+                page.tasks.into_iter().filter(|task| chosen.contains(task.index) && range.contains(&task.index)),
+            );
+            from = page.next;
+        }
+    }
+    Ok(Tasks { bag: id.to_owned(), matching: tasks.len() as u64, tasks, next: None })
+}
+
 /// The tasks of one bag.
 fn of_bag(client: &Client, id: &str, args: &TasksArgs) -> Result<Tasks, ClientError> {
-    let states = if args.failed { vec![TaskState::Failed] } else { args.state.clone() };
+    let states = args.states();
     let mut left = if args.limit == 0 { u64::MAX } else { args.limit };
     let mut all = client.tasks(id, args.from, left.min(TOGETHER), &states)?;
     left = left.saturating_sub(TOGETHER);

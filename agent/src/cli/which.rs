@@ -4,7 +4,9 @@ use std::str::FromStr;
 
 use idlewood_api::Bag;
 use idlewood_api::client::{Client, ClientError};
+use idlewood_units::Numbers;
 
+use super::context::BadUsage;
 use crate::output;
 
 /// Longest name of a bag on the command line.
@@ -121,6 +123,13 @@ pub(super) fn find(names: &[BagName], client: &Client, of_all: impl Fn(&Bag) -> 
         ids.extend(new);
     }
     Ok(Found { ids, is_one: false })
+}
+
+/// Refuses indices that the bag does not have.
+pub(super) fn check(bag: &Bag, chosen: &Numbers) -> Result<(), BadUsage> {
+    let Some(beyond) = chosen.iter().find(|&index| index >= bag.tasks) else { return Ok(()) };
+    let (id, last) = (output::short_id(&bag.id), bag.tasks.saturating_sub(1));
+    Err(BadUsage(format!("bag {id} has no task {beyond}: its last is {last}")))
 }
 
 #[cfg(test)]

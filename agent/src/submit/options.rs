@@ -116,7 +116,7 @@ pub struct Options {
     #[arg(long, value_name = "N", help_heading = "Trust")]
     pub recheck: Option<u32>,
     /// Exit codes that mean success [default: 0]
-    #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Limits")]
+    #[arg(long, value_name = "CODES", value_delimiter = ',', value_parser = whole_number, help_heading = "Limits")]
     pub success_codes: Option<Vec<i32>>,
     /// Work of one task in Mop; measured by running the first task here if not given
     #[arg(long, value_name = "MOP")]
@@ -160,10 +160,10 @@ pub struct Options {
     #[arg(long, value_name = "N", help_heading = "When tasks run")]
     pub max_running: Option<u64>,
     /// From -1000 to 1000: bags of yours with a higher priority come first; those of others are none the later for it [default: 0]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "When tasks run")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = priority, help_heading = "When tasks run")]
     pub priority: Option<i32>,
     /// Try only tasks again that end with one of these exit codes [default: all that fail]
-    #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Limits")]
+    #[arg(long, value_name = "CODES", value_delimiter = ',', value_parser = exit_code, help_heading = "Limits")]
     pub retry_on: Option<Vec<u8>>,
     /// Run this command here, once, when the bag is over: IDLEWOOD_BAG_ID, _NAME and _STATE say which bag, and how
     // No key of spec files: it runs outside of every sandbox, and a spec file may be somebody else's.
@@ -294,6 +294,22 @@ impl Options {
         let named = files.into_iter().chain([self.array.is_some(), self.glob.is_some(), self.entries.is_some()]);
         named.filter(|&named| named).count()
     }
+}
+
+/// An exit code that a program can have.
+fn exit_code(text: &str) -> Result<u8, String> {
+    text.parse().map_err(|_| format!("{text:?} is no exit code: write for example 75 or 75,111, each from 0 to 255"))
+}
+
+/// The same, whose range is checked with all of what is submitted.
+fn whole_number(text: &str) -> Result<i32, String> {
+    text.parse().map_err(|_| format!("{text:?} is no exit code: write for example 0 or 0,10"))
+}
+
+/// A bag's place among those of its user.
+pub(crate) fn priority(text: &str) -> Result<i32, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is no priority: write a number from -1000 to 1000; the higher, the sooner"))
 }
 
 fn variables<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Variable>, D::Error> {

@@ -113,7 +113,7 @@ fn json(path: &Path, stdin: &mut impl io::Read) -> Result<Swept, SubmitError> {
     let wrong = |why: String| SubmitError::Value(format!("{}: {why}", path.display()));
     let mut values = Vec::new();
     for value in serde_json::Deserializer::from_str(&text).into_iter::<serde_json::Value>() {
-        values.push(value.map_err(|error| wrong(error.to_string()))?);
+        values.push(value.map_err(|error| wrong(format!("it is no JSON, or not all of it: {error}")))?);
     }
     if let [serde_json::Value::Array(elements)] = &mut values[..] {
         values = std::mem::take(elements);

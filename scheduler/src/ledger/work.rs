@@ -5,7 +5,9 @@
 //! voices counts. Between two middle voices the submitter's own measurement decides. A result with more work than its
 //! machine can have done since it was sent the task does not count.
 //!
-//! Left out: different kinds of tasks in one bag; machines beyond the first [`VOICES_MAX`].
+//! What people read of a bag, on how many machines it ran and how long these computed, counts failed tasks, too.
+//!
+//! Left out: different kinds of tasks in one bag; voices of machines beyond the first [`VOICES_MAX`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,6 +18,8 @@ use crate::bag::TaskResult;
 
 /// Most machines with a voice; the median of more is the same. Our choice.
 const VOICES_MAX: usize = 256;
+/// Most machines whose work is summed up. Our choice: beyond all grids that people look at.
+const MACHINES_MAX: usize = 1 << 16;
 /// Another machine runs a task at most so many times as fast as a slot of this one. Our choice: common desktops are within
 /// ten times of each other.
 const TIMES_AS_FAST_MAX: f64 = 64.0;
@@ -29,6 +33,8 @@ pub(super) struct Work {
     here_mops: f64,
     /// For each machine the number of its tasks, and their summed work in Mop.
     voices: BTreeMap<PeerId, (u64, f64)>,
+    /// For each machine the work of all tasks that it has ended, failed ones too, in Mop: for people.
+    ended_mops: BTreeMap<PeerId, f64>,
     /// Results with more work than their machine can have done.
     overstated: u64,
     /// The least and the most work of a result that counts, in Mop.
@@ -37,7 +43,7 @@ pub(super) struct Work {
 
 impl Work {
     pub(super) fn new(here_mops: f64) -> Self {
-        Self { here_mops, voices: BTreeMap::new(), overstated: 0, spread_mops: None }
+        Self { here_mops, voices: BTreeMap::new(), ended_mops: BTreeMap::new(), overstated: 0, spread_mops: None }
     }
 
     /// This machine has measured a task.
@@ -55,18 +61,22 @@ impl Work {
         self.spread_mops
     }
 
-    /// Machines with a voice, and the work of all their tasks in Mop.
+    /// Machines that have ended tasks, with success or not, and the work of all these tasks in Mop.
     pub(super) fn done(&self) -> (u64, f64) {
-        (self.voices.len() as u64, self.voices.values().map(|(_, sum)| sum).sum())
+        (self.ended_mops.len() as u64, self.ended_mops.values().sum())
     }
 
     /// Counts the work in a result from a machine that was sent the task at most `within` ago; `speed_mops` is the speed of
     /// a slot of this machine.
     pub(super) fn note(&mut self, executor: PeerId, result: &TaskResult, within: Duration, speed_mops: f64) {
+        let is_overstated = result.work_mops > (within + SLACK).as_secs_f64() * speed_mops * TIMES_AS_FAST_MAX;
+        if self.ended_mops.len() < MACHINES_MAX || self.ended_mops.contains_key(&executor) {
+            *self.ended_mops.entry(executor).or_default() += if is_overstated { 0.0 } else { result.work_mops };
+        }
         if !result.success {
             return;
         }
-        if result.work_mops > (within + SLACK).as_secs_f64() * speed_mops * TIMES_AS_FAST_MAX {
+        if is_overstated {
             self.overstated += 1;
         } else if self.voices.len() < VOICES_MAX || self.voices.contains_key(&executor) {
             let (tasks, sum) = self.voices.entry(executor).or_default();

@@ -29,6 +29,13 @@ fn wrong_submissions_are_refused_with_a_reason() {
         (vec!["submit", "--program", "/no/such/file.wasm"], 2, vec!["/no/such/file.wasm"]),
         (vec!["submit", "--program", text], 2, vec!["WebAssembly"]),
         (vec!["submit", "--program", probe, "--each-line", empty], 2, vec!["task"]),
+        (vec!["submit", "--program", probe, "--memory", "99G"], 2, vec!["from 64K to 4G", "99G"]),
+        (vec!["submit", "--program", probe, "--output-limit", "1T"], 2, vec!["4K to 256M", "1T"]),
+        (vec!["submit", "--program", probe, "--retry-on", "x"], 2, vec!["\"x\" is no exit code", "75,111"]),
+        (vec!["submit", "--program", probe, "--success-codes", "ok"], 2, vec!["\"ok\" is no exit code", "0,10"]),
+        (vec!["submit", "--program", probe, "--priority", "high"], 2, vec!["from -1000 to 1000"]),
+        (vec!["submit", "--program", probe, "--from-json", text], 2, vec![text, "it is no JSON"]),
+        (vec!["bag", "priority", "last", "high"], 2, vec!["from -1000 to 1000"]),
         (vec!["bag", "show", "0123456789ab"], 1, vec!["0123456789ab"]),
         (vec!["bag", "show", "last"], 1, vec!["no bag"]),
     ] {
@@ -36,6 +43,16 @@ fn wrong_submissions_are_refused_with_a_reason() {
         assert_eq!(answer.code, code, "{args:?}: {}", answer.stderr);
         assert_sentence(&answer.stderr, &words);
     }
+    let bag = agent.submit_sleeps(2, 100);
+    let into_a_file = agent.cli(&["bag", "get", &bag, "--out", text]);
+    assert_eq!(into_a_file.code, 2, "{}", into_a_file.stderr);
+    assert_sentence(&into_a_file.stderr, &["is a file: name a directory"]);
+    let beyond = agent.cli(&["bag", "tasks", &bag, "--index", "0-2"]);
+    assert_eq!(beyond.code, 2, "{}", beyond.stderr);
+    assert_sentence(&beyond.stderr, &["has no task 2: its last is 1"]);
+    let one = agent.ask(&["bag", "tasks", &bag, "--index", "1"]);
+    let indices: Vec<_> = one["tasks"].as_array().expect("a list").iter().map(|task| &task["index"]).collect();
+    assert_eq!(indices, [1]);
 }
 
 #[test]

@@ -50,6 +50,22 @@ fn impossible_work_in_results_does_not_count() {
 }
 
 #[test]
+fn people_read_of_all_machines_that_computed_those_of_failed_tasks_too() {
+    let mut io = io();
+    let mut ledger = undeclared(&io);
+    ran(&mut ledger, 1, 0..2, 12.0, &mut io);
+    ledger.holding(said(2, 1, IntervalSet::from(2..3)), &mut io, &Config::default());
+    io.now += Duration::from_secs(1);
+    let failed = TaskResult { work_mops: 30.0, ..result(2, false) };
+    ledger.results(&contact(2), vec![failed], &mut io, &Config::default());
+    ledger.fetched(2, true, None, &mut io);
+    persist_all(&mut io);
+    let view = ledger.view();
+    assert_eq!((view.done, view.failed, view.machines_used, view.work_done_mops), (2, 1, 2, 54.0));
+    assert_eq!(view.measured_mops, 12.0, "a failed task says nothing of how long one takes");
+}
+
+#[test]
 fn one_machine_has_one_voice_however_many_results_it_sends() {
     for lie in [0.0, 5e4] {
         let mut io = io();
