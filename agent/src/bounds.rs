@@ -18,6 +18,8 @@ pub(crate) struct Around<'a> {
     pub(crate) machines: u64,
     /// What would change the judgement on this machine's owner.
     pub(crate) owner_change: Option<String>,
+    /// When that judgement ends by itself, as ISO 8601.
+    pub(crate) owner_ends_at: Option<String>,
     /// Why others refuse this machine.
     pub(crate) refused: Option<String>,
     /// A bag's name, if it is of this machine.
@@ -37,6 +39,15 @@ pub(crate) fn told(bound: &Bound, around: &Around) -> idlewood_api::Bound {
             let are = if *number == 1 { "is" } else { "are" };
             let on = if *machines == 1 { "1 machine that works" } else { &format!("{machines} machines that work") };
             ("runs", format!("{} {are} on {on}", tasks(*number)), Some(*machines), Some(*number), None)
+        }
+        Bound::NoRoom { tasks: number } => {
+            let has = if *number == 1 { "1 task has" } else { &format!("{number} tasks have") };
+            let sentence = format!(
+                "this machine's disk has no room for results: {has} ended, and other machines keep what came of it"
+            );
+            let ends = "room on its disk, or a larger limits.disk: `idlewood bag rm` removes bags with their results, \
+                        `idlewood clean` what nothing needs";
+            ("no_room", sentence, Some(1), Some(*number), Some(ends.to_owned()))
         }
         Bound::Measures => {
             let sentence = "its first task runs on this machine, which shows how long a task takes".to_owned();
@@ -154,6 +165,7 @@ pub(crate) fn told(bound: &Bound, around: &Around) -> idlewood_api::Bound {
     };
     let ends_at = match bound {
         Bound::Pauses { until: Some(until), .. } => Some((around.at)(*until)),
+        Bound::Owner { .. } => around.owner_ends_at.clone(),
         _ => None,
     };
     idlewood_api::Bound { code: code.to_owned(), sentence, machines, tasks: concerned, ends, ends_at }
@@ -212,7 +224,8 @@ fn after(bags: &[(BagId, Awaited)], around: &Around) -> (String, String) {
         stuck.iter().take(QUEUE_NAMED).map(|bag| named(bag)).collect()
     };
     let more = bags.len() - shown.len();
-    let more = if more > 0 { format!(" and {}", count(more as u64, "other bag")) } else { String::new() };
+    let comma = if stuck.is_empty() { "" } else { "," };
+    let more = if more > 0 { format!("{comma} and {}", count(more as u64, "other bag")) } else { String::new() };
     let ends = match stuck.first() {
         None if bags.len() == 1 => "it has succeeded; `idlewood bag release` does not wait for it".to_owned(),
         None => "they have succeeded; `idlewood bag release` does not wait for them".to_owned(),
@@ -230,6 +243,11 @@ fn after(bags: &[(BagId, Awaited)], around: &Around) -> (String, String) {
 
 /// Bags before one that are named.
 const QUEUE_NAMED: usize = 3;
+
+/// The code of a reason for which machines decline.
+pub(crate) fn code_of(reason: DeclineReason) -> &'static str {
+    declined(reason).0
+}
 
 /// The code of a reason for which machines decline, and what would end that.
 fn declined(reason: DeclineReason) -> (&'static str, &'static str) {
@@ -272,6 +290,7 @@ mod tests {
             me: PeerId([1; 32]),
             machines: 3,
             owner_change: Some("the owner leaves".to_owned()),
+            owner_ends_at: Some("at 9".to_owned()),
             refused: None,
             name: &|bag| (bag == BagId([2; 32])).then(|| "night run".to_owned()),
             machine: &|_| None,
@@ -292,6 +311,16 @@ mod tests {
                 "this machine: owner is present; 2 tasks wait for it",
                 Some(1),
                 Some("the owner leaves"),
+            ),
+            (
+                Bound::NoRoom { tasks: 1 },
+                "no_room",
+                "this machine's disk has no room for results: 1 task has ended, and other machines keep what came of it",
+                Some(1),
+                Some(
+                    "room on its disk, or a larger limits.disk: `idlewood bag rm` removes bags with their results, \
+                     `idlewood clean` what nothing needs",
+                ),
             ),
             (
                 Bound::Memory { wanted_bytes: 2 << 30, limit_bytes: 1 << 30, tasks: 1 },
@@ -352,7 +381,7 @@ mod tests {
             (
                 Bound::After { bags: vec![(BagId([3; 32]), Awaited::Open), (BagId([2; 32]), Awaited::Failed)] },
                 "held",
-                "it waits for bag 020202020202 (night run), which failed and 1 other bag",
+                "it waits for bag 020202020202 (night run), which failed, and 1 other bag",
                 None,
                 Some(
                     "its failed tasks succeed (`idlewood bag rerun --failed 020202020202`), or `idlewood bag release`",
@@ -392,6 +421,8 @@ mod tests {
         );
         let pauses = say(&Bound::Pauses { tasks: 1, until: Some(Time::ZERO + Duration::from_secs(3)) });
         assert_eq!((pauses.ends_at.as_deref(), pauses.ends), (Some("at 3"), None));
+        let owner = say(&Bound::Owner { reason: Reason::OutsideHours, tasks: 1 });
+        assert_eq!(owner.ends_at.as_deref(), Some("at 9"));
         let stranger = say(&Bound::Behind { before: vec![(BagId([3; 32]), last); 5], tasks: 5, waiting: 1 });
         assert!(
             stranger.sentence.contains("(of machine ") && stranger.sentence.ends_with(" and 2 more"),

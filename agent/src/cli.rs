@@ -49,6 +49,7 @@ mod submit;
 mod tasks;
 mod ticket;
 mod watching;
+mod whereabouts;
 mod which;
 
 use std::env;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use idlewood_machine::policy::{Facts, IN_USE, Input, Judgement, Orders, QUIET_SHARE, QUIET_TIME, ROOM_ENOUGH, Reason};
 use idlewood_overlay::Time;
-use jiff::Zoned;
+use jiff::{SignedDuration, Zoned};
 
 use crate::settings::Settings;
 
@@ -51,7 +51,7 @@ pub(crate) fn what_would_change(
     let owner = &settings.owner;
     let text = match judgement.reason.as_ref()? {
         Reason::PausedByUser => match orders.pause.and_then(|pause| pause.until) {
-            Some(until) => format!("`idlewood resume`, or {} s from now", until.since(now).as_secs()),
+            Some(until) => format!("{} local time, or `idlewood resume`", clock(local, until.since(now))),
             None => "`idlewood resume`".to_owned(),
         },
         Reason::OutsideHours => match opening::next_change(&owner.hours, &owner.days, local) {
@@ -86,6 +86,41 @@ pub(crate) fn what_would_change(
     Some(text)
 }
 
+/// In how long a time a judgement ends by itself; `None` where something has to happen first.
+pub(crate) fn ends_in(
+    judgement: &Judgement,
+    now: Time,
+    local: &Zoned,
+    settings: &Settings,
+    orders: Orders,
+) -> Option<Duration> {
+    match judgement.reason.as_ref()? {
+        Reason::PausedByUser => Some(orders.pause?.until?.since(now)),
+        Reason::OutsideHours => {
+            let opens = opening::next_change(&settings.owner.hours, &settings.owner.days, local)?;
+            opens.timestamp().duration_since(local.timestamp()).try_into().ok()
+        }
+        _ => None,
+    }
+}
+
+/// What the clock shows in so long a time: with the day where that is another one, with seconds where they matter.
+fn clock(local: &Zoned, later: Duration) -> String {
+    let at = SignedDuration::try_from(later).ok().and_then(|later| local.checked_add(later).ok());
+    let Some(at) = at else { return "in more years than a clock shows".to_owned() };
+    let shown = if at.date() != local.date() {
+        "%a %H:%M"
+    } else if later < MINUTES {
+        "%H:%M:%S"
+    } else {
+        "%H:%M"
+    };
+    at.strftime(shown).to_string()
+}
+
+/// Seconds are told of times sooner than this.
+const MINUTES: Duration = Duration::from_secs(600);
+
 #[cfg(test)]
 mod tests {
     use idlewood_machine::policy::Pause;
@@ -117,7 +152,7 @@ mod tests {
         for (reason, facts, orders, wanted) in [
             (None, quiet(), none, None),
             (Some(Reason::PausedByUser), quiet(), paused, Some("`idlewood resume`")),
-            (Some(Reason::PausedByUser), quiet(), until, Some("`idlewood resume`, or 53 s from now")),
+            (Some(Reason::PausedByUser), quiet(), until, Some("12:00:53 local time, or `idlewood resume`")),
             (Some(Reason::OutsideHours), quiet(), none, Some("Fri 22:00 local time (owner.hours, owner.days)")),
             (Some(Reason::OnBattery), quiet(), none, Some("mains power (or owner.on_battery = true)")),
             (Some(Reason::Program("obs".to_owned())), quiet(), none, Some("obs ends (owner.programs)")),
@@ -139,6 +174,13 @@ mod tests {
             let judgement = Judgement { reason, cpu_percent: 0, takes_work: false, since: now };
             let change = what_would_change(&judgement, now, &noon, &settings, &facts, orders);
             assert_eq!(change.as_deref(), wanted);
+            let ends_in = ends_in(&judgement, now, &noon, &settings, orders);
+            let of_itself = match &judgement.reason {
+                Some(Reason::OutsideHours) => Some(10 * 3600),
+                Some(Reason::PausedByUser) if orders == until => Some(53),
+                _ => None,
+            };
+            assert_eq!(ends_in, of_itself.map(Duration::from_secs), "{judgement:?}");
         }
     }
 }

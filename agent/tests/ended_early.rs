@@ -50,7 +50,7 @@ fn page(query: &str) -> Vec<TaskResult> {
 fn bag() -> BagDetail {
     let bag: Bag = serde_json::from_str(include_str!("fixtures/bag.json")).expect("it is a bag");
     assert_eq!(bag.tasks, TASKS);
-    BagDetail { bag, program: "p".to_owned(), args: Vec::new(), placements: Vec::new() }
+    BagDetail { bag, program: "p".to_owned(), args: Vec::new(), placements: Vec::new(), declining: Vec::new() }
 }
 
 /// An answer to a request for an output.

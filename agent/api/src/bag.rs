@@ -413,6 +413,20 @@ pub struct BagDetail {
     pub args: Vec<String>,
     /// The machines that hold its tasks.
     pub placements: Vec<Placement>,
+    /// The machines that decline its tasks, as far as they were asked.
+    #[serde(default)]
+    pub declining: Vec<Declining>,
+}
+
+/// A machine that has declined tasks of a bag, and has taken none since.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Declining {
+    /// Peer id.
+    pub peer: String,
+    /// Why, for programs: as a bound's code.
+    pub code: String,
+    /// The same for people.
+    pub reason: String,
 }
 
 /// `POST /v1/bags/{id}/rerun`.

@@ -15,8 +15,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::bag::{
-    AwaitedBag, Bag, BagDetail, BagState, BagsWanted, Bound, Declined, Endless, Keeper, Placement, PriorityRequest,
-    RenameRequest, RerunRequest, ResultsKept, Swallowed, TaskSource, Ticket,
+    AwaitedBag, Bag, BagDetail, BagState, BagsWanted, Bound, Declined, Declining, Endless, Keeper, Placement,
+    PriorityRequest, RenameRequest, RerunRequest, ResultsKept, Swallowed, TaskSource, Ticket,
 };
 pub use self::grid::{
     ChildView, GridView, InvitationView, InviteRequest, MachineState, MachineView, Machines, MachinesWanted, PeerView,

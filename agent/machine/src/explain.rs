@@ -26,6 +26,11 @@ pub enum Bound {
         /// How many machines these are.
         machines: u64,
     },
+    /// Tasks have ended on other machines, and this one has no room on its disk for their results.
+    NoRoom {
+        /// How many.
+        tasks: u64,
+    },
     /// The first task runs on this machine, to show how long a task takes.
     Measures,
     /// The first tasks of so many other bags of this machine run before.
@@ -146,6 +151,8 @@ pub struct Situation<'a> {
     pub here: u64,
     /// Those of them that it has begun.
     pub begun_here: u64,
+    /// Tasks of the bag that have ended elsewhere, and for whose results this machine's disk has no room.
+    pub without_room: u64,
     /// Other bags of which this machine holds unfinished tasks, and how many tasks.
     pub others_here: &'a [(BagId, PeerId, u64)],
     /// What this machine's owner lets tasks do.
@@ -192,12 +199,18 @@ pub fn explain(situation: &Situation) -> Explanation {
     if bag.bag.task_mops <= 0.0 {
         return if bounds.is_empty() { measuring(situation) } else { Explanation { runs: false, bounds } };
     }
-    let elsewhere = bag.placed.saturating_sub(here);
+    let without_room = situation.without_room.min(bag.placed - here.min(bag.placed));
+    if without_room > 0 {
+        bounds.push(Bound::NoRoom { tasks: without_room });
+    }
+    let elsewhere = bag.placed.saturating_sub(here + without_room);
     let (others_work, this_works) = (situation.do_others_work(), situation.does_this_one());
     let running = if others_work { elsewhere } else { 0 } + if this_works { here } else { 0 };
     if running > 0 {
         let without_this = u64::from(here > 0 && !this_works);
         let machines = if others_work { bag.executors.saturating_sub(without_this) } else { 1 };
+        // A machine whose last results are on their way holds no task that runs.
+        let machines = machines.min(running);
         bounds.push(Bound::Runs { tasks: running, machines });
     }
     if let Some(most) = bag.conditions.running_max

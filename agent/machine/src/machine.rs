@@ -90,6 +90,7 @@ impl Machine {
             now,
             measured_before: self.measuring.before(id),
             here: mine.map_or(0, |(_, ranges)| ranges.len()),
+            without_room: self.outputs.without_room_of(id),
             begun_here: held.iter().find(|held| held.bag == id).map_or(0, |held| held.running),
             others_here: &others_here,
             judgement: self.owner.judgement(),

@@ -212,6 +212,13 @@ impl Outputs {
         self.retry_at.filter(|_| self.retried.is_none() && self.under_way.len() < UNDER_WAY_MAX)
     }
 
+    /// How many outputs of a bag wait for room.
+    pub(crate) fn without_room_of(&self, bag: BagId) -> u64 {
+        let retried = self.retried.and_then(|fetch| self.under_way.get(&fetch));
+        let waiting = self.without_room.iter().chain(retried);
+        waiting.filter(|wanted| wanted.task.bag == bag && !wanted.unfinished).count() as u64
+    }
+
     /// Whether outputs wait for room.
     pub(crate) fn lack_room(&self) -> bool {
         !self.without_room.is_empty()

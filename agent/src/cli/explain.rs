@@ -3,10 +3,11 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use idlewood_api::{Bag, BagState, Bound, Status};
+use idlewood_api::{Bag, BagDetail, BagState, Bound, Status};
 use serde::Serialize;
 
 use super::context::Context;
+use super::whereabouts::{self, Whereabouts};
 use super::which::{WhichBags, first_of};
 use crate::output::{self, Format, count};
 
@@ -14,6 +15,8 @@ use crate::output::{self, Format, count};
 pub(super) const CODES: &str = "\
 The first line is what decides now; further ones hold, too. Codes of the lines in JSON:
   runs              tasks are on machines that work
+  no_room           tasks have ended, and this machine's disk has no room for
+                    their results
   measures, measures_others
                     a first task runs here, of this bag or others before it, to
                     show how long one takes
@@ -46,6 +49,9 @@ pub(super) struct BagExplained {
     runs: bool,
     /// What decides how many of them run, the most important first.
     bounds: Vec<Bound>,
+    /// On which machines nothing of it runs, why, and where in the tree they are; null where that was not asked: of several bags, of one
+    /// of which nothing is handed out yet, and of one that is over.
+    whereabouts: Option<Whereabouts>,
 }
 
 /// JSON output of `explain`.
@@ -63,21 +69,41 @@ pub(super) struct MachineExplained<'a> {
 pub(super) fn bags(context: &Context, bags: &WhichBags) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
     let found = bags.find(&client, |bag| !bag.state.is_closed())?;
-    let (all, errors) = found.each(|id| Ok(client.bag(id)?.bag))?;
+    let (all, errors) = found.each(|id| Ok(client.bag(id)?))?;
+    let whereabouts = |detail: &BagDetail| {
+        let is_asked = found.is_one && !detail.bag.bounds.is_empty() && !is_withheld(&detail.bag.bounds);
+        is_asked.then(|| whereabouts::of(&client, detail, context.is_verbose)).transpose()
+    };
     if context.format == Format::Json {
-        let explained = |Bag { id, name, state, runs, bounds, .. }| BagExplained { id, name, state, runs, bounds };
-        output::one_or_all(all.into_iter().map(explained).collect(), found.is_one)?;
+        let explained = |detail: BagDetail| {
+            let whereabouts = whereabouts(&detail)?;
+            let Bag { id, name, state, runs, bounds, .. } = detail.bag;
+            Ok(BagExplained { id, name, state, runs, bounds, whereabouts })
+        };
+        let explained = all.into_iter().map(explained).collect::<anyhow::Result<Vec<_>>>()?;
+        output::one_or_all(explained, found.is_one)?;
     } else if found.ids.is_empty() {
         writeln!(io::stdout(), "no bag of this machine is open")?;
     } else {
-        write_all(&all)?;
+        // Machines may take some seconds to answer.
+        write_all(all.iter().map(|detail| &detail.bag))?;
+        for detail in &all {
+            if let Some(whereabouts) = whereabouts(detail)? {
+                whereabouts::write(&whereabouts, &mut io::stdout().lock())?;
+            }
+        }
     }
     first_of(errors).map(|()| ExitCode::SUCCESS)
 }
 
-fn write_all(bags: &[Bag]) -> io::Result<()> {
+/// Whether no machine is to have anything of the bag yet, so that it does not matter what they do.
+fn is_withheld(bounds: &[Bound]) -> bool {
+    bounds.iter().all(|bound| ["held", "measures", "measures_others"].contains(&bound.code.as_str()))
+}
+
+fn write_all<'a>(bags: impl Iterator<Item = &'a Bag>) -> io::Result<()> {
     let mut out = io::BufWriter::new(io::stdout().lock());
-    for (position, bag) in bags.iter().enumerate() {
+    for (position, bag) in bags.enumerate() {
         if position > 0 {
             writeln!(out)?;
         }
@@ -139,7 +165,8 @@ fn of_machine(status: &Status) -> Vec<Bound> {
         ends_at: None,
     };
     let waiting: u64 = status.held.iter().map(|held| held.waiting).sum();
-    let running = status.running.len() as u64;
+    let (frozen, running): (Vec<_>, Vec<_>) = status.running.iter().partition(|task| task.frozen);
+    let (frozen, running) = (frozen.len() as u64, running.len() as u64);
     let mut bounds = Vec::new();
     if let (Some(reason), Some(code)) = (&status.reason, &status.reason_code) {
         let then = match (status.cpu_percent, code.as_str()) {
@@ -147,10 +174,16 @@ fn of_machine(status: &Status) -> Vec<Bound> {
             (_, "disk_full" | "finishing") => "running tasks go on, and none begins".to_owned(),
             (percent, _) => format!("each task may use {percent} % of a processor"),
         };
-        bounds.push(bound(code, format!("{reason}: {then}"), Some(running + waiting), status.until.as_deref()));
+        let all = running + frozen + waiting;
+        bounds.push(bound(code, format!("{reason}: {then}"), Some(all), status.until.as_deref()));
     } else if running > 0 {
         let are = if running == 1 { "runs" } else { "run" };
         bounds.push(bound("runs", format!("{} {are} here", count(running, "task")), Some(running), None));
+    }
+    if frozen > 0 && status.reason.is_none() {
+        let stand = if frozen == 1 { "stands" } else { "stand" };
+        let sentence = format!("{} of other bags {stand} still here, since others come first", count(frozen, "task"));
+        bounds.push(bound("frozen", sentence, Some(frozen), Some("those that come first end")));
     }
     if let Some(why) = &status.refused {
         let ends = "an administrator lets this machine in again (`idlewood grid join` with a new invitation)";
@@ -176,7 +209,7 @@ fn of_machine(status: &Status) -> Vec<Bound> {
         let ends = format!("tasks end; limits.slots is {}", status.slots);
         bounds.push(bound("behind", sentence, Some(held.waiting), Some(&ends)));
     }
-    if bounds.is_empty() || (running + waiting == 0 && status.reason.is_none()) {
+    if bounds.is_empty() || (running + frozen + waiting == 0 && status.reason.is_none()) {
         bounds.insert(
             0,
             bound("no_work", "nothing holds it up, and nobody has sent it work".to_owned(), None, Some("work arrives")),

@@ -76,14 +76,18 @@ impl Listing {
         machines.sort_by_key(|(at, _)| *at);
         let machines = machines.into_iter().map(|(_, machine)| machine).filter(|machine| matches(machine, &query));
         let next = page.last.checked_add(1);
+        let grid_machines = peer.overlay_view().likely_count();
+        // It is judged by how much of the line they have, and there are no more than the rest of the grid.
+        let told = (page.machines.len() + page.silent.len()) as u64;
+        let unreached = page.unreached.min(grid_machines.saturating_sub(told));
         answer(
             reply,
             Ok(Machines {
                 machines: machines.collect(),
-                unreached: page.unreached,
+                unreached,
                 busy: page.is_busy,
                 next: next.map(place),
-                grid_machines: peer.overlay_view().likely_count(),
+                grid_machines,
             }),
         );
     }

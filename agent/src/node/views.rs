@@ -2,6 +2,8 @@
 //!
 //! Left out: what is read from the store (`readings`).
 
+use std::time::Duration;
+
 use idlewood_machine::Machine;
 use idlewood_overlay::{Contact, Node, State};
 use idlewood_scheduler::{BagView, Peer};
@@ -273,6 +275,7 @@ impl View<'_> {
                 me: self.peer().me().peer,
                 machines: self.peer().overlay_view().root().map_or(1, |root| root.count),
                 owner_change: self.owner_change(),
+                owner_ends_at: self.owner_ends_in().map(|left| iso(wall_now() + left)),
                 refused: self.refused(),
                 name: &name,
                 machine: &|machine| self.names.of(machine),
@@ -292,6 +295,12 @@ impl View<'_> {
         let owner = self.machine.owner();
         let (settings, facts, now) = (self.shared.settings.get(), self.owner.facts(), self.shared.clock.now());
         reasons::what_would_change(owner.judgement(), now, &Zoned::now(), settings, &facts, owner.orders())
+    }
+
+    /// In how long a time that judgement ends by itself.
+    fn owner_ends_in(&self) -> Option<Duration> {
+        let (owner, settings, now) = (self.machine.owner(), self.shared.settings.get(), self.shared.clock.now());
+        reasons::ends_in(owner.judgement(), now, &Zoned::now(), settings, owner.orders())
     }
 
     /// Why others refuse this machine. One machine of a grid may refuse whom the others let in.
@@ -324,7 +333,13 @@ impl View<'_> {
                 tasks: ranges.len(),
                 left_alone_s: left_alone(executor.peer),
             });
+        let declining = self.peer().declining(bag).into_iter().map(|(machine, reason)| idlewood_api::Declining {
+            peer: identity::to_libp2p(machine).to_string(),
+            code: bounds::code_of(reason).to_owned(),
+            reason: reason.to_string(),
+        });
         Ok(idlewood_api::BagDetail {
+            declining: declining.collect(),
             program: description.map(|description| description.program.clone()).unwrap_or_default(),
             args: description.map(|description| description.args.clone()).unwrap_or_default(),
             placements: placements.collect(),

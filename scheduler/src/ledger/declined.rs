@@ -64,6 +64,11 @@ impl Declined {
         reasons
     }
 
+    /// The machines that have declined and taken no task since, and why they declined last.
+    fn machines(&self) -> impl Iterator<Item = (PeerId, DeclineReason)> {
+        self.declining.iter().map(|(&machine, &(_, _, reason))| (machine, reason))
+    }
+
     /// A machine has declined so many tasks: it is not asked for a while.
     fn note(&mut self, executor: PeerId, tasks: u64, reason: DeclineReason, now: Time) {
         // Machines are counted when somebody asks.
@@ -124,6 +129,11 @@ impl Declined {
 }
 
 impl Ledger {
+    /// The machines that have declined tasks of the bag and taken none since, and why they declined last.
+    pub(crate) fn declining(&self) -> impl Iterator<Item = (PeerId, DeclineReason)> {
+        self.declined.machines()
+    }
+
     /// A `Decline` arrived: counts for those of the tasks that are in a request that may have reached this machine.
     pub(crate) fn declined(&mut self, executor: PeerId, ranges: &IntervalSet, reason: DeclineReason, io: &mut Io) {
         if self.is_closed() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use idlewood_overlay::{Contact, Overlay, PeerId, Time};
 
 use super::{Peer, contact_of};
-use crate::bag::{BagId, BagKey, Checkpoint, TaskId};
+use crate::bag::{BagId, BagKey, Checkpoint, DeclineReason, TaskId};
 use crate::enclosed::Enclosed;
 use crate::executor::{HeldView, RunningTask};
 use crate::ledger::{BagView, KeptPrediction, Prediction};
@@ -93,6 +93,11 @@ impl Peer {
         let ledger = self.ledgers.get(&id);
         let placements = ledger.into_iter().flat_map(|ledger| ledger.placements());
         placements.map(|(executor, ranges)| (executor.clone(), ranges.clone())).collect()
+    }
+
+    /// The machines that have declined tasks of a bag submitted from this machine and taken none since, and why they declined last.
+    pub fn declining(&self, id: BagId) -> Vec<(PeerId, DeclineReason)> {
+        self.ledgers.get(&id).into_iter().flat_map(|ledger| ledger.declining()).collect()
     }
 
     /// Of each machine how many tasks of this machine's bags are with it, and how many tries of them have failed on it since this peer

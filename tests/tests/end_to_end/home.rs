@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{AGENT, Agent, Grid, assert_complete, is_alive, wait_for};
+use crate::harness::{AGENT, Agent, Grid, assert_complete, is_alive, probe_program, wait_for};
 
 impl Agent {
     /// What a command prints for people.
@@ -55,6 +55,50 @@ fn a_bag_and_a_machine_say_why_nothing_runs() {
     assert_eq!(explained()["bounds"].as_array().map(Vec::len), Some(0), "it is over");
     assert_eq!(agent.cli(&["bag", "explain", "abc"]).code, 1, "no such bag");
     assert_eq!(agent.cli(&["bag", "explain", "no-name"]).code, 1, "nor a bag of that name");
+}
+
+#[test]
+fn a_bag_says_on_which_machines_nothing_of_it_runs_and_where_in_the_tree_they_are() {
+    let mut grid = Grid::prepare_unstarted(4);
+    for (number, agent) in grid.agents.iter().enumerate() {
+        agent.configure(&format!("[network]\nname = \"desk-{number}\""));
+    }
+    (0..4).for_each(|number| grid.run(number));
+    grid.wait_until_formed(4);
+    (1..4).for_each(|number| grid.agents[number].set_owner(true));
+    let agent = &grid.agents[0];
+    let program = probe_program();
+    let held = agent.ask(&["submit", "--hold", "--program", program.to_str().expect("ours"), "--", "hello"]);
+    let bag = agent.submit_sleeps(4, 60_000);
+    let asked = |bag: &str| agent.ask(&["bag", "explain", bag])["whereabouts"].clone();
+    let in_use = |whereabouts: &Value| {
+        let of_reason = |excluded: &&Value| excluded["code"] == "in_use";
+        whereabouts["excluded"].as_array().and_then(|all| all.iter().find(of_reason)).cloned().unwrap_or_default()
+    };
+    wait_for("all owners to be noticed", || in_use(&asked(&bag))["machines"] == 3);
+    let whereabouts = asked(&bag);
+    assert_eq!((&whereabouts["asked"], &whereabouts["grid_machines"]), (&Value::from(4), &Value::from(4)));
+    let places = in_use(&whereabouts)["places"].as_array().cloned().expect("places in the tree");
+    assert_eq!(places.iter().filter_map(|place| place["machines"].as_u64()).sum::<u64>(), 3, "{places:?}");
+    let is_named = |place: &Value| place["name"].as_str().is_some_and(|name| name.starts_with("desk-"));
+    assert!(places.iter().all(|place| is_named(place) && place["level"].as_u64() > Some(0)), "{places:?}");
+    let text = agent.text(&["bag", "explain", &bag]);
+    assert!(text.contains("\nwhere 3 machines, in use by its owner: ") && text.contains("desk-"), "{text}");
+    let held = held["id"].as_str().expect("an id");
+    assert_eq!(asked(held), Value::Null, "while it is held it does not matter what machines do");
+    assert!(!agent.text(&["bag", "explain", held]).contains("where "));
+}
+
+#[test]
+fn hints_name_the_state_directory_that_is_meant() {
+    let grid = Grid::prepare_alone(1);
+    let (agent, dir) = (&grid.agents[0], grid.agents[0].dir.display());
+    let made = agent.text(&["grid", "create"]);
+    assert!(made.contains(&format!("next: idlewood --state-dir {dir} run --listen ")), "{made}");
+    let usual =
+        Command::new(AGENT).env("IDLEWOOD_STATE_DIR", grid.root.path().join("b")).args(["grid", "create"]).output();
+    let made = String::from_utf8(usual.expect("the binary starts").stdout).expect("it is text");
+    assert!(made.contains("next: idlewood run --listen "), "{made}");
 }
 
 /// A time beside a bag that stands still would be a lie.

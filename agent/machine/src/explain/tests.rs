@@ -60,6 +60,7 @@ fn situation<'a>(bag: &'a BagView, judgement: &'a Judgement, machines: u64) -> S
         measured_before: 0,
         here: 0,
         begun_here: 0,
+        without_room: 0,
         others_here: &[],
         judgement,
         memory_bytes: Some(1 << 20),
@@ -100,6 +101,19 @@ fn what_the_user_wants_comes_first() {
     assert_eq!(explain(&situation(&full, &works, 3)), told(true, [runs, Bound::Full { most: 3, tasks: 6 }]));
     let room = BagView { placed: 1, ..full };
     assert_eq!(explain(&situation(&room, &works, 3)).bounds.len(), 1);
+}
+
+#[test]
+fn results_without_room_come_before_what_still_runs() {
+    let works = works();
+    let placed = BagView { placed: 6, executors: 3, done: 3, ..bag() };
+    let of = |without_room| Situation { without_room, ..situation(&placed, &works, 3) };
+    let runs = |tasks, machines| Bound::Runs { tasks, machines };
+    assert_eq!(explain(&of(0)), told(true, [runs(6, 3)]));
+    assert_eq!(explain(&of(4)), told(true, [Bound::NoRoom { tasks: 4 }, runs(2, 2)]));
+    // Once all have ended nothing runs, and no end is forecast.
+    assert_eq!(explain(&of(6)), told(false, [Bound::NoRoom { tasks: 6 }]));
+    assert_eq!(explain(&of(7)), told(false, [Bound::NoRoom { tasks: 6 }]), "the ledger counts");
 }
 
 #[test]

@@ -1,0 +1,280 @@
+//! Which machines run nothing of a bag, why, and where in the tree they are: the second half of `idlewood bag explain`.
+//!
+//! The agent knows which machines have declined the bag; what all others do, they say themselves (`idlewood machines`). The tree is the
+//! trie over the machines' places on the line (docs/design/overlay.md), so that whoever has the list has the tree.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use idlewood_api::client::Client;
+use idlewood_api::{BagDetail, MachineState, MachineView, MachinesWanted};
+use serde::Serialize;
+
+use super::machines;
+use crate::output::{self, count};
+
+/// Machines that are asked what they do, unless the user wants to hear of all. Our choice: eight pages, a second or two.
+const ASKED_MAX: usize = 1000;
+/// Places in the tree that are named for each reason.
+const NAMED_MAX: usize = 6;
+
+/// The machines on which nothing of a bag runs, by reason.
+#[derive(Debug, PartialEq, Serialize, schemars::JsonSchema)]
+pub(super) struct Whereabouts {
+    /// Machines that were asked what they do.
+    asked: u64,
+    /// Machines of the grid, as the root counts them.
+    grid_machines: u64,
+    /// About how many others did not answer, since machines that know of them did not.
+    unreached: u64,
+    /// The reasons, that of most machines first.
+    excluded: Vec<Excluded>,
+}
+
+/// The machines on which nothing of a bag runs for one reason.
+#[derive(Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+struct Excluded {
+    /// The reason for programs: the code of a bound or of a machine's reason, `silent`, or `other_work`.
+    code: String,
+    /// The same for people.
+    reason: String,
+    /// How many machines.
+    machines: u64,
+    /// Where they are: the largest parts of the tree in which all are excluded for this reason.
+    places: Vec<Place>,
+}
+
+/// A part of the tree.
+#[derive(Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+struct Place {
+    /// Peer id of the machine, or of the one whose router has these machines below it.
+    machine: String,
+    /// What that machine is called; null where that is not known.
+    name: Option<String>,
+    /// Levels below the root of the tree; 0 is the whole grid.
+    level: u32,
+    /// Machines in it.
+    machines: u64,
+}
+
+/// Asks the machines of the grid, all of them or the first thousand.
+pub(super) fn of(client: &Client, bag: &BagDetail, all: bool) -> anyhow::Result<Whereabouts> {
+    let most = if all { usize::MAX } else { ASKED_MAX };
+    let mut wanted = MachinesWanted::default();
+    let (mut asked, mut unreached) = (Vec::new(), 0);
+    let grid_machines = loop {
+        let page = machines::page(client, &wanted)?;
+        asked.extend(page.machines);
+        unreached += page.unreached;
+        wanted.after = page.next;
+        if wanted.after.is_none() || asked.len() >= most || page.busy {
+            break page.grid_machines;
+        }
+    };
+    let excluded = excluded(bag, &mut asked);
+    Ok(Whereabouts { asked: asked.len() as u64, grid_machines, unreached, excluded })
+}
+
+/// Why nothing of the bag runs on a machine: a code, and words.
+fn why(machine: &MachineView, bag: &BagDetail) -> Option<(String, String)> {
+    let told = |code: &str, reason: &str| Some((code.to_owned(), reason.to_owned()));
+    if machine.state == MachineState::Silent {
+        return told("silent", "no answer");
+    }
+    if let Some(declining) = bag.declining.iter().find(|declining| declining.peer == machine.peer) {
+        return told(&declining.code, &declining.reason);
+    }
+    match (machine.state, &machine.reason_code, &machine.reason) {
+        (MachineState::Suspended, Some(code), Some(reason)) => told(code, reason),
+        (MachineState::Suspended, ..) => told("suspended", "it begins no tasks"),
+        (MachineState::Working, ..) if !bag.placements.iter().any(|placement| placement.peer == machine.peer) => {
+            told("other_work", "it has tasks of other bags")
+        }
+        _ => None,
+    }
+}
+
+/// The machines that are excluded, by reason; brings all into the order of the line.
+fn excluded(bag: &BagDetail, machines: &mut [MachineView]) -> Vec<Excluded> {
+    machines.sort_by(|one, other| one.place.cmp(&other.place));
+    let whys: Vec<_> = machines.iter().map(|machine| why(machine, bag)).collect();
+    let mut reasons: BTreeMap<&(String, String), u64> = BTreeMap::new();
+    whys.iter().flatten().for_each(|why| *reasons.entry(why).or_default() += 1);
+    let of_reason = |(why, machines_of): (&(String, String), u64)| {
+        let mut places = Vec::new();
+        let belongs: Vec<bool> = whys.iter().map(|other| other.as_ref() == Some(why)).collect();
+        parts(machines, &belongs, 0, &mut places);
+        places.sort_by_key(|place| Reverse(place.machines));
+        Excluded { code: why.0.clone(), reason: why.1.clone(), machines: machines_of, places }
+    };
+    let mut excluded: Vec<Excluded> = reasons.into_iter().map(of_reason).collect();
+    excluded.sort_by_key(|excluded| Reverse(excluded.machines));
+    excluded
+}
+
+/// The largest subtrees of these machines, in the order of the line, all of which belong.
+fn parts(machines: &[MachineView], belongs: &[bool], level: u32, places: &mut Vec<Place>) {
+    if !belongs.contains(&true) {
+        return;
+    }
+    let router = router(machines);
+    if belongs.iter().all(|belongs| *belongs) {
+        // A router is on the machine before the gap in its middle, and a machine alone is a leaf.
+        let machine = &machines[router.saturating_sub(1)];
+        places.push(Place {
+            machine: machine.peer.clone(),
+            name: machine.name.clone(),
+            level,
+            machines: machines.len() as u64,
+        });
+        return;
+    }
+    let (left, right) = machines.split_at(router);
+    let (belongs_left, belongs_right) = belongs.split_at(router);
+    parts(left, belongs_left, level + 1, places);
+    parts(right, belongs_right, level + 1, places);
+}
+
+/// How many of these machines are left of the gap of the router above them all: where their places first differ in a bit.
+fn router(machines: &[MachineView]) -> usize {
+    let places: Vec<u64> =
+        machines.iter().map(|machine| u64::from_str_radix(&machine.place, 16).unwrap_or_default()).collect();
+    let differ = places.first().zip(places.last()).map_or(0, |(first, last)| first ^ last);
+    let bit = differ.checked_ilog2().map_or(0, |bit| 1_u64 << bit);
+    // Several at one place do not happen: it has 64 bits.
+    places.iter().position(|place| place & bit != 0).filter(|at| *at > 0).unwrap_or(machines.len().div_ceil(2))
+}
+
+/// Writes them for people.
+pub(super) fn write(whereabouts: &Whereabouts, out: &mut impl Write) -> io::Result<()> {
+    let mut first = "where ";
+    for Excluded { reason, machines, places, .. } in &whereabouts.excluded {
+        let mut named: Vec<String> = places.iter().take(NAMED_MAX).map(place).collect();
+        let rest = places.get(NAMED_MAX..).unwrap_or_default();
+        if !rest.is_empty() {
+            let machines = rest.iter().map(|place| place.machines).sum();
+            named.push(format!("{} in {}", count(machines, "other machine"), count(rest.len() as u64, "other place")));
+        }
+        let reason = output::printable(reason);
+        output::paragraph(out, first, &format!("{}, {reason}: {}", count(*machines, "machine"), named.join(", ")))?;
+        first = "      ";
+    }
+    let Whereabouts { asked, grid_machines, unreached, .. } = whereabouts;
+    if *unreached > 0 {
+        let about = count(*unreached, "other machine");
+        output::paragraph(out, first, &format!("about {about} did not answer, and may be there all the same"))?;
+    } else if asked < grid_machines && *asked >= ASKED_MAX as u64 {
+        let told = format!("of the first {asked} machines of about {grid_machines}; -v asks all");
+        output::paragraph(out, first, &told)?;
+    }
+    Ok(())
+}
+
+fn place(place: &Place) -> String {
+    let name = output::machine(place.name.as_deref(), &place.machine);
+    match (place.machines, place.level) {
+        (1, _) => name,
+        (_, 0) => "the whole tree".to_owned(),
+        (machines, level) => format!("all {machines} below the router of {name} (level {level})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use idlewood_api::{Bag, Declining, Placement};
+
+    use super::*;
+
+    fn machine(number: u64, place: u64, state: MachineState) -> MachineView {
+        MachineView {
+            peer: format!("peer-{number}"),
+            name: Some(format!("lab-{number}")),
+            state,
+            reason: (state == MachineState::Suspended).then(|| "in use by its owner".to_owned()),
+            reason_code: (state == MachineState::Suspended).then(|| "in_use".to_owned()),
+            slots: None,
+            running: None,
+            waiting: None,
+            load: None,
+            speed_mops: None,
+            version: None,
+            last_seen: String::new(),
+            tasks: 0,
+            failed: 0,
+            this_machine: false,
+            place: format!("{:016x}", place << 60),
+        }
+    }
+
+    fn bag(declining: &[u64], placed: &[u64]) -> BagDetail {
+        let bag: Bag = serde_json::from_str(include_str!("../../tests/fixtures/bag.json")).expect("it is a bag");
+        let declining = declining.iter().map(|number| Declining {
+            peer: format!("peer-{number}"),
+            code: "declined_native".to_owned(),
+            reason: "no native programs".to_owned(),
+        });
+        let placed =
+            placed.iter().map(|number| Placement { peer: format!("peer-{number}"), tasks: 1, left_alone_s: None });
+        BagDetail {
+            bag,
+            program: String::new(),
+            args: Vec::new(),
+            placements: placed.collect(),
+            declining: declining.collect(),
+        }
+    }
+
+    fn told(bag: &BagDetail, mut machines: Vec<MachineView>) -> String {
+        let excluded = excluded(bag, &mut machines);
+        let asked = machines.len() as u64;
+        let mut out = Vec::new();
+        let whereabouts = Whereabouts { asked, grid_machines: asked, unreached: 0, excluded };
+        write(&whereabouts, &mut out).expect("memory takes it");
+        String::from_utf8(out).expect("it is text")
+    }
+
+    /// Places of four bits: the tree is ((0000 0001) 0100) ((1000 1001) (1110 1111)).
+    #[test]
+    fn whole_subtrees_are_told_by_their_router_and_other_machines_by_name() {
+        use MachineState::{Idle, Silent, Suspended, Working};
+        let states = [Suspended, Idle, Suspended, Suspended, Suspended, Suspended, Suspended];
+        let line = [0b0000, 0b0001, 0b0100, 0b1000, 0b1001, 0b1110, 0b1111];
+        let of = |states: [MachineState; 7]| {
+            let machines = (1..).zip(line).zip(states).map(|((number, place), state)| machine(number, place, state));
+            // In any order: it is the place that counts.
+            let mut machines: Vec<MachineView> = machines.collect();
+            machines.reverse();
+            machines
+        };
+        assert_eq!(
+            told(&bag(&[], &[]), of(states)),
+            "where 6 machines, in use by its owner: all 4 below the router of lab-5 (level 1), lab-1, lab-3\n"
+        );
+        assert_eq!(told(&bag(&[], &[]), of([Suspended; 7])), "where 7 machines, in use by its owner: the whole tree\n");
+        assert_eq!(told(&bag(&[], &[]), of([Idle; 7])), "");
+        let states = [Working, Working, Idle, Idle, Silent, Suspended, Suspended];
+        assert_eq!(
+            told(&bag(&[6, 7], &[1]), of(states)),
+            "where 2 machines, no native programs: all 2 below the router of lab-6 (level 2)\n      \
+             1 machine, it has tasks of other bags: lab-2\n      1 machine, no answer: lab-5\n"
+        );
+    }
+
+    /// As many machines are told as are excluded, whatever the tree is like.
+    #[test]
+    fn each_excluded_machine_is_in_one_place() {
+        let mut machines: Vec<MachineView> = (0..200_u64)
+            .map(|number| {
+                let place = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                let state = if place % 3 == 0 { MachineState::Idle } else { MachineState::Suspended };
+                MachineView { place: format!("{place:016x}"), ..machine(number, 0, state) }
+            })
+            .collect();
+        let excluded = excluded(&bag(&[], &[]), &mut machines);
+        let suspended = machines.iter().filter(|machine| machine.state == MachineState::Suspended).count() as u64;
+        assert_eq!((excluded.len(), excluded[0].machines), (1, suspended));
+        assert_eq!(excluded[0].places.iter().map(|place| place.machines).sum::<u64>(), suspended);
+        assert!(excluded[0].places.windows(2).all(|two| two[0].machines >= two[1].machines));
+    }
+}
