@@ -5,14 +5,12 @@
 
 use std::process::ExitCode;
 
-use idlewood_api::{
-    Bag, BagDetail, ErrorBody, InvitationView, Machines, Peers, RevokedView, Status, SubmitRequest, Tasks,
-};
+use idlewood_api::{Bag, ErrorBody, InvitationView, Machines, Peers, RevokedView, Status, SubmitRequest, Tasks};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
-use super::{clean, config, explain, finding, grid, logs, receipts, results, service, store, ticket};
+use super::{clean, config, explain, finding, grid, logs, receipts, results, service, show, store, ticket};
 use crate::control::openapi;
 use crate::{bench, demo, output};
 
@@ -62,7 +60,7 @@ fn commands(of: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
     let others = [
         ("submit --dry-run", a::<SubmitRequest>(of)),
         ("bag list", a::<Vec<Bag>>(of)),
-        ("bag show", a::<OneOrAll<BagDetail>>(of)),
+        ("bag show", a::<OneOrAll<show::Shown>>(of)),
         ("bag tasks", a::<OneOrAll<Tasks>>(of)),
         ("bag explain", a::<OneOrAll<explain::BagExplained>>(of)),
         ("bag logs", a::<logs::Logs>(of)),

@@ -4,9 +4,10 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use idlewood_api::client::Client;
-use idlewood_api::{Bag, BagDetail, Swallowed, TaskResult};
+use idlewood_api::{Bag, BagDetail, Swallowed};
 use idlewood_scheduler::Replication;
 use idlewood_trust::manifest::TaskOutput;
+use serde::Serialize;
 
 use super::context::Context;
 use super::which::{Found, WhichBags};
@@ -18,12 +19,37 @@ const REASONS_MAX: usize = 5;
 /// Length of each that is shown.
 const REASON_CHARACTERS_MAX: usize = 300;
 
+/// JSON output of `bag show`.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(super) struct Shown {
+    #[serde(flatten)]
+    detail: BagDetail,
+    /// The first five tasks that failed, and why; `bag tasks --failed` lists all.
+    failures: Vec<Failure>,
+}
+
+/// A failed task.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+struct Failure {
+    /// Index in the bag.
+    index: u64,
+    /// Its line or file.
+    entry: String,
+    /// Peer id of the machine that ran it.
+    machine: String,
+    /// Why it failed, with the last line that it wrote to standard error.
+    why: String,
+}
+
 pub(super) fn show(context: &Context, bags: &WhichBags) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
     let Found { ids, is_one } = bags.find(&client, |_| true)?;
     let details = ids.iter().map(|id| client.bag(id)).collect::<Result<Vec<_>, _>>()?;
     match context.format {
-        Format::Json => output::one_or_all(details, is_one)?,
+        Format::Json => {
+            let shown = |detail: BagDetail| Ok(Shown { failures: failures(&client, &detail.bag)?, detail });
+            output::one_or_all(details.into_iter().map(shown).collect::<anyhow::Result<_>>()?, is_one)?;
+        }
         Format::Text => {
             for (position, detail) in details.iter().enumerate() {
                 if position > 0 {
@@ -37,7 +63,7 @@ pub(super) fn show(context: &Context, bags: &WhichBags) -> anyhow::Result<ExitCo
 }
 
 fn show_one(context: &Context, client: &Client, detail: &BagDetail) -> anyhow::Result<()> {
-    let reasons = if detail.bag.failed > 0 { reasons(client, &detail.bag.id)? } else { Vec::new() };
+    let failures = failures(client, &detail.bag)?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     output::pairs(&mut out, &description(detail, context.is_verbose))?;
     if !detail.placements.is_empty() {
@@ -50,7 +76,7 @@ fn show_one(context: &Context, client: &Client, detail: &BagDetail) -> anyhow::R
         }
         table.write(&mut out)?;
     }
-    if !reasons.is_empty() {
+    if let Some(first) = failures.first() {
         writeln!(out)?;
         let mut table = Table::new(&[
             Column::right("failed task"),
@@ -58,17 +84,16 @@ fn show_one(context: &Context, client: &Client, detail: &BagDetail) -> anyhow::R
             Column::left("machine"),
             Column::left("why"),
         ]);
-        for (result, why) in &reasons {
-            let machine = output::short_peer(&result.machine).to_owned();
-            table.row([result.index.to_string(), result.entry.clone(), machine, why.clone()]);
+        for Failure { index, entry, machine, why } in &failures {
+            table.row([index.to_string(), entry.clone(), output::short_peer(machine).to_owned(), why.clone()]);
         }
         table.write(&mut out)?;
-        let rest = detail.bag.failed.saturating_sub(reasons.len() as u64);
+        let rest = detail.bag.failed.saturating_sub(failures.len() as u64);
         if rest > 0 {
             writeln!(out, "and {rest} more")?;
         }
         let id = output::short_id(&detail.bag.id);
-        writeln!(out, "what they wrote: idlewood bag logs {id} --stderr --index {}", reasons[0].0.index)?;
+        writeln!(out, "what they wrote: idlewood bag logs {id} --stderr --index {}", first.index)?;
     }
     out.flush()?;
     Ok(())
@@ -181,17 +206,20 @@ fn figures(bag: &Bag) -> Vec<(&'static str, String)> {
 }
 
 /// The first failed tasks, and why they failed.
-fn reasons(client: &Client, id: &str) -> anyhow::Result<Vec<(TaskResult, String)>> {
-    let mut reasons = Vec::new();
-    for result in client.results(id)?.into_iter().filter(|result| !result.success).take(REASONS_MAX) {
-        let why = match client.output(id, &result).map(|bytes| TaskOutput::decode(&bytes)) {
+fn failures(client: &Client, bag: &Bag) -> anyhow::Result<Vec<Failure>> {
+    if bag.failed == 0 {
+        return Ok(Vec::new());
+    }
+    let mut failures = Vec::new();
+    for result in client.results(&bag.id)?.into_iter().filter(|result| !result.success).take(REASONS_MAX) {
+        let why = match client.output(&bag.id, &result).map(|bytes| TaskOutput::decode(&bytes)) {
             Ok(Ok(output)) => why(&output),
             Ok(Err(error)) => format!("its output is damaged: {error}"),
             Err(error) => error.to_string(),
         };
-        reasons.push((result, why));
+        failures.push(Failure { index: result.index, entry: result.entry, machine: result.machine, why });
     }
-    Ok(reasons)
+    Ok(failures)
 }
 
 fn why(task: &TaskOutput) -> String {

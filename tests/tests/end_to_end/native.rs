@@ -80,8 +80,13 @@ fn a_script_whose_interpreter_nobody_has_fails_and_says_so() {
     fs::write(&path, "#!/no/such/lua\nprint(1)\n").expect("our directory");
     let bag = submit(agent, path.to_str().expect("ours"), &["--max-retries", "1", "--array", "0-3", "--work", "50"]);
     assert_eq!(agent.cli(&["bag", "wait", &bag]).code, 3, "all fail");
+    let why = "does not have /no/such/lua, which the program's first line names";
     let shown = agent.text(&["bag", "show", &bag]);
-    assert!(shown.contains("does not have /no/such/lua, which the program's first line names"), "{shown}");
+    assert!(shown.contains(why), "{shown}");
+    let failures = agent.ask(&["bag", "show", &bag])["failures"].as_array().cloned().expect("as the text has them");
+    assert!(
+        failures.len() == 4 && failures.iter().all(|one| one["why"].as_str().is_some_and(|text| text.contains(why)))
+    );
 }
 
 /// The native counterpart of the WebAssembly test in [`crate::redteam`].
