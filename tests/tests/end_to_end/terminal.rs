@@ -158,6 +158,12 @@ fn what_is_printed_fits_the_terminal_and_progress_leaves_nothing() {
     assert!(!narrow.contains("VERSION") && narrow.contains("without "), "what is left out is said: {narrow}");
 
     // ---- and as it is where it is no terminal
+    agent.set_owner(false);
+    let words = [&submit[..], &["--array", "0-5", "--wait", "--", "sleep", "300"]].concat();
+    let piped = Command::new(AGENT).arg("--state-dir").arg(&agent.dir).args(&words).output().expect("it starts");
+    let [out, error] = [&piped.stdout, &piped.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    assert!(out.contains("succeeded: 6 tasks in") && !out.contains('\x1b'), "{out:?}");
+    assert!(!error.contains('\x1b') && !error.contains(" of 6 done"), "{error:?}");
     let plain = agent.text(&["machines"]);
     assert!(plain.contains("VERSION") && !plain.contains("without ") && !plain.contains('…'), "{plain}");
 }
