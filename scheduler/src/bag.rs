@@ -318,12 +318,15 @@ pub struct Finished {
     pub exit_code: Option<u8>,
     /// [`TaskResult::fingerprint`].
     pub fingerprint: Option<u64>,
+    /// How many times the iterations of others it was told to do, where it fills its time ([`crate::rounds::Plan`]); else 1.
+    pub times: f64,
 }
 
 impl TaskResult {
     /// Of a task that ran, not signed yet.
     pub fn of(index: u64, attempt: u32, finished: Finished) -> Self {
-        let Finished { success, crashed, output, output_bytes, content, work_mops, exit_code, fingerprint } = finished;
+        let Finished { success, crashed, output, output_bytes, content, work_mops, exit_code, fingerprint, .. } =
+            finished;
         let (unfinished, receipt) = (false, None);
         Self {
             index,
@@ -350,8 +353,9 @@ impl TaskResult {
     pub(crate) fn unfinished(index: u64, attempt: u32, checkpoint: Checkpoint) -> Self {
         let Checkpoint { blob: output, bytes: output_bytes } = checkpoint;
         let (success, crashed, content, work_mops, exit_code) = (false, false, None, 0.0, None);
+        let (fingerprint, times) = (None, 1.0);
         let finished =
-            Finished { success, crashed, output, output_bytes, content, work_mops, exit_code, fingerprint: None };
+            Finished { success, crashed, output, output_bytes, content, work_mops, exit_code, fingerprint, times };
         Self { unfinished: true, ..Self::of(index, attempt, finished) }
     }
 

@@ -492,7 +492,7 @@ impl Executor {
         self.availability_grew |= held.unfinished_is_empty();
         match outcome {
             TaskOutcome::Finished(finished) => {
-                let success = finished.success;
+                let (success, times, work_mops) = (finished.success, finished.times.max(1.0), finished.work_mops);
                 let result = TaskResult::of(task.index, running.attempt, finished);
                 self.rest.note_end(success);
                 // The submitter believes a failure only of a task that it knows to be placed here: a `Holding` goes first.
@@ -504,8 +504,9 @@ impl Executor {
                 if held.outbox.is_unstored(task.index) {
                     self.own_results.push(task);
                 }
+                held.finished_mops -= work_mops - work_mops / times;
                 if success {
-                    self.learn(&running, is_first, io.now);
+                    self.learn(&running, times, is_first, io.now);
                 }
                 self.rate(task.bag, io.now);
             }

@@ -269,6 +269,7 @@ impl Host {
             work_mops,
             exit_code: Some(0),
             fingerprint: None,
+            times: 1.0,
         });
         self.give(Event::TaskEnded { task, outcome });
     }
