@@ -254,7 +254,7 @@ pub(super) fn collect(
         }
     }
     let has_merged = output.files.keys().any(|path| path.starts_with(MERGED));
-    if ended.is_merge && output.error.is_none() && !has_merged {
+    if ended.is_merge && is_success && output.error.is_none() && !has_merged {
         output.error = Some(format!(
             "the merge left nothing in {MERGED} of its directory, so that the next round would begin with nothing: let it write \
              there what the processes are to have"
