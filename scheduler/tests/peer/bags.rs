@@ -403,6 +403,7 @@ fn a_bag_of_a_lost_identity_is_cancelled_and_keeps_its_results() {
             ranges: IntervalSet::from(2..3),
             checkpoints: BTreeMap::new(),
             priority: 0,
+            at_once: IntervalSet::new(),
         },
     ];
     let mut host = Host::restore(3, Config::default(), records.clone());

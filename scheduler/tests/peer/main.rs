@@ -3,6 +3,7 @@
 mod admission;
 mod again;
 mod astray;
+mod at_once;
 mod bags;
 mod checkpoints;
 mod conditions;

@@ -60,7 +60,15 @@ mod tests {
     use super::*;
 
     fn in_rounds() -> Manifest {
-        let plan = Plan { processes: 2, rounds: 3, rounds_min: 0, merges: true, is_asynchronous: false, fill: None };
+        let plan = Plan {
+            processes: 2,
+            rounds: 3,
+            rounds_min: 0,
+            merges: true,
+            is_asynchronous: false,
+            fill: None,
+            at_once: false,
+        };
         let merge = Input { name: "merge.wasm".to_owned(), blob: BlobId([8; 32]), bytes: 1 };
         let rounds = Rounds { plan, merge: Some(merge), iterations: 50, until: None };
         Manifest { version: MANIFEST_VERSION_ROUNDS, tasks: plan.tasks(), rounds: Some(rounds), ..manifest() }
