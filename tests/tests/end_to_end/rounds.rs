@@ -191,7 +191,7 @@ fn a_process_that_would_wait_iterates_on_until_the_other_ends() {
     let process = script(root, "process.sh", text);
     let merge = script(root, "merge.sh", "mkdir merged; cat inputs/results/*/iterations >merged/all");
     let list = root.join("steps.txt");
-    fs::write(&list, "40000\n200000\n").expect("our directory");
+    fs::write(&list, "5000\n25000\n").expect("our directory");
     let list = list.to_str().expect("a path of ours");
     let words = ["submit", "--native", "--program", &process, "--merge", &merge, "--each-line", list, "--rounds", "5"];
     let rest = ["--iterations", "10", "--fill", "--work", "1000", "--", "{}"];
