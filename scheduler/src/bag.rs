@@ -1,6 +1,8 @@
 //! Bags of tasks, as the scheduler knows them: numbers only. What a task runs and reads stays with the agent, in the bag's
 //! manifest.
 
+mod decline;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +10,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, PeerId, Side, WallTime};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+pub use self::decline::DeclineReason;
 use crate::conditions::is_priority;
 use crate::enclosed::Enclosed;
 use crate::link::{LINK_KB_S, Writers};
@@ -318,12 +321,15 @@ pub struct Finished {
     pub exit_code: Option<u8>,
     /// [`TaskResult::fingerprint`].
     pub fingerprint: Option<u64>,
+    /// How many times the iterations of others it was told to do, where it fills its time ([`crate::rounds::Plan`]); else 1.
+    pub times: f64,
 }
 
 impl TaskResult {
     /// Of a task that ran, not signed yet.
     pub fn of(index: u64, attempt: u32, finished: Finished) -> Self {
-        let Finished { success, crashed, output, output_bytes, content, work_mops, exit_code, fingerprint } = finished;
+        let Finished { success, crashed, output, output_bytes, content, work_mops, exit_code, fingerprint, .. } =
+            finished;
         let (unfinished, receipt) = (false, None);
         Self {
             index,
@@ -350,8 +356,9 @@ impl TaskResult {
     pub(crate) fn unfinished(index: u64, attempt: u32, checkpoint: Checkpoint) -> Self {
         let Checkpoint { blob: output, bytes: output_bytes } = checkpoint;
         let (success, crashed, content, work_mops, exit_code) = (false, false, None, 0.0, None);
+        let (fingerprint, times) = (None, 1.0);
         let finished =
-            Finished { success, crashed, output, output_bytes, content, work_mops, exit_code, fingerprint: None };
+            Finished { success, crashed, output, output_bytes, content, work_mops, exit_code, fingerprint, times };
         Self { unfinished: true, ..Self::of(index, attempt, finished) }
     }
 
@@ -367,57 +374,6 @@ impl TaskResult {
             && self.work_mops.is_finite()
             && (0.0..=BAG_WORK_MOPS_MAX).contains(&self.work_mops)
     }
-}
-
-/// Why a machine does not queue tasks of a bag, in its own words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, thiserror::Error)]
-pub enum DeclineReason {
-    /// Its manifest cannot be had, now.
-    #[error("its manifest cannot be had")]
-    #[serde(rename = "a")]
-    Unavailable,
-    /// The manifest is not one, is signed by somebody else, or says other things than the request.
-    #[error("it is not what its submitter signed")]
-    #[serde(rename = "f")]
-    Forged,
-    /// Its submitter is a member only.
-    #[error("its submitter may not submit to this grid")]
-    #[serde(rename = "r")]
-    Role,
-    /// Its submitter is no machine of the grid, or none any more.
-    #[error("its submitter has no valid certificate of the grid")]
-    #[serde(rename = "g")]
-    Stranger,
-    /// The owner's lists of submitters.
-    #[error("the owner does not let bags of its submitter run here")]
-    #[serde(rename = "s")]
-    Submitter,
-    /// The owner's lists of programs.
-    #[error("the owner does not let its program run here")]
-    #[serde(rename = "p")]
-    Program,
-    /// Native programs, which the owner has not let run, or the system cannot confine.
-    #[error(
-        "the machine runs no native programs: its owner has not set bags.native, or its system cannot confine them"
-    )]
-    #[serde(rename = "n")]
-    Native,
-    /// One task needs more than the owner gives to all.
-    #[error("a task needs more memory than there is for tasks here")]
-    #[serde(rename = "l")]
-    Size,
-    /// Its submitter has as much there as one may.
-    #[error("its submitter has as much work here as one may have")]
-    #[serde(rename = "q")]
-    Quota,
-    /// A copy of a task that this machine has already, or would end no sooner than the machine that has begun it.
-    #[error("a copy of its task would end no sooner here")]
-    #[serde(rename = "c")]
-    Copy,
-    /// Its submitter prefers this machine to others, and it would begin here later than predicted.
-    #[error("its task would begin later here than its submitter predicted")]
-    #[serde(rename = "b")]
-    Later,
 }
 
 /// The way a request took down from where it was accepted: one step per split.

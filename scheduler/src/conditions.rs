@@ -64,6 +64,9 @@ pub struct Conditions {
     /// on from a later one.
     #[serde(rename = "g", default, skip_serializing_if = "is_zero")]
     pub rounds_gone: u64,
+    /// So many rounds of it have begun, where those of a round begin at once.
+    #[serde(rename = "b", default, skip_serializing_if = "is_zero")]
+    pub rounds_begun: u64,
 }
 
 /// What the user of a bag wants of it now.
@@ -104,8 +107,15 @@ impl Conditions {
             && self.running_max != Some(0)
             && is_priority(self.priority)
             && self.rounds.is_none_or(|plan| plan.flaw().is_none())
-            && self.rounds_gone <= self.rounds.map_or(0, |plan| plan.rounds)
+            && self.rounds_gone.max(self.rounds_begun) <= self.rounds.map_or(0, |plan| plan.rounds)
             && self.name.as_ref().is_none_or(|name| name.len() <= NAME_BYTES_MAX)
+    }
+
+    /// A task of this round, from 0, has ended: whatever is on the disk, the round has begun.
+    pub(crate) fn round_has_begun(&mut self, round: u64) {
+        if self.rounds.is_some_and(|plan| plan.at_once) {
+            self.rounds_begun = self.rounds_begun.max(round + 1);
+        }
     }
 
     /// Whether nothing may be issued.

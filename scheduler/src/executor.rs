@@ -17,6 +17,7 @@
 
 mod admission;
 mod bags_before;
+mod booking;
 mod endless;
 mod held_bag;
 mod held_bags;
@@ -40,6 +41,7 @@ mod suspension;
 mod tests;
 mod updates;
 mod vacating;
+mod views;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -54,6 +56,7 @@ use self::places::Places;
 use self::rest::Rest;
 use self::sharing::{OVERDUE, OVERDUE_MIN, Sharing};
 use self::suspension::Suspension;
+pub use self::views::{HeldView, RunningTask};
 use crate::bag::{AGE_MAX, BagHeader, BagId, BagKey, Checkpoint, Request, Sizes, TaskId, TaskResult};
 use crate::config::{Config, PerSubmitter};
 use crate::enclosed::Enclosed;
@@ -64,6 +67,7 @@ use crate::peer::{Effect, TaskOutcome};
 use crate::ranges::IntervalSet;
 use crate::recent::Recent;
 use crate::record::{Change, RecordKey};
+use crate::rounds::BOOKED;
 use crate::summary::SummaryForm;
 
 /// After so many failed starts of a bag in a row, its unstarted tasks go to another machine. Our choice.
@@ -120,42 +124,6 @@ pub(crate) struct Executor {
     pub(crate) changed: bool,
     /// Availability only grew, and tasks are left to do: the report of it may be delayed.
     pub(crate) availability_grew: bool,
-}
-
-/// A task that has begun, as the peer's view shows it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RunningTask {
-    /// The number of its worker, from 0.
-    pub place: u32,
-    /// The task.
-    pub task: TaskId,
-    /// 0 for the first try.
-    pub attempt: u32,
-    /// Time it has run, frozen time left out.
-    pub active: Duration,
-    /// Whether it is frozen now, by preemption or by the owner.
-    pub frozen: bool,
-    /// Whether it is frozen for a bag that comes ahead, whatever the owner does.
-    pub preempted: bool,
-}
-
-/// A bag's tasks on this machine, as the peer's view shows them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HeldView {
-    /// The bag.
-    pub bag: BagId,
-    /// The machine that submitted it.
-    pub submitter: PeerId,
-    /// Tasks not started.
-    pub waiting: u64,
-    /// Tasks started, frozen ones included.
-    pub running: u64,
-    /// Running tasks that are frozen for bags that come ahead.
-    pub frozen: u64,
-    /// Tasks finished whose result the submitter has not acknowledged.
-    pub unacknowledged: u64,
-    /// The measured work of its tasks as a multiple of the declared one, where that is far more; else 1.
-    pub times_declared: f64,
 }
 
 impl Executor {
@@ -252,7 +220,8 @@ impl Executor {
         }
         let released = io.now - request.age.min(AGE_MAX);
         let (keeper, acting) = (request.keeper().clone(), request.acting.clone());
-        let (writers, leads) = (request.writers(), request.leads);
+        let at_once = request.begins_within == Some(BOOKED);
+        let (writers, leads) = (request.writers(), request.leads || at_once);
         let pace = Pace::new(writers.answer_within(), &io.me, &id.0);
         let is_new = self.seen.insert(&request);
         let is_first = !self.bags.contains_key(&id);
@@ -275,6 +244,7 @@ impl Executor {
             held.take_checkpoints(&new, &request.checkpoints);
             held.overdue_at = held.overdue();
             held.waiting.extend_with(&new);
+            held.booking.came(&new, at_once, io.now);
             came = new.len();
         }
         held.updates.requested(request.begins_within.is_some(), config);
@@ -309,6 +279,7 @@ impl Executor {
         }
         self.order_stale = true;
         self.changed = true;
+        self.make_way(id, io, config);
     }
 
     /// A `Lease` arrived, asked for or not: ignored unless `from` is the bag's submitter. Drops tasks if it was not asked for
@@ -492,7 +463,7 @@ impl Executor {
         self.availability_grew |= held.unfinished_is_empty();
         match outcome {
             TaskOutcome::Finished(finished) => {
-                let success = finished.success;
+                let (success, times, work_mops) = (finished.success, finished.times.max(1.0), finished.work_mops);
                 let result = TaskResult::of(task.index, running.attempt, finished);
                 self.rest.note_end(success);
                 // The submitter believes a failure only of a task that it knows to be placed here: a `Holding` goes first.
@@ -504,8 +475,9 @@ impl Executor {
                 if held.outbox.is_unstored(task.index) {
                     self.own_results.push(task);
                 }
+                held.finished_mops -= work_mops - work_mops / times;
                 if success {
-                    self.learn(&running, is_first, io.now);
+                    self.learn(&running, times, is_first, io.now);
                 }
                 self.rate(task.bag, io.now);
             }

@@ -14,6 +14,7 @@
 //! [`REQUEST_INTERVALS_MAX`] intervals, and each named machine gets requests of its own.
 
 mod astray;
+mod at_once;
 mod avoided;
 mod checkpoints;
 mod conditions;
@@ -88,7 +89,6 @@ use crate::peer::Notice;
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record, RecordKey};
-use crate::rounds::WHENEVER;
 
 /// One bag, on the machine that submitted it. Each field accounts for one thing.
 #[derive(Debug)]
@@ -529,7 +529,7 @@ impl Ledger {
             let willing = direct.and_then(|direct| self.willing(&direct, &known, io));
             is_anybody_willing = willing.is_some();
             let from = willing.as_ref().map_or(self.waiting.unissued(), |(_, may_have)| may_have);
-            let ranges = self.within_room(from.ranges().take(REQUEST_INTERVALS_MAX).collect());
+            let ranges = self.within_room(self.apart(from.ranges().take(REQUEST_INTERVALS_MAX).collect()));
             let ranges = self.checkpoints.within_request(ranges);
             if ranges.is_empty() {
                 break;
@@ -555,7 +555,7 @@ impl Ledger {
         let (number, end) = self.issues.send(ranges.clone(), to, io.now, unheard_until, until);
         self.note_sent(&ranges, io.now);
         self.ends_at(end);
-        let checkpoints = self.checkpoints.of(&ranges);
+        let (checkpoints, begins_within) = (self.checkpoints.of(&ranges), self.begins_within(&ranges));
         Request {
             bag: self.bag.clone(),
             number,
@@ -568,7 +568,7 @@ impl Ledger {
             link_kb_s,
             leads: true,
             copy: None,
-            begins_within: self.rounds.as_ref().map(|_| WHENEVER),
+            begins_within,
             ticket: 0,
             checkpoints,
             lines: Box::default(),

@@ -2,12 +2,16 @@
 //!
 //! Plain CBOR, with a letter for each name: whole names would be half of the bytes. Every message is decoded under a size cap and a recursion limit and validated before it is handled.
 
+mod capacity;
+pub(crate) mod short;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{ADDRESS_BYTES_MAX, Contact, Member, Node, PeerId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+pub use self::capacity::Capacity;
 use crate::bag::{
     BagHeader, BagId, BagKey, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request,
     SMALL_OUTPUTS_BYTES_MAX, Sizes, TaskResult, is_zero,
@@ -33,21 +37,6 @@ const SIGNATURE_BYTES: usize = 64;
 pub(crate) const SHARED_MAX: usize = 512;
 /// Most results in one message.
 pub const RESULTS_MAX: usize = 512;
-
-/// A contact within a message: three values without names. Other places where a contact is stored keep them.
-pub(crate) mod short {
-    use idlewood_overlay::{Contact, PeerId};
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(crate) fn serialize<S: Serializer>(contact: &Contact, serializer: S) -> Result<S::Ok, S::Error> {
-        (&contact.peer, contact.incarnation, &contact.address).serialize(serializer)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Contact, D::Error> {
-        let (peer, incarnation, address): (PeerId, u64, Box<str>) = Deserialize::deserialize(deserializer)?;
-        Ok(Contact { peer, incarnation, address, nonce: None })
-    }
-}
 
 /// The sender's contact without its id: that is the connection's, so that no peer can speak for another. Travels as two values
 /// without names.
@@ -96,36 +85,6 @@ impl<'de> Deserialize<'de> for Speaker {
     }
 }
 
-/// What a machine can do. Travels as two values without names.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Capacity {
-    /// Tasks that it runs at once.
-    pub slots: u32,
-    /// Speed of each, in Mop/s.
-    pub speed_mops: f32,
-}
-
-impl Capacity {
-    fn is_valid(self) -> bool {
-        (1..=SLOTS_MAX).contains(&self.slots)
-            && self.speed_mops.is_finite()
-            && (SPEED_MOPS_MIN..=SPEED_SUM_MOPS_MAX).contains(&f64::from(self.speed_mops))
-    }
-}
-
-impl Serialize for Capacity {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        (self.slots, self.speed_mops).serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Capacity {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (slots, speed_mops) = Deserialize::deserialize(deserializer)?;
-        Ok(Self { slots, speed_mops })
-    }
-}
-
 /// Anything one peer sends to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Message {
@@ -170,6 +129,27 @@ pub enum Message {
         /// What the executor can do, where tasks came with what they begin with: the submitter prefers machines by that.
         #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
         capacity: Option<Capacity>,
+    },
+    /// Executor to submitter: slots are kept free for these tasks, which are to begin at once with others elsewhere. Said again until the submitter
+    /// has answered.
+    #[serde(rename = "bk")]
+    Booked {
+        /// Which bag.
+        #[serde(rename = "b")]
+        bag: BagId,
+        /// Which tasks.
+        #[serde(rename = "r")]
+        tasks: IntervalSet,
+    },
+    /// Submitter to executor: these tasks begin now.
+    #[serde(rename = "bg")]
+    Begin {
+        /// Which bag.
+        #[serde(rename = "b")]
+        bag: BagId,
+        /// Which tasks.
+        #[serde(rename = "r")]
+        tasks: IntervalSet,
     },
     /// Submitter to executor: the answer to `Holding`, also unasked.
     #[serde(rename = "l")]
@@ -614,6 +594,9 @@ impl Message {
                 let is_sane = capacity.is_none_or(Capacity::is_valid);
                 (executor.is_valid() && most <= HELD_INTERVALS_MAX && is_sane, "holding")
             }
+            Self::Booked { tasks, .. } | Self::Begin { tasks, .. } => {
+                (tasks.intervals() <= HELD_INTERVALS_MAX, "booking")
+            }
             Self::Renewal { executor, bags } => (executor.is_valid() && bags.len() <= RENEWALS_MAX, "renewal"),
             Self::Renewed { bags, .. } => (bags.len() <= RENEWALS_MAX, "renewed"),
             Self::Ask { asker, .. } => (asker.is_valid(), "ask"),
@@ -662,6 +645,8 @@ impl Message {
             Self::Overlay(_) => "overlay",
             Self::Request { .. } => "request",
             Self::Holding { .. } => "holding",
+            Self::Booked { .. } => "booked",
+            Self::Begin { .. } => "begin",
             Self::Lease { .. } => "lease",
             Self::Renewal { .. } => "renewal",
             Self::Renewed { .. } => "renewed",

@@ -5,7 +5,7 @@ use idlewood_overlay::Body;
 use crate::message::Message;
 
 /// Short names of the kinds of messages.
-pub const MESSAGE_KINDS: [&str; 40] = [
+pub const MESSAGE_KINDS: [&str; 42] = [
     "overlay ping",
     "overlay ack",
     "overlay find",
@@ -46,6 +46,8 @@ pub const MESSAGE_KINDS: [&str; 40] = [
     "absorbs",
     "shares",
     "want",
+    "booked",
+    "begin",
 ];
 
 impl Message {
@@ -94,6 +96,8 @@ impl Message {
             Message::Absorbs { .. } => 37,
             Message::Shares { .. } => 38,
             Message::Want { .. } => 39,
+            Message::Booked { .. } => 40,
+            Message::Begin { .. } => 41,
         }
     }
 }

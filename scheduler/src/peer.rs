@@ -465,9 +465,9 @@ impl Peer {
             | Message::Absorbs { .. }
             | Message::Shares { .. }
             | Message::Want { .. } => self.of_endless(from, message),
-            Message::Renewed { bags, term } => {
-                self.executor.renewed(from, &bags, term, &mut self.io, &self.config);
-            }
+            Message::Renewed { bags, term } => self.executor.renewed(from, &bags, term, &mut self.io, &self.config),
+            Message::Begin { bag, tasks } => self.executor.begin(from, bag, &tasks, &mut self.io),
+            Message::Booked { bag, tasks } => self.booked(from, bag, &tasks),
             Message::ResultsAck { bag, attempt, indices } => {
                 self.executor.acknowledged(from, bag, attempt, &indices, &mut self.io, &self.config);
             }

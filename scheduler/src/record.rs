@@ -73,6 +73,9 @@ pub enum Record {
         /// The bag's priority among those of its submitter.
         #[serde(default, skip_serializing_if = "is_ordinary")]
         priority: i32,
+        /// Those of the tasks that wait until their submitter says that they begin.
+        #[serde(default, skip_serializing_if = "IntervalSet::is_empty")]
+        at_once: IntervalSet,
     },
     /// Executor: the result of a task that has finished, or goes back with a checkpoint, until the submitter acknowledges it.
     Outbox {

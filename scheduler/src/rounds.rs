@@ -37,3 +37,5 @@ pub use schedule::{Begin, Happening, Schedule};
 
 /// In place of the seconds within which tasks have to begin ([`crate::Request::begins_within`]): whenever they do.
 pub(crate) const WHENEVER: u32 = u32::MAX;
+/// The same of tasks that are to begin at once with the others of their round: when their submitter says so, once all have a slot.
+pub(crate) const BOOKED: u32 = WHENEVER - 1;

@@ -17,7 +17,8 @@ use crate::bag::Request;
 use crate::config::Config;
 use crate::message::{Asker, Message};
 use crate::recent::Recent;
-use crate::split::{self, choose, split_among_idle, split_ranges, split_tasks};
+use crate::rounds::BOOKED;
+use crate::split::{self, choose, split_among_idle, split_at_once, split_ranges, split_tasks};
 use crate::summary::{self, STRETCHES, Summary, SummaryForm};
 
 /// Routers that a request may climb through; the next one keeps it. Twice the height of a tree of a million machines.
@@ -358,14 +359,20 @@ impl Router {
             None => 0.0,
         };
         let decision = choose(&children, &numbers, config.stretch_bound, reference, parent.is_none());
+        let is_at_once = request.begins_within == Some(BOOKED);
+        let at_once = is_at_once.then(|| split_at_once(&children, &numbers, decision.s_index));
         if let Some(parent) = parent
-            && !decision.good_enough
+            && !(decision.good_enough && at_once.as_ref().is_none_or(|(_, all_have_slots)| *all_have_slots))
         {
             request.climbed += 1;
             return vec![(parent, Message::Request { request, node: Node::Router, climbing: true })];
         }
-        let among_idle = config.idle_slots.then(|| split_among_idle(&children, &numbers, decision.s_index)).flatten();
-        let parts = among_idle.unwrap_or_else(|| split_tasks(&children, &numbers, decision.s_index));
+        let among_idle =
+            || config.idle_slots.then(|| split_among_idle(&children, &numbers, decision.s_index)).flatten();
+        let parts = at_once
+            .map(|(parts, _)| parts)
+            .or_else(among_idle)
+            .unwrap_or_else(|| split_tasks(&children, &numbers, decision.s_index));
         // Only a request from below is news above: the router above has taken off its own.
         self.changed |= climbing;
         self.urgent |= climbing;

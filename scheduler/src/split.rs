@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use crate::ranges::IntervalSet;
-use crate::summary::{Idle, STRETCH_COUNT, STRETCHES, Summary, SummaryForm, soonest};
+use crate::summary::{Idle, STRETCH_COUNT, STRETCHES, Summary, SummaryForm, fastest, soonest};
 
 /// Splits `n` tasks among children in proportion to each child's availability at the chosen stretch (paper §6). No child gets
 /// more than that while another has room left; the largest remainders get one more, ties to the first.
@@ -102,6 +102,15 @@ pub fn split_among_idle(children: &[&Summary], request: &Demand, s_index: Option
     let last: Vec<u64> = parts.iter().map(|part| part.1).collect();
     let missing = parts.iter().fold(tasks, |missing, part| missing - part.0);
     Some(parts.iter().zip(distribute(missing, &last)).map(|((least, _), more)| least + more).collect())
+}
+
+/// Splits tasks that are to begin at once, one on each idle slot, the fastest slots first, and those for which there is none as any others
+/// (ours). Returns the parts, and whether each task has an idle slot.
+pub fn split_at_once(children: &[&Summary], request: &Demand, s_index: Option<usize>) -> (Vec<u64>, bool) {
+    let idle: Vec<&Idle> = children.iter().map(|child| &child.idle).collect();
+    let (parts, missing) = fastest(&idle, request.tasks);
+    let rest = split_tasks(children, &Demand { tasks: missing, ..*request }, s_index);
+    (parts.iter().zip(rest).map(|(part, more)| part + more).collect(), missing == 0)
 }
 
 /// Cuts a set of task indices into parts of the given sizes, in ascending order, so that each part has as few

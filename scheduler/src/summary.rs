@@ -47,7 +47,7 @@ pub use grid::{
     STRETCH_COUNT, STRETCHES, SummaryForm, TASK_SIZE_COUNT, TASK_SIZES_MOPS, stretch_at_least,
 };
 pub use idle::Idle;
-pub(crate) use idle::soonest;
+pub(crate) use idle::{fastest, soonest};
 pub use limits::{CELL_MAX, LEAVES_MAX, SPEED_STEP_MOPS, SPEED_SUM_MOPS_MAX};
 pub(crate) use papers::release_in;
 pub use scale::wait_s;

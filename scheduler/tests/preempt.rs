@@ -283,6 +283,7 @@ impl Machine {
             work_mops: 1.0,
             exit_code: Some(0),
             fingerprint: None,
+            times: 1.0,
         });
         self.give(Event::TaskEnded { task, outcome });
         let acknowledged =

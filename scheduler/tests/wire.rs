@@ -116,6 +116,8 @@ fn messages() -> Vec<Message> {
             finished: IntervalSet::new(),
             capacity: Some(Capacity { slots: 4, speed_mops: 1500.0 }),
         },
+        Message::Booked { bag: bag().id, tasks: IntervalSet::from(0..2) },
+        Message::Begin { bag: bag().id, tasks: IntervalSet::from(0..2) },
         Message::Lease {
             bag: bag().id,
             version: 6,
@@ -384,6 +386,7 @@ fn records() -> Vec<Record> {
             ranges: IntervalSet::from(0..2),
             checkpoints: BTreeMap::new(),
             priority: 0,
+            at_once: IntervalSet::new(),
         },
         Record::Outbox { bag: bag(), released, result: result() },
         Record::Bag {
@@ -419,6 +422,7 @@ fn records() -> Vec<Record> {
             ranges: IntervalSet::from(0..2),
             checkpoints: BTreeMap::from([(1, checkpoint())]),
             priority: -5,
+            at_once: IntervalSet::from(0..1),
         },
         Record::Checkpoint { bag: bag().id, index: 3, checkpoint: checkpoint() },
         Record::Bag {
@@ -529,9 +533,11 @@ fn records() -> Vec<Record> {
                     merges: true,
                     is_asynchronous: false,
                     fill: None,
+                    at_once: true,
                 }),
                 converged: true,
                 rounds_gone: 1,
+                rounds_begun: 2,
             }),
         },
         Record::Failures {

@@ -23,6 +23,10 @@ pub struct RoundsView {
     /// Rounds, from the first on, whose results were lost with the machine of which this one adopted the bag.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub gone: u64,
+    /// Of an application whose rounds begin at once: slots that machines keep for processes of the next round, which begins when each has one;
+    /// absent while no round waits so, and otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots_booked: Option<u64>,
     /// Whether a merge said that the application has converged, so that it ends early.
     pub converged: bool,
 }

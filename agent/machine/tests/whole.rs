@@ -132,6 +132,7 @@ fn finished() -> Finished {
         work_mops: 1e5,
         exit_code: Some(0),
         fingerprint: None,
+        times: 1.0,
     }
 }
 

@@ -39,6 +39,11 @@ pub(super) fn description(bag: &Bag) -> Vec<(&'static str, String)> {
     {
         pairs.push(("of a process", format!("from {least} to {most} rounds done")));
     }
+    if let Some(booked) = view.slots_booked.filter(|_| !bag.state.is_closed()) {
+        let all = view.processes;
+        let round = view.done.iter().min().map_or(1, |done| done + 1);
+        pairs.push(("at once", format!("round {round} begins when {all} slots can be had: {booked} are booked")));
+    }
     if !view.waited_for.is_empty() && !bag.state.is_closed() {
         pairs.push(("waits for", named(&view.waited_for)));
     }
@@ -81,8 +86,8 @@ pub(super) fn results(bag: &Bag, round: Option<u64>) -> Result<Option<Results>, 
         )));
     }
     let (is_asynchronous, merges) = (view.mode == "async", view.merges);
-    let plan =
-        Plan { processes: view.processes, rounds: view.rounds, rounds_min: 0, merges, is_asynchronous, fill: None };
+    let (processes, rounds) = (view.processes, view.rounds);
+    let plan = Plan { processes, rounds, rounds_min: 0, merges, is_asynchronous, fill: None, at_once: false };
     let of_process = |(process, &done): (usize, &u64)| {
         // Of a process that is ahead there is more in an asynchronous application alone.
         let last = if is_asynchronous { done } else { view.complete };

@@ -3,7 +3,7 @@
 use idlewood_overlay::Time;
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::rounds::Progress;
-use idlewood_scheduler::{Awaited, BagId, BagView, Closing, Conditions, KeeperView, Peer, ResultsKept};
+use idlewood_scheduler::{Awaited, BagId, BagView, Closing, KeeperView, Peer, ResultsKept};
 use idlewood_trust::identity;
 use idlewood_units::clock::{Clock, iso, wall_now};
 
@@ -152,13 +152,13 @@ pub(super) fn bag(
         retry_on: view.conditions.retry_on.as_ref().map(|codes| codes.iter().copied().collect()),
         priority: view.conditions.priority,
         endless: endless_view::shown(view, pins.source(view.bag.id)),
-        rounds: peer.rounds(view.bag.id).map(|progress| rounds(progress, &view.conditions)),
+        rounds: peer.rounds(view.bag.id).map(|progress| rounds(progress, view, peer)),
     }
 }
 
 /// How far an application in rounds is.
-fn rounds(progress: &Progress, conditions: &Conditions) -> idlewood_api::RoundsView {
-    let plan = progress.plan();
+fn rounds(progress: &Progress, view: &BagView, peer: &Peer) -> idlewood_api::RoundsView {
+    let (plan, conditions) = (progress.plan(), &view.conditions);
     idlewood_api::RoundsView {
         processes: plan.processes,
         rounds: plan.rounds,
@@ -168,6 +168,7 @@ fn rounds(progress: &Progress, conditions: &Conditions) -> idlewood_api::RoundsV
         done: progress.rounds_done().to_vec(),
         waited_for: progress.waited_for(),
         gone: conditions.rounds_gone,
+        slots_booked: peer.booked_slots(view.bag.id),
         converged: conditions.converged,
     }
 }

@@ -72,13 +72,16 @@ pub(super) struct Ended {
     pub(super) cut: bool,
     /// The task merges results of others: without anything in `merged/` it has failed.
     pub(super) is_merge: bool,
+    /// [`Finished::times`].
+    pub(super) times: f64,
 }
 
 impl Ended {
     /// What a worker's event says, and of which slot.
     pub(super) fn of(event: WorkerEvent) -> (usize, Self) {
         let WorkerEvent::Ended { slot, outcome, wall, cpu, output_truncated, untouched, streams, .. } = event;
-        (slot, Self { outcome, wall, cpu, output_truncated, untouched, streams, cut: false, is_merge: false })
+        let (cut, is_merge, times) = (false, false, 1.0);
+        (slot, Self { outcome, wall, cpu, output_truncated, untouched, streams, cut, is_merge, times })
     }
 
     /// The end of a task that could not begin on any machine.
@@ -92,6 +95,7 @@ impl Ended {
             streams: Streams::default(),
             cut: false,
             is_merge: false,
+            times: 1.0,
         }
     }
 
@@ -177,6 +181,7 @@ pub(super) fn collect_untouched(
         work_mops: ended.work_mops(speed_mops),
         exit_code,
         fingerprint: (!success).then(|| output.fingerprint()),
+        times: ended.times,
     }))
 }
 
@@ -249,7 +254,7 @@ pub(super) fn collect(
         }
     }
     let has_merged = output.files.keys().any(|path| path.starts_with(MERGED));
-    if ended.is_merge && output.error.is_none() && !has_merged {
+    if ended.is_merge && is_success && output.error.is_none() && !has_merged {
         output.error = Some(format!(
             "the merge left nothing in {MERGED} of its directory, so that the next round would begin with nothing: let it write \
              there what the processes are to have"
@@ -291,6 +296,7 @@ pub(super) fn collect(
                     None
                 },
                 fingerprint: (!success && !are_lost).then(|| output.fingerprint()),
+                times: ended.times,
             }),
             pin,
         },

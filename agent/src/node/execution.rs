@@ -303,6 +303,7 @@ impl Execution {
             _ => false,
         };
         ended.is_merge = prepared.manifest.is_merge(task.index);
+        ended.times = prepared.manifest.times_filled();
         let wall = ended.wall;
         let (blobs, speed_mops) = (shared.supplies.blobs.clone(), shared.config.speed_mops);
         let takes_small = pins.takes_small_outputs();

@@ -564,7 +564,17 @@ mod tests {
         TaskResult::of(
             index,
             0,
-            Finished { success, crashed, output, output_bytes, content: None, work_mops, exit_code, fingerprint: None },
+            Finished {
+                success,
+                crashed,
+                output,
+                output_bytes,
+                content: None,
+                work_mops,
+                exit_code,
+                fingerprint: None,
+                times: 1.0,
+            },
         )
     }
 

@@ -137,6 +137,9 @@ pub struct Options {
     /// In mode sync: processes on fast machines do more iterations instead of waiting, up to twice as many
     #[arg(long, help_heading = "Rounds")]
     pub fill: bool,
+    /// In mode sync: a round begins only when each process has a slot, and then everywhere within seconds
+    #[arg(long, help_heading = "Rounds")]
+    pub at_once: bool,
     /// Whether processes wait for each other after each round (sync), or nobody waits (async) [default: sync]
     #[arg(long, value_name = "MODE", value_enum, help_heading = "Rounds")]
     pub mode: Option<Mode>,
@@ -273,6 +276,7 @@ impl Options {
             rounds: self.rounds.or(spec.rounds),
             iterations: self.iterations.or(spec.iterations),
             fill: self.fill || spec.fill,
+            at_once: self.at_once || spec.at_once,
             mode: self.mode.or(spec.mode),
             merge: self.merge.or(spec.merge),
             until: self.until.or(spec.until),

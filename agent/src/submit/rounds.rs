@@ -27,6 +27,7 @@ pub(super) fn rounds(
         let of_rounds = [
             ("--iterations", options.iterations.is_some()),
             ("--fill", options.fill),
+            ("--at-once", options.at_once),
             ("--mode", options.mode.is_some()),
             ("--merge", options.merge.is_some()),
             ("--until", options.until.is_some()),
@@ -68,13 +69,24 @@ pub(super) fn rounds(
                 .to_owned(),
         );
     }
+    if options.at_once && options.work.is_none() {
+        return wrong(
+            "--at-once begins nothing alone, also not to measure it: say how much work a process is in a round (--work)"
+                .to_owned(),
+        );
+    }
+    let processes = entries.len().max(1) as u64;
+    if options.at_once && options.max_running.is_some_and(|most| most < processes) {
+        return wrong(format!("--at-once runs all {processes} processes: raise --max-running, or leave it out"));
+    }
     let plan = Plan {
-        processes: entries.len().max(1) as u64,
+        processes,
         rounds,
         rounds_min: options.at_least_rounds.unwrap_or(0),
         merges: merge.is_some(),
         is_asynchronous: options.mode.unwrap_or_default() == Mode::Async,
         fill: NonZeroU64::new(iterations).filter(|_| options.fill),
+        at_once: options.at_once,
     };
     if let Some(flaw) = plan.flaw() {
         return wrong(flaw);
@@ -108,7 +120,7 @@ mod tests {
     #[test]
     fn rounds_that_make_no_sense_are_refused_with_what_to_do() {
         type Change = fn(&mut Options);
-        let changes: [(&str, Change); 11] = [
+        let changes: [(&str, Change); 15] = [
             ("0 rounds do nothing", |it| it.rounds = Some(0)),
             ("0 iterations do nothing", |it| it.iterations = Some(0)),
             ("leave out --replicas", |it| it.replicas = Some(3)),
@@ -118,6 +130,10 @@ mod tests {
             ("more iterations than others", |it| it.fill = true),
             ("leave out --fill", |it| (it.fill, it.iterations, it.mode) = (true, Some(9), Some(Mode::Async))),
             ("--fill is for applications in rounds", |it| (it.rounds, it.fill) = (None, true)),
+            ("--at-once is for applications in rounds", |it| (it.rounds, it.at_once) = (None, true)),
+            ("say how much work", |it| it.at_once = true),
+            ("leave out --at-once", |it| (it.at_once, it.work, it.mode) = (true, Some(9.0), Some(Mode::Async))),
+            ("raise --max-running", |it| (it.at_once, it.work, it.max_running) = (true, Some(9.0), Some(1))),
             ("goes with --until", |it| it.at_least_rounds = Some(1)),
             ("say how many with --rounds", |it| (it.rounds, it.iterations) = (None, Some(5))),
         ];

@@ -240,7 +240,7 @@ impl Executor {
         if let Some((place, _)) = self.places.preempted().find(|(_, running)| self.is_endless(running)) {
             return Some(Step { freeze, go: Go::Thaw(place) });
         }
-        let free_place = self.places.free()?;
+        let free_place = self.places.free(self.booked_slots())?;
         let candidates = self.bags.values().filter(|held| held.bag.is_endless() && may_begin(held, now));
         let next = candidates.min_by(|one, other| self.turn_of(one).total_cmp(&self.turn_of(other)))?;
         let task = TaskId { bag: next.bag.id, index: next.waiting.first()? };

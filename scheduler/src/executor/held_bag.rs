@@ -7,6 +7,7 @@ use std::time::Duration;
 use idlewood_overlay::Time;
 
 use super::bags_before::BagsBefore;
+use super::booking::Booking;
 use super::keepers::Keepers;
 use super::outbox::Outbox;
 use super::updates::Updates;
@@ -31,7 +32,7 @@ pub(super) struct HeldBag {
     /// The highest attempt of any task that came.
     pub(super) attempt: u32,
     /// Tasks by attempt; those that are not listed have attempt 0.
-    attempts: BTreeMap<u32, IntervalSet>,
+    pub(super) attempts: BTreeMap<u32, IntervalSet>,
     /// Whether its submitter has sent a `Lease` for it; until then the bag may be somebody's invention.
     pub(super) spoken_for: bool,
     /// With what this machine reads the bag's blobs, once the submitter has sent it.
@@ -71,6 +72,8 @@ pub(super) struct HeldBag {
     /// The submitter's priority for it, and the bags before it in the submitter's line by priority (`priority`).
     pub(super) priority: i32,
     pub(super) before_by_priority: BagsBefore,
+    /// Waiting tasks that begin at once with others elsewhere.
+    pub(super) booking: Booking,
     /// No task begins before then: the last start failed.
     pub(super) blocked_until: Time,
     /// Unstarted tasks go back then: they have waited for far longer than predicted (`sharing`).
@@ -111,6 +114,7 @@ impl HeldBag {
             before: BagsBefore::default(),
             priority: 0,
             before_by_priority: BagsBefore::default(),
+            booking: Booking::new(),
             blocked_until: Time::ZERO,
             overdue_at: None,
             failed_starts: 0,
@@ -125,7 +129,7 @@ impl HeldBag {
         let results = self.next_results();
         let offered = (!self.offered.is_empty()).then_some(self.offered_until);
         let blocked = (!self.waiting.is_empty() && self.blocked_until > now).then_some(self.blocked_until);
-        [results, offered, blocked, self.unspoken_until(), self.overdue(), self.keepers.silent_at()]
+        [results, offered, blocked, self.unspoken_until(), self.overdue(), self.keepers.silent_at(), self.booking_due()]
             .into_iter()
             .flatten()
             .fold(self.updates.holding_due(), Time::min)
@@ -191,28 +195,6 @@ impl HeldBag {
 
     pub(super) fn is_empty(&self) -> bool {
         self.unfinished_is_empty() && self.outbox.is_empty()
-    }
-
-    /// Panics where a task is in two of the states waiting, running, offered and ended, or has two attempts.
-    #[cfg(debug_assertions)]
-    pub(super) fn assert_one_state(&self) {
-        self.outbox.assert_consistent();
-        let bag = self.bag.id;
-        let ended: IntervalSet = self.outbox.indices().map(|index| index..index + 1).collect();
-        let mut all = IntervalSet::new();
-        for (state, tasks) in
-            [("waits", &self.waiting), ("runs", &self.running), ("is offered", &self.offered), ("has ended", &ended)]
-        {
-            let twice = all.intersection(tasks);
-            debug_assert!(twice.is_empty(), "{bag:?}: {twice:?} {state}, and is something else, too");
-            all.extend_with(tasks);
-        }
-        let mut attempted = IntervalSet::new();
-        for (attempt, tasks) in &self.attempts {
-            let twice = attempted.intersection(tasks);
-            debug_assert!(twice.is_empty() && *attempt <= self.attempt, "{bag:?}: {twice:?} of two attempts");
-            attempted.extend_with(tasks);
-        }
     }
 
     /// a as known here, in Mop: the mean of the tasks finished here, or what was said, times what is known of the bag or of its program here.
@@ -308,6 +290,7 @@ impl HeldBag {
             attempts: (self.attempt > 0).then(|| self.attempts_among(&ranges)),
             checkpoints: self.checkpoints_among(&ranges),
             priority: self.priority,
+            at_once: self.told_to_wait(),
             ranges,
         })
     }

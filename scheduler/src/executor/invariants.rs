@@ -58,3 +58,26 @@ impl Executor {
         debug_assert!(left_out.is_none(), "not in the order: {left_out:?}");
     }
 }
+
+impl HeldBag {
+    /// Panics where a task is in two of the states waiting, running, offered and ended, or has two attempts.
+    fn assert_one_state(&self) {
+        self.outbox.assert_consistent();
+        let bag = self.bag.id;
+        let ended: IntervalSet = self.outbox.indices().map(|index| index..index + 1).collect();
+        let mut all = IntervalSet::new();
+        for (state, tasks) in
+            [("waits", &self.waiting), ("runs", &self.running), ("is offered", &self.offered), ("has ended", &ended)]
+        {
+            let twice = all.intersection(tasks);
+            debug_assert!(twice.is_empty(), "{bag:?}: {twice:?} {state}, and is something else, too");
+            all.extend_with(tasks);
+        }
+        let mut attempted = IntervalSet::new();
+        for (attempt, tasks) in &self.attempts {
+            let twice = attempted.intersection(tasks);
+            debug_assert!(twice.is_empty() && *attempt <= self.attempt, "{bag:?}: {twice:?} of two attempts");
+            attempted.extend_with(tasks);
+        }
+    }
+}

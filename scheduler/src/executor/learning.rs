@@ -29,16 +29,16 @@ impl Executor {
         self.corrects(program, self.factors.of(program));
     }
 
-    /// A task succeeded here, the first of its program on its worker or a later one. How long it ran is learned, and not how much it computed: that is
-    /// next to nothing where a task waits for something.
-    pub(super) fn learn(&mut self, running: &Running, is_first: bool, now: Time) {
+    /// A task succeeded here, the first of its program on its worker or a later one, after so many times the iterations of others. How long it ran is
+    /// learned, and not how much it computed: that is next to nothing where a task waits for something.
+    pub(super) fn learn(&mut self, running: &Running, times: f64, is_first: bool, now: Time) {
         let ran = running.active(now);
         if is_first && ran < START_UP_MAX {
             return;
         }
         let Some(held) = self.bags.get(&running.task.bag) else { return };
         let Some(program) = held.program else { return };
-        let factor = self.factors.note(program, ran.as_secs_f64() * self.speed_mops / held.bag.task_mops);
+        let factor = self.factors.note(program, ran.as_secs_f64() / times * self.speed_mops / held.bag.task_mops);
         self.corrects(program, factor);
     }
 

@@ -31,7 +31,7 @@ const LEAD_S_MIN: f64 = 5.0;
 
 /// How many waiting tasks of a bag may be offered now.
 fn movable(held: &HeldBag, io: &Io) -> u64 {
-    if !held.spoken_for || io.is_writing(held.bag.id) {
+    if !held.spoken_for || io.is_writing(held.bag.id) || !held.told_to_wait().is_empty() {
         return 0;
     }
     held.waiting.len() - held.unmovable().len()

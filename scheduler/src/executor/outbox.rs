@@ -301,6 +301,7 @@ mod tests {
             work_mops: 1.0,
             exit_code: Some(0),
             fingerprint: None,
+            times: 1.0,
         };
         TaskResult::of(index, 0, finished)
     }

@@ -112,10 +112,12 @@ impl Places {
         self.begun().filter(|running| !running.preempted).count() < self.slots
     }
 
-    /// A free place for a task to begin; none where that would preempt more tasks than allowed.
-    pub(super) fn free(&self) -> Option<usize> {
+    /// A free place for a task to begin, beyond so many that are kept; none where that would preempt more tasks than allowed.
+    pub(super) fn free(&self, kept: usize) -> Option<usize> {
         let may_freeze = || self.begun().filter(|running| running.preempted).count() < self.frozen_max;
-        self.places.iter().position(Option::is_none).filter(|_| self.has_slot() || may_freeze())
+        let empty = self.places.iter().filter(|place| place.is_none()).count();
+        let is_allowed = empty > kept && (self.has_slot() || may_freeze());
+        self.places.iter().position(Option::is_none).filter(|_| is_allowed)
     }
 
     /// Number of tasks that [run](Running::runs).

@@ -34,6 +34,8 @@ pub(super) enum Go {
     Thaw(usize),
     /// A task begins at this place.
     Start(usize, TaskId),
+    /// A slot is kept free for a task that begins at once with others elsewhere.
+    Book(TaskId),
 }
 
 impl Executor {
@@ -47,15 +49,18 @@ impl Executor {
             self.reorder(io.now);
         }
         if !self.has_endless() {
-            let slots = self.places.slots();
-            while let Some(step) = self.next_step(slots, io.now) {
+            while let Some(step) = self.next_step(self.places.slots() - self.booked_slots(), io.now) {
                 self.take_step(step, io);
             }
             return;
         }
         let endless = self.divide_slots(io.now);
-        let finite = self.places.slots() - endless;
-        while let Some(step) = self.next_step(finite, io.now).or_else(|| self.next_endless_step(endless, io.now)) {
+        let (finite, now) = (self.places.slots() - endless, io.now);
+        let next = |executor: &Self| {
+            let step = executor.next_step(finite.saturating_sub(executor.booked_slots()), now);
+            step.or_else(|| executor.next_endless_step(executor.unbooked(endless), now))
+        };
+        while let Some(step) = next(self) {
             self.note_step(step);
             self.take_step(step, io);
         }
@@ -64,7 +69,7 @@ impl Executor {
 
     /// The next task of a finite bag in the order to begin or thaw on one of so many slots, and the task that is preempted for it.
     fn next_step(&self, slots: usize, now: Time) -> Option<Step> {
-        let free_place = self.places.free();
+        let free_place = self.places.free(self.booked_slots());
         let of_finite = || self.places.begun().filter(|running| !self.is_endless(running));
         let has_slot = of_finite().filter(|running| !running.preempted).count() < slots;
         // Tasks that run and belong to bags not yet looked at.
@@ -95,17 +100,18 @@ impl Executor {
             return Some(Go::Thaw(place));
         }
         let held = self.bags.get(&bag).filter(|held| held.may_begin(now))?;
-        let task = TaskId { bag, index: held.waiting.first()? };
+        let (index, begins) = held.next_waiting()?;
+        let task = TaskId { bag, index };
         // A worker that was told to stop may still have this very task, which came back meanwhile: its end would be taken for
         // that of the new start.
         let is_stopping = self.places.begun().any(|running| running.stopping && running.task == task);
-        free_place.filter(|_| !is_stopping).map(|place| Go::Start(place, task))
+        free_place.filter(|_| !is_stopping).map(|place| if begins { Go::Start(place, task) } else { Go::Book(task) })
     }
 
     /// Whether the next task of this bag is one that has not begun.
     fn wants_place(&self, bag: BagId, now: Time) -> bool {
         let has_frozen = self.places.of(bag).any(|running| running.preempted);
-        let waits = |held: &HeldBag| held.may_begin(now) && !held.waiting.is_empty();
+        let waits = |held: &HeldBag| held.may_begin(now) && held.next_waiting().is_some();
         !has_frozen && self.bags.get(&bag).is_some_and(waits)
     }
 
@@ -126,7 +132,7 @@ impl Executor {
         bags.iter().rev().find_map(|&bag| self.places.last_that_runs(bag))
     }
 
-    fn take_step(&mut self, step: Step, io: &mut Io) {
+    pub(super) fn take_step(&mut self, step: Step, io: &mut Io) {
         if let Some((place, task)) = step.freeze.and_then(|place| Some((place, self.places.freeze(place, io.now)?))) {
             io.effects.push(Effect::FreezeTask { place: place as u32, task });
         }
@@ -135,6 +141,7 @@ impl Executor {
                 let Some(task) = self.places.thaw(place, io.now) else { return };
                 io.effects.push(Effect::ThawTask { place: place as u32, task });
             }
+            Go::Book(task) => self.book(task, io.now),
             Go::Start(place, task) => {
                 let Some(held) = self.bags.get_mut(&task.bag) else { return };
                 held.waiting.remove_index(task.index);

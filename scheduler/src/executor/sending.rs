@@ -53,6 +53,7 @@ impl Executor {
         self.take_back_offers(&due, io);
         self.return_unspoken(&due, io, config);
         self.return_overdue(&due, io, config);
+        self.look_after_bookings(&due, io, config);
         self.share(io, config);
         self.changed |= self.rest.ends(io.now);
         let mut renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)> = BTreeMap::new();

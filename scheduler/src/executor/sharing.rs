@@ -23,7 +23,7 @@ use crate::bag::{BagId, DeclineReason, Request};
 use crate::config::Config;
 use crate::io::Io;
 use crate::message::{Message, SHARED_MAX};
-use crate::rounds::WHENEVER;
+use crate::rounds::{BOOKED, WHENEVER};
 
 /// A task that has run for this multiple of its work here is shared out. Our choice: on a production grid (coefficient of variation
 /// 0.45) three in a hundred tasks are so long, and each costs half a task if it is copied.
@@ -166,6 +166,7 @@ impl Executor {
     /// The part of a request sent here by preference that begins here in time; the rest is declined.
     pub(super) fn beginning_in_time(&mut self, mut request: Request, io: &mut Io) -> Option<Request> {
         let within_s = request.begins_within.filter(|&within_s| within_s != WHENEVER);
+        let is_booked = within_s == Some(BOOKED);
         let Some(within_s) = within_s.map(f64::from) else { return Some(request) };
         let held = self.bags.get(&request.bag.id);
         let takes_s = held.map_or(request.bag.task_mops, HeldBag::task_mops) / self.speed_mops;
@@ -175,6 +176,8 @@ impl Executor {
         let slots = self.places.slots() as u64;
         let fit = match self.idle_slots() {
             _ if self.is_suspended() || self.rest.until().is_some() => 0,
+            // One for each slot, which waits for its turn.
+            _ if is_booked => slots.saturating_sub(held.map_or(0, |held| held.waiting.len())),
             0 => slots.saturating_mul(on_slot(busy_s)),
             idle => idle.saturating_mul(on_slot(0.0)),
         };

@@ -29,6 +29,7 @@ const FINISHED: Finished = Finished {
     work_mops: 1e5,
     exit_code: None,
     fingerprint: None,
+    times: 1.0,
 };
 
 fn contact(number: u8) -> Contact {

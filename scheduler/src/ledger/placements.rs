@@ -200,7 +200,10 @@ impl Ledger {
             return;
         }
         self.counts.reissued += ranges.len();
-        self.next_attempt(&ranges, io);
+        match self.together_again(&ranges, io) {
+            Some(until) => self.pause(&ranges, until, io),
+            None => self.next_attempt(&ranges, io),
+        }
     }
 
     /// Takes a task from its executor, and has it issued again if that was the last copy, not before `until`.

@@ -29,7 +29,7 @@ use crate::io::Io;
 use crate::message::Capacity;
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
-use crate::rounds::{Due, Home, Machine, Part, Plan, WHENEVER, homes};
+use crate::rounds::{BOOKED, Due, Home, Machine, Part, Plan, homes};
 
 /// Most machines that are known; the one that was heard of for longest is forgotten. Our choice.
 const MACHINES_MAX: usize = 256;
@@ -148,7 +148,10 @@ impl Ledger {
         preferring.sent.remove(&result.index);
         preferring.preferred.remove(&result.index);
         preferring.asked.remove(&result.index);
-        let Part::Process { process, .. } = plan.part(result.index) else { return };
+        let Part::Process { process, round } = plan.part(result.index) else { return };
+        if result.success {
+            self.conditions.round_has_begun(round);
+        }
         let Some(executor) = executor.filter(|_| result.success && result.work_mops >= WORK_MOPS_MIN) else { return };
         let Some(times) = times else {
             // Its state is there, all the same.
@@ -221,7 +224,8 @@ impl Ledger {
         let transfer_s = preferring.state_bytes / (f64::from(io.link_kb_s.max(1)) * 1000.0);
         let homes = homes(&processes, &machines, transfer_s, plan.fill);
         let unknown = (io.leaves as usize).saturating_sub(preferring.machines.len());
-        let elsewhere = last_that_wait(&homes, unknown);
+        // Those that begin at once wait nowhere.
+        let elsewhere = last_that_wait(&homes, if plan.at_once { usize::MAX } else { unknown });
         let chosen: Vec<(u64, Home)> = due
             .iter()
             .zip(homes)
@@ -255,7 +259,8 @@ impl Ledger {
             }
             self.waiting.take(&tasks);
             let request = self.request(tasks, Some(to.peer), io, config);
-            requests.push((Some(to), Request { begins_within: Some(within_s), ..request }));
+            let begins_within = request.begins_within.filter(|&within_s| within_s == BOOKED).or(Some(within_s));
+            requests.push((Some(to), Request { begins_within, ..request }));
         }
         requests
     }
@@ -281,16 +286,21 @@ impl Ledger {
 
     /// A machine declines tasks that would begin later there than predicted: they go through the tree at once.
     pub(super) fn preference_declined(&mut self, executor: PeerId, ranges: &IntervalSet, io: &mut Io) {
+        let together = self.together().map(|it| it.tasks.intersection(ranges)).unwrap_or_default();
         let Some(preferring) = self.preferring() else { return };
         let is_its = |index: &u64, peer: &mut PeerId| *peer == executor && ranges.contains(*index);
-        let asked: IntervalSet = preferring.asked.extract_if(.., is_its).map(|(index, _)| index..index + 1).collect();
-        if let Some(known) = preferring.machines.get_mut(&executor) {
+        let mut asked: IntervalSet =
+            preferring.asked.extract_if(.., is_its).map(|(index, _)| index..index + 1).collect();
+        if let Some(known) = preferring.machines.get_mut(&executor).filter(|_| !asked.is_empty()) {
             known.declined_until = Some(io.now + DECLINED_FOR);
         }
+        asked.extend_with(&together);
         let back = self.issues.take_off(executor, &asked);
         let back = self.without_copy(back);
-        if !back.is_empty() {
-            self.next_attempt(&back, io);
+        match self.together_again(&back, io) {
+            _ if back.is_empty() => {}
+            Some(until) => self.pause(&back, until, io),
+            None => self.next_attempt(&back, io),
         }
     }
 }
@@ -308,5 +318,5 @@ fn last_that_wait(homes: &[Option<Home>], most: usize) -> BTreeSet<usize> {
 
 fn preference(home: &Home, known: &[(PeerId, &Known)]) -> Preference {
     let begins_within_s = (home.begins_s + home.ends_s * LATER_SHARE + LATER_S).ceil();
-    Preference { machine: known[home.machine].0, begins_within_s: (begins_within_s as u32).min(WHENEVER - 1) }
+    Preference { machine: known[home.machine].0, begins_within_s: (begins_within_s as u32).min(BOOKED - 1) }
 }

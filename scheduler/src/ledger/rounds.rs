@@ -10,10 +10,10 @@
 //!
 //! Stewards keep such a bag, and do not act for it: no machine takes their signature on what tasks begin with for the submitter's (`past`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use idlewood_overlay::Time;
+use idlewood_overlay::{PeerId, Time};
 
 use super::Ledger;
 use super::preferring::Preferring;
@@ -43,6 +43,12 @@ pub(super) struct Rounds {
     pub(super) lacks_starts: bool,
     /// Successes that are being written.
     unwritten: u64,
+    /// Tasks of a round that is to begin at once for which machines have said that they keep a slot (`at_once`).
+    pub(super) booked: BTreeMap<PeerId, IntervalSet>,
+    /// When those that came back before go out again.
+    pub(super) together_again: Option<Time>,
+    /// How often that was since the last round began.
+    pub(super) together_tries: u32,
     pub(super) preferring: Preferring,
 }
 
@@ -58,6 +64,9 @@ impl Rounds {
             starts,
             lacks_starts: false,
             unwritten: 0,
+            booked: BTreeMap::new(),
+            together_again: None,
+            together_tries: 0,
             preferring,
         }
     }
@@ -272,6 +281,7 @@ impl Ledger {
             rounds.unmade.clear();
             rounds.again_at = None;
             rounds.starts.clear();
+            rounds.booked.clear();
             rounds.preferring = Preferring::default();
         }
     }

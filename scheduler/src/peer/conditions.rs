@@ -1,11 +1,21 @@
-//! Bags that wait for others, or are withheld by their user (`conditions`).
+//! Bags that wait for others, or are withheld by their user (`conditions`), and rounds that begin at once.
+
+use idlewood_overlay::PeerId;
 
 use super::{Effect, Peer};
 use crate::bag::BagId;
 use crate::conditions::Awaited;
+use crate::ranges::IntervalSet;
 use crate::record::Closing;
 
 impl Peer {
+    /// A machine keeps slots for tasks of a bag submitted here.
+    pub(super) fn booked(&mut self, executor: PeerId, bag: BagId, tasks: &IntervalSet) {
+        if let Some(ledger) = self.ledgers.get_mut(&bag) {
+            ledger.booked(executor, tasks, &mut self.io);
+        }
+    }
+
     /// Bags that have waited for others go on once these have succeeded, durably.
     pub(super) fn end_waits(&mut self) {
         let waits = |ledger: &crate::ledger::Ledger| {

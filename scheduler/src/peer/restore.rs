@@ -284,13 +284,14 @@ impl Peer {
                 Record::Held { ref bag, .. } | Record::Outbox { ref bag, .. } if given_up.contains(&bag.id) => {
                     self.io.persist(vec![Change::Delete(record.key())], Vec::new());
                 }
-                Record::Held { bag, released, attempt, attempts, ranges, checkpoints, priority } => {
+                Record::Held { bag, released, attempt, attempts, ranges, checkpoints, priority, at_once } => {
                     let released = self.io.moment(released);
                     let attempts = attempts.unwrap_or_else(|| BTreeMap::from([(attempt, ranges.clone())]));
                     let attempts = (attempt, &attempts);
                     let id = bag.id;
                     self.executor.restore_held(bag, released, attempts, &ranges, checkpoints, &self.config);
                     self.executor.restore_priority(id, priority);
+                    self.executor.restore_booking(id, &at_once, self.io.now);
                 }
                 Record::Outbox { bag, released, result } => {
                     let released = self.io.moment(released);

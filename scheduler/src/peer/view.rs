@@ -61,6 +61,11 @@ impl Peer {
         self.ledgers.get(&id)?.progress()
     }
 
+    /// How many processes of a round of a bag of [`Self::bag`] that is to begin at once have a slot; `None`: no round waits so.
+    pub fn booked_slots(&self, id: BagId) -> Option<u64> {
+        self.ledgers.get(&id)?.booked_slots()
+    }
+
     /// What a task of a later round of a bag submitted here begins with, as requests name it.
     pub fn start_of(&self, task: TaskId) -> Option<Checkpoint> {
         self.ledgers.get(&task.bag)?.start_of(task.index)

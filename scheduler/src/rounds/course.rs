@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     fn plan(processes: u64, rounds: u64, merges: bool, is_asynchronous: bool) -> Plan {
-        Plan { processes, rounds, rounds_min: 0, merges, is_asynchronous, fill: None }
+        Plan { processes, rounds, rounds_min: 0, merges, is_asynchronous, fill: None, at_once: false }
     }
 
     /// What a task has come to, by what it began with.

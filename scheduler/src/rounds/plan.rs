@@ -5,12 +5,15 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bag::{BAG_TASKS_MAX, is_zero};
+use crate::bag::{BAG_TASKS_MAX, HELD_CHECKPOINTS_MAX, is_zero};
 use crate::ledger::Replication;
 
 /// Most processes of an application without merges, where each gets the results of all. Our choice: with more, what all are given
 /// together grows beyond what a submitter can hand out.
 pub const UNMERGED_PROCESSES_MAX: u64 = 256;
+
+/// Most processes that begin at once: so many tasks of a bag are with machines at a time.
+const AT_ONCE_MAX: u64 = HELD_CHECKPOINTS_MAX as u64;
 
 /// How many times its iterations a process does at most that fills its time. Our choice: a machine takes a task that has run for twice
 /// its work for one that stands still, and a machine that is slower than predicted holds its round up by one more at most.
@@ -38,6 +41,9 @@ pub struct Plan {
     /// Algorithm 1, lines 14 and 15), up to [`FILL_MAX`] times as many; `None`: all do as many.
     #[serde(rename = "f", default, skip_serializing_if = "Option::is_none")]
     pub fill: Option<NonZeroU64>,
+    /// Whether the processes of a round begin at once: only when each has a slot somewhere.
+    #[serde(rename = "t", default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_once: bool,
 }
 
 /// What a task of the bag is in the application.
@@ -104,6 +110,17 @@ impl Plan {
             return Some(
                 "in mode async no process waits, so that there is no time to fill: leave out --fill".to_owned(),
             );
+        }
+        if self.at_once && self.is_asynchronous {
+            return Some(
+                "in mode async no process waits for another, also not to begin at once: leave out --at-once".to_owned(),
+            );
+        }
+        if self.at_once && self.processes > AT_ONCE_MAX {
+            return Some(format!(
+                "{} processes cannot begin at once: leave out --at-once, or use {AT_ONCE_MAX} processes at most",
+                self.processes
+            ));
         }
         let is_small = |processes: u64| processes.checked_mul(2)?.checked_mul(self.rounds)?.checked_add(1);
         if is_small(self.processes).is_none_or(|tasks| tasks > BAG_TASKS_MAX) {
@@ -202,7 +219,7 @@ mod tests {
     use super::*;
 
     fn plan(processes: u64, rounds: u64, merges: bool, is_asynchronous: bool) -> Plan {
-        Plan { processes, rounds, rounds_min: 0, merges, is_asynchronous, fill: None }
+        Plan { processes, rounds, rounds_min: 0, merges, is_asynchronous, fill: None, at_once: false }
     }
 
     #[test]
@@ -233,6 +250,11 @@ mod tests {
         assert!(plan(257, 2, false, false).flaw().is_some_and(|flaw| flaw.contains("--merge")));
         assert!(plan(10_000, 2, true, false).flaw().is_none());
         assert!(plan(1, u64::MAX, true, false).flaw().is_some());
+        let at_once = |of: Plan| Plan { at_once: true, ..of }.flaw();
+        assert_eq!(at_once(plan(4096, 2, true, false)), None);
+        for flawed in [plan(4097, 2, true, false), plan(2, 2, true, true)] {
+            assert!(at_once(flawed).is_some_and(|flaw| flaw.contains("leave out --at-once")));
+        }
         assert!(Plan { rounds_min: 3, ..plan(1, 2, true, false) }.flaw().is_some());
         let fill = NonZeroU64::new(50);
         assert!(Plan { fill, ..plan(2, 2, true, false) }.flaw().is_none());

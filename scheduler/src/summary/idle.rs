@@ -158,6 +158,24 @@ pub(crate) fn soonest(all: &[&Idle], n: u64, task_mops: f64) -> Option<(f64, Vec
     Some((by_s, all.iter().map(of).collect()))
 }
 
+/// Distributes `n` tasks over the idle slots of these subtrees, one on each, the fastest first, those of one class of the first subtree
+/// first. Returns the tasks of each subtree, and how many found no slot.
+pub(crate) fn fastest(all: &[&Idle], n: u64) -> (Vec<u64>, u64) {
+    let mut slots: Vec<(u16, usize, u64)> = Vec::new();
+    for (subtree, idle) in all.iter().enumerate() {
+        slots.extend(idle.0.iter().map(|&(class, slots)| (class, subtree, slots)));
+    }
+    slots.sort_by_key(|&(class, subtree, _)| (std::cmp::Reverse(class), subtree));
+    let mut missing = n;
+    let mut parts = vec![0; all.len()];
+    for (_, subtree, slots) in slots {
+        let taken = slots.min(missing);
+        parts[subtree] += taken;
+        missing -= taken;
+    }
+    (parts, missing)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -220,6 +238,19 @@ mod tests {
             let gone: u64 = before.0.iter().filter(left).map(|class| class.1).sum();
             prop_assert!(gone <= n);
         }
+    }
+
+    #[test]
+    fn tasks_that_begin_at_once_have_a_slot_each_the_fastest_first() {
+        let mut mixed = Idle::of_slots(1, 4096.0);
+        mixed.merge(&Idle::of_slots(2, 1024.0));
+        let all = [&Idle::of_slots(3, 2048.0), &mixed];
+        let split = |n| fastest(&all, n);
+        assert_eq!(split(0), (vec![0, 0], 0));
+        assert_eq!(split(1), (vec![0, 1], 0));
+        assert_eq!(split(3), (vec![2, 1], 0));
+        assert_eq!(split(6), (vec![3, 3], 0));
+        assert_eq!((split(7), fastest(&[], 1)), ((vec![3, 3], 1), (Vec::new(), 1)));
     }
 
     #[test]

@@ -452,5 +452,6 @@ fn success() -> Finished {
         work_mops: 500.0,
         exit_code: Some(0),
         fingerprint: None,
+        times: 1.0,
     }
 }

@@ -491,6 +491,7 @@ impl Source<'_> {
                 work_mops: f64::from(self.byte()),
                 exit_code: self.flag().then_some(0),
                 fingerprint: None,
+                times: 1.0,
             }),
         }
     }

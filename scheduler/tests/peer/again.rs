@@ -48,6 +48,7 @@ impl Host {
             work_mops,
             exit_code,
             fingerprint: None,
+            times: 1.0,
         };
         let results = vec![TaskResult::of(index, attempt, finished)];
         self.receive(from, Message::Results { bag: BAG, executor: speaker(from), results, signature: None });
@@ -216,6 +217,7 @@ fn results_are_acknowledged_by_attempt() {
         work_mops,
         exit_code,
         fingerprint: None,
+        times: 1.0,
     };
     let other = BagId([77; 32]);
     for bag in [BAG, other] {

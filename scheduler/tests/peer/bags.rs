@@ -68,6 +68,7 @@ fn a_bag_whose_only_task_was_measured_can_be_rerun() {
         work_mops: 1000.0,
         exit_code: None,
         fingerprint: None,
+        times: 1.0,
     };
     let result = Some(TaskResult::of(0, 0, finished));
     host.give(Event::Measured { bag: BAG, task_mops: 1000.0, result });
@@ -120,6 +121,7 @@ fn messages_count_for_the_connections_peer() {
         work_mops: 1000.0,
         exit_code: Some(0),
         fingerprint: None,
+        times: 1.0,
     };
     let results = vec![TaskResult::of(3, 0, finished)];
     let said = [
@@ -260,6 +262,7 @@ fn a_completed_bag_without_its_last_result_reopens() {
         work_mops: 1.0,
         exit_code,
         fingerprint: None,
+        times: 1.0,
     };
     let result = TaskResult::of(0, 0, finished);
     let done = Record::Done { bag: BAG, executor: contact(1).peer, finished: START, result };
@@ -286,6 +289,7 @@ fn a_bag_is_removed_piece_by_piece() {
             work_mops: 1.0,
             exit_code,
             fingerprint: None,
+            times: 1.0,
         };
         Record::Done { bag: BAG, executor: contact(1).peer, finished: START, result: TaskResult::of(index, 0, result) }
     };
@@ -383,6 +387,7 @@ fn a_bag_of_a_lost_identity_is_cancelled_and_keeps_its_results() {
             work_mops: 1000.0,
             exit_code: Some(0),
             fingerprint: None,
+            times: 1.0,
         },
     );
     let ranges = || IntervalSet::from(1..2);
@@ -398,6 +403,7 @@ fn a_bag_of_a_lost_identity_is_cancelled_and_keeps_its_results() {
             ranges: IntervalSet::from(2..3),
             checkpoints: BTreeMap::new(),
             priority: 0,
+            at_once: IntervalSet::new(),
         },
     ];
     let mut host = Host::restore(3, Config::default(), records.clone());

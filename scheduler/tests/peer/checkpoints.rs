@@ -102,7 +102,9 @@ fn tasks_with_a_local_checkpoint_are_not_given_away_without_it() {
     let held = || {
         let (released, checkpoints) = (START, BTreeMap::new());
         let ranges = IntervalSet::from(0..4);
-        let held = Record::Held { bag: bag(1), released, attempt: 0, attempts: None, ranges, checkpoints, priority: 0 };
+        let (bag, at_once) = (bag(1), IntervalSet::new());
+        let held =
+            Record::Held { bag, released, attempt: 0, attempts: None, ranges, checkpoints, priority: 0, at_once };
         let mut host = Host::restore(2, Config::default(), vec![held]);
         host.receive(1, lease(0, IntervalSet::new()));
         host.give(Event::OwnerReturned { stands_still: true });

@@ -148,6 +148,7 @@ fn acknowledgements_and_the_newest_messages_wait_for_room() {
             work_mops: 1000.0,
             exit_code: Some(0),
             fingerprint: None,
+            times: 1.0,
         };
         TaskResult::of(index, 0, finished)
     };

@@ -93,6 +93,7 @@ impl Grid {
                             work_mops: takes_s * 1000.0 * computes,
                             exit_code: Some(0),
                             fingerprint: None,
+                            times: 1.0,
                         };
                         let outcome = TaskOutcome::Finished(finished);
                         host.give(Event::TaskEnded { task: running.task, outcome });

@@ -3,6 +3,7 @@
 mod admission;
 mod again;
 mod astray;
+mod at_once;
 mod bags;
 mod checkpoints;
 mod conditions;
@@ -269,6 +270,7 @@ impl Host {
             work_mops,
             exit_code: Some(0),
             fingerprint: None,
+            times: 1.0,
         });
         self.give(Event::TaskEnded { task, outcome });
     }

@@ -87,6 +87,7 @@ fn a_restored_bag_does_not_give_way() {
         ranges,
         checkpoints: BTreeMap::new(),
         priority: 0,
+        at_once: IntervalSet::new(),
     };
     let mut host = Host::restore(2, Config::default(), vec![held]);
     host.receive(5, forged(1, |request| request.bag.submitter = contact(5)));

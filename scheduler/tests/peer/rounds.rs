@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn plan(processes: u64, rounds: u64, merges: bool, is_asynchronous: bool) -> Plan {
-    Plan { processes, rounds, rounds_min: 0, merges, is_asynchronous, fill: None }
+    Plan { processes, rounds, rounds_min: 0, merges, is_asynchronous, fill: None, at_once: false }
 }
 
 fn application(plan: Plan, retries_max: u32) -> Submission {

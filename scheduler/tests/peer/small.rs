@@ -14,6 +14,7 @@ fn with_output(bytes: usize) -> Finished {
         work_mops: 1000.0,
         exit_code: Some(0),
         fingerprint: None,
+        times: 1.0,
     }
 }
 

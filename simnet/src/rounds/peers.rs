@@ -117,6 +117,7 @@ fn scenario(case: Case, seed: u64) -> Scenario {
     let rounds = GivenRounds {
         processes: PROCESSES,
         rounds: ROUNDS,
+        at_once: false,
         asynchronous: case.asynchronous,
         merge_mops: MERGE_S * SPEED_MOPS,
         class_mops: class_mops.clone(),

@@ -42,6 +42,9 @@ pub struct GivenRounds {
     pub rounds: u64,
     /// Whether no process waits for another.
     pub asynchronous: bool,
+    /// Whether a round begins only when each process has a slot. Default false.
+    #[serde(default)]
+    pub at_once: bool,
     /// Work of one round of a process by its class, in Mop: process p is of class p modulo the number of classes.
     pub class_mops: Vec<f64>,
     /// Work of a merge, in Mop.
@@ -51,8 +54,8 @@ pub struct GivenRounds {
 impl GivenRounds {
     /// The shape of the application.
     pub fn plan(&self) -> Plan {
-        let Self { processes, rounds, asynchronous, .. } = *self;
-        Plan { processes, rounds, rounds_min: 0, merges: true, is_asynchronous: asynchronous, fill: None }
+        let Self { processes, rounds, asynchronous, at_once, .. } = *self;
+        Plan { processes, rounds, rounds_min: 0, merges: true, is_asynchronous: asynchronous, fill: None, at_once }
     }
 
     /// Mean work of this task, in Mop; the first value says whether it may differ from that.

@@ -228,6 +228,7 @@ impl Shard {
             work_mops,
             exit_code: None,
             fingerprint: None,
+            times: 1.0,
         }
     }
 

@@ -234,6 +234,7 @@ fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
             work_mops: 50.0,
             exit_code: Some(0),
             fingerprint: None,
+            times: 1.0,
         };
         let results = vec![TaskResult::of(1, 0, finished)];
         let results = Message::Results { bag: id, executor, results, signature: None };

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -17,7 +18,7 @@ fn program(name: &str) -> String {
 }
 
 /// Submits the optimiser with eight processes; returns the bag's id.
-fn optimise(agent: &Agent, directory: &Path, options: &[&str]) -> String {
+pub(crate) fn optimise(agent: &Agent, directory: &Path, options: &[&str]) -> String {
     let list = directory.join("processes.txt");
     fs::write(&list, PROCESSES).expect("our directory");
     let (evolve, pareto, list) =
@@ -29,17 +30,17 @@ fn optimise(agent: &Agent, directory: &Path, options: &[&str]) -> String {
     bag["id"].as_str().expect("an id").to_owned()
 }
 
-fn rounds(agent: &Agent, bag: &str) -> Value {
+pub(crate) fn rounds(agent: &Agent, bag: &str) -> Value {
     agent.ask(&["bag", "show", bag])["rounds"].clone()
 }
 
 /// Saves the results of a bag; the directory that has them.
-fn get(agent: &Agent, bag: &str, directory: PathBuf) -> PathBuf {
+pub(crate) fn get(agent: &Agent, bag: &str, directory: PathBuf) -> PathBuf {
     agent.ask(&["bag", "get", bag, "--out", directory.to_str().expect("a path of ours")]);
     directory
 }
 
-fn front(directory: &Path) -> Vec<u8> {
+pub(crate) fn front(directory: &Path) -> Vec<u8> {
     fs::read(directory.join("merged/front")).expect("the merge left it")
 }
 
@@ -145,6 +146,123 @@ fn a_merge_that_merges_nothing_ends_the_application_and_says_why() {
     assert_eq!(rounds(agent, &bag)["complete"].as_u64(), Some(3));
 }
 
+fn script(directory: &Path, name: &str, text: &str) -> String {
+    let path = directory.join(name);
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("our directory");
+    path.to_str().expect("a path of ours").to_owned()
+}
+
+/// Scripts, on the machine that submits them. The process takes no notice of its iterations.
+#[test]
+fn a_merge_that_fails_or_leaves_too_much_ends_the_application_and_says_why() {
+    let grid = Grid::start(1);
+    let (agent, root) = (&grid.agents[0], grid.root.path());
+    let process = script(root, "process.sh", "echo $IDLEWOOD_ROUND >state");
+    let submit = |merge: &str, options: &[&str]| {
+        let fixed = ["submit", "--native", "--program", &process, "--merge", merge, "--rounds", "2", "--work", "50"];
+        let rest = ["--iterations", "5", "--output-limit", "100K", "--max-retries", "0"];
+        let bag = agent.ask(&[&fixed[..], &rest, options].concat());
+        let bag = bag["id"].as_str().expect("an id").to_owned();
+        let code = agent.cli(&["bag", "wait", &bag]).code;
+        (code, agent.ask(&["bag", "show", &bag]), agent.text(&["bag", "show", &bag]))
+    };
+    let much = "mkdir merged; head -c 200000 /dev/zero >merged/all";
+    for (name, text, why) in [("fails.sh", "exit 7", "exit code 7"), ("much.sh", much, "over the limit of 102400")] {
+        let (code, shown, said) = submit(&script(root, name, text), &["--array", "0-1"]);
+        assert_eq!((code, shown["done"].as_u64(), shown["failed"].as_u64()), (3, Some(2), Some(1)), "{name}: {shown}");
+        assert!(said.contains(why), "{name}: {said}");
+    }
+    // One process alone.
+    let merge = script(root, "merge.sh", "mkdir merged; cat inputs/results/0/state >merged/all");
+    let (code, shown, _) = submit(&merge, &[]);
+    assert_eq!((code, shown["done"].as_u64()), (0, Some(4)), "{shown}");
+    assert_eq!(shown["rounds"]["done"], Value::from(vec![2]), "{shown}");
+}
+
+/// Process 0 takes a fifth of the time of process 1, on another slot of the same machine.
+#[test]
+fn a_process_that_would_wait_iterates_on_until_the_other_ends() {
+    let mut grid = Grid::prepare_unstarted(1);
+    grid.agents[0].configure("[limits]\nslots = 2\n");
+    grid.run(0);
+    let (agent, root) = (&grid.agents[0], grid.root.path());
+    let text = "step=$((IDLEWOOD_ITERATIONS * $1)); while [ $step -gt 0 ]; do step=$((step - 1)); done; \
+                echo $IDLEWOOD_ITERATIONS >iterations";
+    let process = script(root, "process.sh", text);
+    let merge = script(root, "merge.sh", "mkdir merged; cat inputs/results/*/iterations >merged/all");
+    let list = root.join("steps.txt");
+    fs::write(&list, "5000\n25000\n").expect("our directory");
+    let list = list.to_str().expect("a path of ours");
+    let words = ["submit", "--native", "--program", &process, "--merge", &merge, "--each-line", list, "--rounds", "5"];
+    let rest = ["--iterations", "10", "--fill", "--work", "1000", "--", "{}"];
+    let bag = agent.ask(&[&words[..], &rest].concat())["id"].as_str().expect("an id").to_owned();
+    assert_eq!(agent.cli(&["bag", "wait", &bag]).code, 0, "{}", agent.log());
+    let of = |round: u64| {
+        let out = get_round(agent, &bag, round, root.join(format!("round-{round}")));
+        let did = |process: u64| fs::read_to_string(out.join(format!("processes/{process}/iterations"))).expect("left");
+        [0, 1].map(|process| did(process).trim().parse::<u64>().expect("a number"))
+    };
+    assert_eq!(of(1), [10, 10], "nothing is known yet");
+    let later: Vec<[u64; 2]> = (2..=5).map(of).collect();
+    assert!(later.iter().all(|[fast, slow]| (10..=20).contains(fast) && *slow == 10), "{later:?}");
+    assert!(later.iter().any(|[fast, _]| *fast > 10), "{later:?}");
+}
+
+/// Three processes, of which the machine of one has its owner back: nobody begins until the owner has left.
+#[test]
+fn no_process_begins_before_all_can_begin_at_once() {
+    let grid = Grid::start(3);
+    let agent = &grid.agents[0];
+    grid.agents[2].set_owner(true);
+    wait_for("the owner to be seen", || grid.agents[2].ask(&["status"])["activity"] == "suspended");
+    let probe = probe_program();
+    let probe = probe.to_str().expect("a path of ours");
+    let words = ["submit", "--program", probe, "--array", "0-2", "--rounds", "2", "--at-once", "--work", "50"];
+    let bag = agent.ask(&[&words[..], &["--", "sleep", "300"]].concat())["id"].as_str().expect("an id").to_owned();
+    wait_for("the slots of two machines", || rounds(agent, &bag)["slots_booked"] == 2);
+    let said = agent.text(&["bag", "show", &bag]);
+    assert!(said.contains("round 1 begins when 3 slots can be had: 2 are booked"), "{said}");
+    assert_eq!(agent.ask(&["bag", "show", &bag])["done"].as_u64(), Some(0), "none began alone");
+    let run: u64 = grid.agents.iter().filter_map(|agent| agent.ask(&["status"])["tasks_run"].as_u64()).sum();
+    assert_eq!(run, 0);
+    grid.agents[2].set_owner(false);
+    assert_eq!(agent.cli(&["bag", "wait", &bag]).code, 0, "{}", agent.log());
+    let shown = agent.ask(&["bag", "show", &bag]);
+    assert_eq!((shown["done"].as_u64(), &shown["rounds"]["slots_booked"]), (Some(6), &Value::Null), "{shown}");
+    let machines = agent.ask(&["bag", "show", &bag])["machines_used"].as_u64();
+    assert_eq!(machines, Some(3), "each began on a slot of its own");
+}
+
+#[test]
+fn hundreds_of_processes_go_two_rounds() {
+    goes_two_rounds(500);
+}
+
+/// As many as the guide promises.
+#[test]
+#[ignore = "20,000 tasks take ten minutes in a debug build"]
+fn ten_thousand_processes_go_two_rounds() {
+    goes_two_rounds(10_000);
+}
+
+/// Through merges that read the results of all.
+fn goes_two_rounds(processes: u64) {
+    let grid = Grid::start(1);
+    let agent = &grid.agents[0];
+    let range = format!("1-{processes}");
+    let (evolve, pareto) = (program("evolve"), program("pareto"));
+    let words = ["submit", "--program", &evolve, "--merge", &pareto, "--array", &range, "--rounds", "2", "--work", "1"];
+    let args = ["--iterations", "1", "--", "--function", "2", "--topology", "regular", "--population", "16"];
+    let rest = ["--seed", "{}", "--iterations", "{iterations}"];
+    let bag = agent.ask(&[&words[..], &args, &rest].concat())["id"].as_str().expect("an id").to_owned();
+    while agent.ask(&["bag", "show", &bag])["state"] == "running" {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    let shown = agent.ask(&["bag", "show", &bag]);
+    assert_eq!((shown["done"].as_u64(), shown["failed"].as_u64()), (Some(2 * (processes + 1)), Some(0)));
+    assert_eq!(shown["rounds"]["complete"].as_u64(), Some(2));
+}
+
 #[test]
 fn options_of_rounds_that_make_no_sense_say_what_to_do() {
     let grid = Grid::start(1);
@@ -159,6 +277,17 @@ fn options_of_rounds_that_make_no_sense_say_what_to_do() {
         (&["--rounds", "2", "--until", "x"], "--merge"),
         (&["--rounds", "2", "--replicas", "3"], "--replicas"),
         (&["--rounds", "2", "--merge", "/nowhere.wasm"], "/nowhere.wasm"),
+        (&["--rounds", "2", "--fill"], "--iterations"),
+        (&["--rounds", "2", "--fill", "--iterations", "9", "--mode", "async"], "leave out --fill"),
+        (&["--fill"], "--rounds"),
+        (&["--at-once"], "--rounds"),
+        (&["--rounds", "2", "--at-once"], "--work"),
+        (&["--rounds", "2", "--at-once", "--work", "9", "--mode", "async"], "leave out --at-once"),
+        (
+            &["--rounds", "2", "--at-once", "--work", "9", "--array", "0-4999", "--merge", probe],
+            "4096 processes at most",
+        ),
+        (&["--rounds", "1000000", "--array", "0-9999", "--merge", probe], "10000 processes in 1000000 rounds"),
     ] {
         let words = [&["submit", "--program", probe], options, &["--", "hello"]].concat();
         let answer = agent.cli(&words);

@@ -37,6 +37,7 @@ fn finished(attempt: u32) -> TaskOutcome {
         work_mops,
         exit_code,
         fingerprint: None,
+        times: 1.0,
     })
 }
 

@@ -15,7 +15,17 @@ fn rules(success_codes: &[i32]) -> Rules {
 fn exited(code: u8) -> Ended {
     let (outcome, streams) = (Outcome::Exited { code }, Streams::default());
     let (wall, cpu) = (Duration::ZERO, Duration::ZERO);
-    Ended { outcome, wall, cpu, output_truncated: false, untouched: false, streams, cut: false, is_merge: false }
+    Ended {
+        outcome,
+        wall,
+        cpu,
+        output_truncated: false,
+        untouched: false,
+        streams,
+        cut: false,
+        is_merge: false,
+        times: 1.0,
+    }
 }
 
 #[test]
@@ -139,6 +149,7 @@ fn whoever_is_over_a_limit_fails_with_its_name_and_what_to_change() {
             streams: Streams::default(),
             cut,
             is_merge: false,
+            times: 1.0,
         };
         let TaskOutcome::Finished(Finished { success: false, output, .. }) =
             collect(&blobs, false, None, &rules(&[0]), &ended, 1.0).outcome
@@ -179,6 +190,7 @@ fn what_fails_for_want_of_the_machine_is_no_fault_of_the_task() {
             streams: Streams::default(),
             cut,
             is_merge: false,
+            times: 1.0,
         };
         match collect(&blobs, false, Some(&job), &rules(&[0]), &ended, 1.0).outcome {
             TaskOutcome::Finished(Finished { success: false, crashed, .. }) => crashed,
@@ -210,6 +222,7 @@ fn an_output_is_pinned_until_its_record_is() {
         streams: Streams::default(),
         cut: false,
         is_merge: false,
+        times: 1.0,
     };
     let collected = collect(&blobs, false, None, &rules(&[0, 3]), &ended, 10.0);
     let TaskOutcome::Finished(Finished {
@@ -221,6 +234,7 @@ fn an_output_is_pinned_until_its_record_is() {
         work_mops: 20.0,
         exit_code: Some(3),
         fingerprint: None,
+        times: 1.0,
     }) = collected.outcome
     else {
         panic!("{collected:?}")
@@ -250,6 +264,7 @@ fn a_small_output_goes_with_its_result_and_makes_no_file() {
         streams: Streams::default(),
         cut: false,
         is_merge: false,
+        times: 1.0,
     };
     let finished = |takes_small: bool| match collect(&blobs, takes_small, None, &rules(&[0]), &ended, 1.0).outcome {
         TaskOutcome::Finished(finished) => finished,

@@ -34,6 +34,12 @@ impl Manifest {
         of_task
     }
 
+    /// How many times the iterations of others a task with this manifest does ([`Self::with_iterations`]).
+    pub fn times_filled(&self) -> f64 {
+        let filled = self.rounds.as_ref().and_then(|rounds| Some((rounds.iterations, rounds.plan.fill?.get())));
+        filled.map_or(1.0, |(iterations, usual)| iterations as f64 / usual as f64)
+    }
+
     /// The environment of a task that says its place among the rounds.
     pub fn round_variables(&self, index: u64) -> Vec<(&'static str, u64)> {
         let Some(rounds) = &self.rounds else { return Vec::new() };
@@ -54,7 +60,15 @@ mod tests {
     use super::*;
 
     fn in_rounds() -> Manifest {
-        let plan = Plan { processes: 2, rounds: 3, rounds_min: 0, merges: true, is_asynchronous: false, fill: None };
+        let plan = Plan {
+            processes: 2,
+            rounds: 3,
+            rounds_min: 0,
+            merges: true,
+            is_asynchronous: false,
+            fill: None,
+            at_once: false,
+        };
         let merge = Input { name: "merge.wasm".to_owned(), blob: BlobId([8; 32]), bytes: 1 };
         let rounds = Rounds { plan, merge: Some(merge), iterations: 50, until: None };
         Manifest { version: MANIFEST_VERSION_ROUNDS, tasks: plan.tasks(), rounds: Some(rounds), ..manifest() }
@@ -78,8 +92,10 @@ mod tests {
 
     #[test]
     fn a_task_that_fills_its_time_is_told_of_more_iterations_and_has_longer() {
-        let manifest = in_rounds();
+        let mut manifest = in_rounds();
+        manifest.rounds.as_mut().expect("it has some").plan.fill = NonZeroU64::new(50);
         let of_task = manifest.with_iterations(NonZeroU64::new(80).expect("it is not 0"));
+        assert_eq!((manifest.times_filled(), of_task.times_filled()), (1.0, 1.6));
         assert_eq!(of_task.fill("{process} {iterations}", 4), "1 80");
         assert!(of_task.round_variables(4).contains(&("IDLEWOOD_ITERATIONS", 80)));
         assert_eq!(of_task.time_limit_s, 2 * manifest.time_limit_s);

@@ -36,13 +36,13 @@ fn what_a_program_takes_corrects_its_bags_here_and_no_others() {
     };
     let (before, busy) = (sizes(&executor), executor.busy_for(io.now));
     executor.changed = false;
-    (0..20).for_each(|_| executor.learn(&ran(200), true, io.now));
+    (0..20).for_each(|_| executor.learn(&ran(200), 1.0, true, io.now));
     let found = task_mops(&executor, &io);
     assert!((found[0] - 2e5).abs() < 5e3 && found[0] == found[1] && found[2] == 1e5, "{found:?}");
     assert!(executor.busy_for(io.now) > busy.mul_f64(1.6) && executor.changed, "the queue and the summary follow");
     assert_eq!(sizes(&executor), before, "deadlines follow from what submitters say");
     executor.changed = false;
-    executor.learn(&ran(200), true, io.now);
+    executor.learn(&ran(200), 1.0, true, io.now);
     assert!(!executor.changed, "that is no news");
     // A bag that comes later begins with what is known.
     let mut io = io;
@@ -54,7 +54,7 @@ fn what_a_program_takes_corrects_its_bags_here_and_no_others() {
 #[test]
 fn one_task_is_little_evidence_and_a_rated_bag_is_not_corrected_twice() {
     let (mut executor, io) = with_bags(1);
-    executor.learn(&ran(200), true, io.now);
+    executor.learn(&ran(200), 1.0, true, io.now);
     let found = task_mops(&executor, &io);
     assert!((1.2e5..1.3e5).contains(&found[1]), "{found:?}");
     executor.bags.get_mut(&BagId([2; 32])).expect("held").times_declared = 6.0;
@@ -82,15 +82,33 @@ fn waits(slots: u32) {
     assert!(factors.iter().all(|factor| (factor - 1.0).abs() < 0.01), "{factors:?}");
 }
 
+/// The last process on a fast machine does more iterations than others (`--fill`), and takes longer for them.
+#[test]
+fn a_task_that_fills_its_time_teaches_the_same_as_one_that_does_not() {
+    let taught = |times: f64| {
+        let (mut executor, mut io) = with_bags(1);
+        let task = executor.places.begun().find(|running| running.runs()).expect("one runs").task;
+        io.now += Duration::from_secs(200).mul_f64(times);
+        let outcome = TaskOutcome::Finished(Finished { work_mops: 3e5 * times, times, ..FINISHED });
+        executor.ended(task, outcome, &mut io, &Config::default());
+        let of = |held: &super::super::held_bag::HeldBag| (held.factor, held.finished_mops);
+        executor.bags.values().map(of).collect::<Vec<_>>()
+    };
+    let (once, filled) = (taught(1.0), taught(1.8));
+    assert!(once.iter().any(|(factor, _)| (factor - 1.0).abs() > 0.1), "it teaches something: {once:?}");
+    let differ = |(one, other): (&(f64, f64), &(f64, f64))| (one.0 - other.0).abs() + (one.1 - other.1).abs() > 1e-6;
+    assert!(!once.iter().zip(&filled).any(differ), "{once:?} {filled:?}");
+}
+
 /// Else short tasks would seem longer for a while on each machine, the end of each would be news, and the tree would carry three times as many
 /// reports: `conformance --only slots` found so.
 #[test]
 fn the_time_in_which_a_program_is_fetched_and_compiled_is_not_that_of_its_tasks() {
     let (mut executor, io) = with_bags(1);
     let factor = |executor: &Executor| executor.bags.get(&BagId([1; 32])).expect("held").factor;
-    executor.learn(&ran(59), true, io.now);
+    executor.learn(&ran(59), 1.0, true, io.now);
     assert_eq!(factor(&executor), 1.0, "it started the program");
-    executor.learn(&ran(59), false, io.now);
+    executor.learn(&ran(59), 1.0, false, io.now);
     assert!(factor(&executor) < 0.9, "the next did not: {}", factor(&executor));
     let mut places = Places::new(&Config::default());
     let mut again = |program, index| {

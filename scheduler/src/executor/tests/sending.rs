@@ -93,6 +93,7 @@ fn last_result_waits(period: Duration, age: Duration) -> Duration {
         work_mops: 1e4,
         exit_code: Some(0),
         fingerprint: None,
+        times: 1.0,
     };
     executor.ended(TaskId { bag: BagId([1; 32]), index: 0 }, TaskOutcome::Finished(finished), &mut io, &config);
     executor.bags.get(&BagId([1; 32])).unwrap().updates.results_due().since(io.now)

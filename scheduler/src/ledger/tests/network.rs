@@ -338,6 +338,7 @@ impl World {
             work_mops: 10.0,
             exit_code: None,
             fingerprint: None,
+            times: 1.0,
         };
         machine.executor.ended(task, TaskOutcome::Finished(finished), &mut machine.io, &self.config);
     }

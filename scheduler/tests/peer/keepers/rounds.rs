@@ -5,7 +5,7 @@ use idlewood_scheduler::rounds::{Plan, Progress};
 use super::*;
 
 fn plan(is_asynchronous: bool) -> Plan {
-    Plan { processes: 4, rounds: 9, rounds_min: 0, merges: true, is_asynchronous, fill: None }
+    Plan { processes: 4, rounds: 9, rounds_min: 0, merges: true, is_asynchronous, fill: None, at_once: false }
 }
 
 fn application(plan: Plan, keep_results: bool) -> Grid {
