@@ -1,4 +1,4 @@
-//! Co-allocation: tasks that are to begin at once with others on other machines ([`BOOKED`], docs/adr/0063).
+//! Co-allocation: tasks that are to begin at once with others on other machines ([`BOOKED`], docs/adr/0064).
 //!
 //! Such a task waits here for its submitter's word ([`Message::Begin`]). When its turn in the queue comes, a slot is kept free for it, and the
 //! submitter is told so, again and again ([`Message::Booked`]). Once all tasks of the round have a slot somewhere, the submitter says that they
@@ -21,7 +21,7 @@ use crate::io::Io;
 use crate::message::Message;
 use crate::ranges::IntervalSet;
 
-/// Tasks wait here for others elsewhere for so long (docs/adr/0063).
+/// Tasks wait here for others elsewhere for so long (docs/adr/0064).
 const KEPT_FOR: Duration = Duration::from_secs(30);
 /// The submitter is told again after so long which slots are kept: one message that is lost must not have a task begin 10 s after the others.
 const SAID_AGAIN: Duration = Duration::from_secs(4);

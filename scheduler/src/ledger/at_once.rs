@@ -1,4 +1,4 @@
-//! Co-allocation: where an application in rounds begins its rounds at once ([`Plan::at_once`](crate::rounds::Plan), docs/adr/0063), which processes
+//! Co-allocation: where an application in rounds begins its rounds at once ([`Plan::at_once`](crate::rounds::Plan), docs/adr/0064), which processes
 //! have a slot somewhere, and when all of them begin.
 //!
 //! The processes of a round that has not begun are requested as such ([`BOOKED`]). Machines keep a slot free for each, and say so ([`Message::Booked`]).
