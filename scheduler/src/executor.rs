@@ -244,7 +244,7 @@ impl Executor {
             held.take_checkpoints(&new, &request.checkpoints);
             held.overdue_at = held.overdue();
             held.waiting.extend_with(&new);
-            held.booking.came(&new, at_once, io.now);
+            held.booking.came(&new, &held.waiting, at_once, io.now);
             came = new.len();
         }
         held.updates.requested(request.begins_within.is_some(), config);

@@ -178,9 +178,9 @@ pub struct BagView {
     pub reissued: u64,
     /// Results of tasks that had ended already.
     pub duplicates: u64,
-    /// Machines on which tasks ended, with success or not, up to 65,536.
+    /// Machines on which tasks ended, with success or not, up to 256.
     pub machines_used: u64,
-    /// Work of the tasks that ended there, in Mop.
+    /// Work of all tasks that ended, on those machines and any others, in Mop.
     pub work_done_mops: f64,
     /// Work of one task by the median of the machines on which tasks succeeded, in Mop; 0 before the first.
     pub measured_mops: f64,

@@ -348,6 +348,7 @@ impl Peer {
         let conditions = &submission.conditions;
         if let Some(plan) = &conditions.rounds {
             plan.check(submission.tasks, submission.replication).map_err(SubmitError::Rounds)?;
+            plan.check_at_once(submission.task_mops, conditions.running_max).map_err(SubmitError::Rounds)?;
         }
         if !conditions.is_valid() {
             return Err(SubmitError::Conditions);

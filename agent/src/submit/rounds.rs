@@ -69,18 +69,8 @@ pub(super) fn rounds(
                 .to_owned(),
         );
     }
-    if options.at_once && options.work.is_none() {
-        return wrong(
-            "--at-once begins nothing alone, also not to measure it: say how much work a process is in a round (--work)"
-                .to_owned(),
-        );
-    }
-    let processes = entries.len().max(1) as u64;
-    if options.at_once && options.max_running.is_some_and(|most| most < processes) {
-        return wrong(format!("--at-once runs all {processes} processes: raise --max-running, or leave it out"));
-    }
     let plan = Plan {
-        processes,
+        processes: entries.len().max(1) as u64,
         rounds,
         rounds_min: options.at_least_rounds.unwrap_or(0),
         merges: merge.is_some(),
@@ -88,7 +78,7 @@ pub(super) fn rounds(
         fill: NonZeroU64::new(iterations).filter(|_| options.fill),
         at_once: options.at_once,
     };
-    if let Some(flaw) = plan.flaw() {
+    if let Some(flaw) = plan.flaw().or_else(|| plan.check_at_once(options.work, options.max_running).err()) {
         return wrong(flaw);
     }
     let tasks = plan.tasks();

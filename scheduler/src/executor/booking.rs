@@ -29,11 +29,13 @@ const SAID_AGAIN: Duration = Duration::from_secs(4);
 /// The tasks of one bag that wait for their submitter's word.
 #[derive(Debug)]
 pub(super) struct Booking {
-    /// All that came so; those that no longer wait here are forgotten now and then.
+    /// Tasks that were requested as [`BOOKED`] and have not begun. Those that no longer wait here are forgotten when others come.
     tasks: IntervalSet,
     /// Those of them that have a slot.
     booked: IntervalSet,
+    /// When they go back, slot or not.
     until: Time,
+    /// When the submitter is told next which of them have a slot.
     say_at: Time,
 }
 
@@ -42,10 +44,12 @@ impl Booking {
         Self { tasks: IntervalSet::new(), booked: IntervalSet::new(), until: Time::ZERO, say_at: Time::ZERO }
     }
 
-    /// These tasks came, to begin at once with others or by themselves.
-    pub(super) fn came(&mut self, tasks: &IntervalSet, at_once: bool, now: Time) {
-        self.tasks.subtract(tasks);
-        self.booked.subtract(tasks);
+    /// These tasks came, to begin at once with others or by themselves; those are all that wait now.
+    pub(super) fn came(&mut self, tasks: &IntervalSet, waiting: &IntervalSet, at_once: bool, now: Time) {
+        if !self.tasks.is_empty() {
+            self.tasks = self.tasks.intersection(waiting).difference(tasks);
+            self.booked = self.booked.intersection(&self.tasks);
+        }
         if at_once {
             if self.tasks.is_empty() {
                 self.until = now + KEPT_FOR;
@@ -115,13 +119,16 @@ impl Executor {
     /// After a restart: these tasks of a bag wait for its submitter's word.
     pub(crate) fn restore_booking(&mut self, bag: BagId, tasks: &IntervalSet, now: Time) {
         if let Some(held) = self.bags.get_mut(&bag) {
-            held.booking.came(tasks, true, now);
+            held.booking.came(tasks, &held.waiting, true, now);
         }
     }
 
     /// A `Begin` arrived: those of these tasks that have a slot begin now, the others when their turn comes.
     pub(crate) fn begin(&mut self, from: PeerId, bag: BagId, tasks: &IntervalSet, io: &mut Io) {
         let Some(held) = self.bags.get_mut(&bag).filter(|held| held.keepers.is_obeyed(from)) else { return };
+        if held.told_to_wait().intersection(tasks).is_empty() {
+            return;
+        }
         let begin = held.booked().intersection(tasks);
         held.booking.tasks.subtract(tasks);
         held.booking.booked.subtract(tasks);

@@ -163,7 +163,7 @@ impl Executor {
         Some(request)
     }
 
-    /// The part of a request sent here by preference that begins here in time; the rest is declined.
+    /// The part of a request that begins here in time, or for which there are slots where it is to begin at once with others; the rest is declined.
     pub(super) fn beginning_in_time(&mut self, mut request: Request, io: &mut Io) -> Option<Request> {
         let within_s = request.begins_within.filter(|&within_s| within_s != WHENEVER);
         let is_booked = within_s == Some(BOOKED);

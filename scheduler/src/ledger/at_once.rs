@@ -25,12 +25,15 @@ use crate::rounds::{BOOKED, Part, WHENEVER};
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
 /// The longest pause. Our choice: an application that needs more slots than there are keeps some of them empty for a twentieth of the time.
 const AGAIN_AFTER_MAX: Duration = Duration::from_secs(600);
+/// A machine that keeps slots says so every four seconds; one that has not for so long is taken to keep none.
+const BELIEVED_FOR: Duration = Duration::from_secs(12);
 /// For each of 256 steps by which pauses of bags differ.
 const AGAIN_STEP: Duration = Duration::from_millis(25);
 
 /// The processes of a round that begin at once.
 #[derive(Debug)]
 pub(super) struct Together {
+    /// Counted from 0.
     round: u64,
     pub(super) tasks: IntervalSet,
 }
@@ -44,7 +47,8 @@ impl Ledger {
         (round < plan.rounds).then(|| Together { round, tasks: IntervalSet::from(first..first + plan.processes) })
     }
 
-    /// Within how many seconds these tasks have to begin, of an application in rounds.
+    /// Within how many seconds these tasks of an application in rounds have to begin: [`BOOKED`] where they begin at once with others, else
+    /// [`WHENEVER`]. `None`: the bag is no such application.
     pub(super) fn begins_within(&self, ranges: &IntervalSet) -> Option<u32> {
         self.rounds.as_ref()?;
         let is_together = |it: Together| ranges.difference(&it.tasks).is_empty();
@@ -57,11 +61,14 @@ impl Ledger {
         together.filter(|together| !together.is_empty()).unwrap_or(ranges)
     }
 
-    /// When these tasks, which came back, go out again: those of a round that has not begun together.
+    /// Tasks came back: where they are of a round that has not begun, their slots are forgotten, and another try begins, unless one is coming already. Returns when they go
+    /// out again; `None`: they are not of such a round.
     pub(super) fn together_again(&mut self, ranges: &IntervalSet, io: &Io) -> Option<Time> {
         let is_together = self.together().is_some_and(|it| !it.tasks.intersection(ranges).is_empty());
         let spread = u32::from(self.bag.id.0[self.attempt as usize % self.bag.id.0.len()]);
         let rounds = self.rounds.as_mut().filter(|_| is_together)?;
+        // Slots of this try are no longer kept for them, also where they come to the same machine again.
+        rounds.booked.values_mut().for_each(|(booked, _)| booked.subtract(ranges));
         let known = rounds.together_again.filter(|at| *at > io.now);
         let at = known.unwrap_or_else(|| {
             rounds.together_tries += 1;
@@ -81,12 +88,12 @@ impl Ledger {
         let wait = together.as_ref().map_or_else(IntervalSet::new, |it| held.intersection(&it.tasks));
         let begun = held.difference(&wait);
         if !begun.is_empty() {
-            // The message that said so was lost.
-            io.send(to, Message::Begin { bag, tasks: begun });
+            // The message that said so was lost, or it waits for the round's beginning to be durable, as this one does.
+            io.persist(vec![Change::Put(self.record(io))], vec![Then::Send(to, Message::Begin { bag, tasks: begun })]);
         }
         let Some((rounds, together)) = self.rounds.as_mut().zip(together) else { return };
-        rounds.booked.insert(executor, wait);
-        let by_machine = self.slots_booked();
+        rounds.booked.insert(executor, (wait, io.now));
+        let by_machine = self.slots_booked(io.now);
         let booked: u64 = by_machine.iter().map(|(_, tasks)| tasks.len()).sum();
         if booked < together.tasks.len() {
             return;
@@ -102,18 +109,17 @@ impl Ledger {
         io.persist(vec![Change::Put(self.record(io))], then);
     }
 
-    /// The tasks of a round that has not begun for which machines keep a slot.
-    pub(super) fn slots_booked(&self) -> Vec<(PeerId, IntervalSet)> {
+    /// The tasks of a round that has not begun for which machines keep a slot, as they said lately.
+    fn slots_booked(&self, now: Time) -> Vec<(PeerId, IntervalSet)> {
         let Some(rounds) = &self.rounds else { return Vec::new() };
         let held = |executor| self.placed.of(executor).map(|placement| &placement.ranges);
-        let booked =
-            |(&executor, tasks): (&PeerId, &IntervalSet)| Some((executor, tasks.intersection(held(executor)?)));
-        rounds.booked.iter().filter_map(booked).collect()
+        let lately = rounds.booked.iter().filter(|(_, (_, said))| now.since(*said) < BELIEVED_FOR);
+        lately.filter_map(|(&executor, (tasks, _))| Some((executor, tasks.intersection(held(executor)?)))).collect()
     }
 
     /// How many processes of a round that is to begin at once have a slot; `None`: no round waits to begin so.
-    pub(crate) fn booked_slots(&self) -> Option<u64> {
+    pub(crate) fn booked_slots(&self, now: Time) -> Option<u64> {
         self.together().filter(|_| !self.is_closed())?;
-        Some(self.slots_booked().iter().map(|(_, tasks)| tasks.len()).sum())
+        Some(self.slots_booked(now).iter().map(|(_, tasks)| tasks.len()).sum())
     }
 }

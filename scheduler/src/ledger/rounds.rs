@@ -44,7 +44,7 @@ pub(super) struct Rounds {
     /// Successes that are being written.
     unwritten: u64,
     /// Tasks of a round that is to begin at once for which machines have said that they keep a slot (`at_once`).
-    pub(super) booked: BTreeMap<PeerId, IntervalSet>,
+    pub(super) booked: BTreeMap<PeerId, (IntervalSet, Time)>,
     /// When those that came back before go out again.
     pub(super) together_again: Option<Time>,
     /// How often that was since the last round began.

@@ -9,7 +9,7 @@
 //!
 //! Left out: different kinds of tasks in one bag; voices of machines beyond the first [`VOICES_MAX`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use idlewood_overlay::PeerId;
@@ -18,8 +18,8 @@ use crate::bag::TaskResult;
 
 /// Most machines with a voice; the median of more is the same. Our choice.
 const VOICES_MAX: usize = 256;
-/// Most machines whose work is summed up. Our choice: beyond all grids that people look at.
-const MACHINES_MAX: usize = 1 << 16;
+/// Most machines that are told apart for people: they are kept as long as the bag. Our choice.
+const MACHINES_MAX: usize = 256;
 /// Another machine runs a task at most so many times as fast as a slot of this one. Our choice: common desktops are within
 /// ten times of each other.
 const TIMES_AS_FAST_MAX: f64 = 64.0;
@@ -33,8 +33,10 @@ pub(super) struct Work {
     here_mops: f64,
     /// For each machine the number of its tasks, and their summed work in Mop.
     voices: BTreeMap<PeerId, (u64, f64)>,
-    /// For each machine the work of all tasks that it has ended, failed ones too, in Mop: for people.
-    ended_mops: BTreeMap<PeerId, f64>,
+    /// Machines that have ended tasks, failed ones too, up to [`MACHINES_MAX`]: for people.
+    machines: BTreeSet<PeerId>,
+    /// The work of all tasks that have ended on any machine, failed ones too, in Mop.
+    ended_mops: f64,
     /// Results with more work than their machine can have done.
     overstated: u64,
     /// The least and the most work of a result that counts, in Mop.
@@ -43,7 +45,14 @@ pub(super) struct Work {
 
 impl Work {
     pub(super) fn new(here_mops: f64) -> Self {
-        Self { here_mops, voices: BTreeMap::new(), ended_mops: BTreeMap::new(), overstated: 0, spread_mops: None }
+        Self {
+            here_mops,
+            voices: BTreeMap::new(),
+            machines: BTreeSet::new(),
+            ended_mops: 0.0,
+            overstated: 0,
+            spread_mops: None,
+        }
     }
 
     /// This machine has measured a task.
@@ -61,17 +70,20 @@ impl Work {
         self.spread_mops
     }
 
-    /// Machines that have ended tasks, with success or not, and the work of all these tasks in Mop.
+    /// Machines that have ended tasks, with success or not, up to [`MACHINES_MAX`], and the work of all tasks that have ended in Mop.
     pub(super) fn done(&self) -> (u64, f64) {
-        (self.ended_mops.len() as u64, self.ended_mops.values().sum())
+        (self.machines.len() as u64, self.ended_mops)
     }
 
     /// Counts the work in a result from a machine that was sent the task at most `within` ago; `speed_mops` is the speed of
     /// a slot of this machine.
     pub(super) fn note(&mut self, executor: PeerId, result: &TaskResult, within: Duration, speed_mops: f64) {
         let is_overstated = result.work_mops > (within + SLACK).as_secs_f64() * speed_mops * TIMES_AS_FAST_MAX;
-        if self.ended_mops.len() < MACHINES_MAX || self.ended_mops.contains_key(&executor) {
-            *self.ended_mops.entry(executor).or_default() += if is_overstated { 0.0 } else { result.work_mops };
+        if self.machines.len() < MACHINES_MAX {
+            self.machines.insert(executor);
+        }
+        if !is_overstated {
+            self.ended_mops += result.work_mops;
         }
         if !result.success {
             return;

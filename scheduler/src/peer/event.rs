@@ -26,7 +26,7 @@ use crate::steward::{Appointment, STEWARDS_MAX};
 /// A bag to be submitted from this machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Submission {
-    /// Hash of its manifest.
+    /// Hash of what its submitter signed of it.
     pub id: BagId,
     /// What the submitter signed of it, where that is short: it travels with the bag's requests.
     #[serde(default)]

@@ -63,7 +63,7 @@ impl Peer {
 
     /// How many processes of a round of a bag of [`Self::bag`] that is to begin at once have a slot; `None`: no round waits so.
     pub fn booked_slots(&self, id: BagId) -> Option<u64> {
-        self.ledgers.get(&id)?.booked_slots()
+        self.ledgers.get(&id)?.booked_slots(self.io.now)
     }
 
     /// What a task of a later round of a bag submitted here begins with, as requests name it.

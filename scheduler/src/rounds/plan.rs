@@ -149,6 +149,23 @@ impl Plan {
         Ok(())
     }
 
+    /// Whether all processes can begin at once where a task has this work, in Mop, and so many tasks may be with machines at a time.
+    ///
+    /// # Errors
+    /// Why not, and what to do instead.
+    pub fn check_at_once(&self, task_mops: Option<f64>, running_max: Option<u64>) -> Result<(), String> {
+        if self.at_once && task_mops.is_none() {
+            return Err("--at-once begins nothing alone, also not to measure it: say how much work a process is in a round (--work)".to_owned());
+        }
+        if self.at_once && running_max.is_some_and(|most| most < self.processes) {
+            return Err(format!(
+                "--at-once runs all {} processes: raise --max-running, or leave it out",
+                self.processes
+            ));
+        }
+        Ok(())
+    }
+
     /// Tasks of the bag.
     pub fn tasks(&self) -> u64 {
         let last = self.rounds.saturating_sub(1);

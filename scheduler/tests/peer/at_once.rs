@@ -40,7 +40,9 @@ fn first_begun(of: BagId, host: &mut Host, other: &mut Host, most_s: u32) -> (us
         let first = begun(of, [host, other]);
         if first > 0 {
             talk(host, other, 1);
-            return (first, begun(of, [host, other]));
+            let all = begun(of, [host, other]);
+            assert_eq!(first, all, "some began alone");
+            return (first, all);
         }
     }
     (0, 0)
@@ -214,4 +216,47 @@ fn an_owner_who_returns_gives_booked_slots_back() {
     talk(&mut host, &mut other, 5);
     let held: u64 = other.peer.held().iter().map(|held| held.waiting).sum();
     assert_eq!((held, begun(BAG, [&host, &other])), (0, 0));
+}
+
+/// Slots that were kept in a try that failed count for nothing in the next one.
+#[test]
+fn slots_of_an_earlier_try_are_not_counted() {
+    let config = Config { frozen_max: 0, ..config() };
+    let [mut host, mut other] = pair_with(config);
+    other.give(Event::Submitted(Submission { id: FILLER, ..submission(1, 1e9) }));
+    talk(&mut host, &mut other, 3);
+    host.give(Event::Submitted(application(BAG, plan(4, 1))));
+    talk(&mut host, &mut other, 8);
+    assert_eq!(booked(&host), Some(3));
+    let holds = |one: &Host| one.peer.unfinished().contains_key(&BAG);
+    let (mut has_gone, mut is_back) = (false, false);
+    for _ in 0..900 {
+        for one in [&mut host, &mut other] {
+            one.pass(Duration::from_millis(100));
+        }
+        has_gone |= !holds(&other);
+        is_back |= has_gone && holds(&other);
+        if has_gone {
+            other.sent.retain(|(_, message)| !matches!(message, Message::Booked { .. }));
+        }
+        if is_back {
+            assert!(booked(&host) <= Some(2), "{:?}: the other machine has not said so again", booked(&host));
+        }
+        deliver(&mut host, &mut other, &mut |_| ());
+    }
+    assert!(is_back, "there was no second try");
+}
+
+#[test]
+fn an_application_that_could_never_begin_at_once_is_refused() {
+    let host = Host::new(2);
+    let good = application(BAG, plan(4, 1));
+    let wrong = [
+        Submission { task_mops: None, ..good.clone() },
+        Submission { conditions: Conditions { running_max: Some(3), ..good.conditions.clone() }, ..good.clone() },
+    ];
+    assert_eq!(host.peer.check(&good), Ok(()));
+    for submission in wrong {
+        assert!(matches!(host.peer.check(&submission), Err(SubmitError::Rounds(_))), "{submission:?}");
+    }
 }
