@@ -208,10 +208,10 @@ pub struct Bag {
     /// What decides now how many of its tasks run, the most important first; empty once the bag is over.
     #[serde(default)]
     pub bounds: Vec<Bound>,
-    /// Work of the tasks that succeeded, as time of a slot of this machine, in seconds.
+    /// Work of the tasks that ended, as time of a slot of this machine, in seconds.
     #[serde(default)]
     pub computed_s: f64,
-    /// Machines on which tasks succeeded, up to 256.
+    /// Machines on which tasks ended, up to 256.
     #[serde(default)]
     pub machines_used: u64,
     /// How many other machines are to keep the bag, so that it goes on while this one is away.

@@ -37,7 +37,12 @@ The first line is what decides now; further ones hold, too. Codes of the lines i
   pauses            tasks failed, and are tried again in a moment
   nobody_answers    tasks were sent, and no machine says that it has them
   behind            other bags come first on this machine
-  on_the_way        tasks are on the way to machines";
+  on_the_way        tasks are on the way to machines
+
+Of one bag the machines of the grid are then asked what they do: the first 1000,
+or with -v all. Each 128 take some milliseconds in a local network, and 3 to 4
+seconds where machines are far from each other (1000: half a minute), or longer
+where the grid is asked too often.";
 
 /// JSON output of `bag explain`.
 #[derive(Serialize, schemars::JsonSchema)]
@@ -49,8 +54,8 @@ pub(super) struct BagExplained {
     runs: bool,
     /// What decides how many of them run, the most important first.
     bounds: Vec<Bound>,
-    /// On which machines nothing of it runs, why, and where in the tree they are; null where that was not asked: of several bags, of one
-    /// of which nothing is handed out yet, and of one that is over.
+    /// On which machines nothing of it runs, why, and where in the tree they are; null where that was not asked (of several bags, of one
+    /// of which nothing is handed out yet, and of one that is over), or got no answer.
     whereabouts: Option<Whereabouts>,
 }
 
@@ -70,9 +75,18 @@ pub(super) fn bags(context: &Context, bags: &WhichBags) -> anyhow::Result<ExitCo
     let client = context.client()?;
     let found = bags.find(&client, |bag| !bag.state.is_closed())?;
     let (all, errors) = found.each(|id| Ok(client.bag(id)?))?;
-    let whereabouts = |detail: &BagDetail| {
-        let is_asked = found.is_one && !detail.bag.bounds.is_empty() && !is_withheld(&detail.bag.bounds);
-        is_asked.then(|| whereabouts::of(&client, detail, context.is_verbose)).transpose()
+    // The bounds are worth telling without it.
+    let whereabouts = |detail: &BagDetail| -> io::Result<Option<Whereabouts>> {
+        if !found.is_one || detail.bag.bounds.is_empty() || is_withheld(&detail.bag.bounds) {
+            return Ok(None);
+        }
+        match whereabouts::of(&client, detail, context.is_verbose) {
+            Ok(whereabouts) => Ok(Some(whereabouts)),
+            Err(error) => {
+                output::notice(&format!("on which machines nothing of the bag runs is not known: {error:#}"))?;
+                Ok(None)
+            }
+        }
     };
     if context.format == Format::Json {
         let explained = |detail: BagDetail| {
@@ -85,7 +99,7 @@ pub(super) fn bags(context: &Context, bags: &WhichBags) -> anyhow::Result<ExitCo
     } else if found.ids.is_empty() {
         writeln!(io::stdout(), "no bag of this machine is open")?;
     } else {
-        // Machines may take some seconds to answer.
+        // Machines may take half a minute to answer.
         write_all(all.iter().map(|detail| &detail.bag))?;
         for detail in &all {
             if let Some(whereabouts) = whereabouts(detail)? {

@@ -14,7 +14,8 @@ use serde::Serialize;
 use super::machines;
 use crate::output::{self, count};
 
-/// Machines that are asked what they do, unless the user wants to hear of all. Our choice: eight pages, a second or two.
+/// Machines that are asked what they do, unless the user wants to hear of all. Our choice: eight pages, which take milliseconds each in
+/// a local network, and 23 s together where machines are 50 ms apart (docs/adr/0047).
 const ASKED_MAX: usize = 1000;
 /// Places in the tree that are named for each reason.
 const NAMED_MAX: usize = 6;
@@ -52,8 +53,9 @@ struct Place {
     machine: String,
     /// What that machine is called; null where that is not known.
     name: Option<String>,
-    /// Levels below the root of the tree; 0 is the whole grid.
-    level: u32,
+    /// Levels below the root of the tree; 0 is the whole grid. Null where only a part of the grid's machines was asked or reached, of
+    /// which the tree is not known.
+    level: Option<u32>,
     /// Machines in it.
     machines: u64,
 }
@@ -72,8 +74,19 @@ pub(super) fn of(client: &Client, bag: &BagDetail, all: bool) -> anyhow::Result<
             break page.grid_machines;
         }
     };
-    let excluded = excluded(bag, &mut asked);
-    Ok(Whereabouts { asked: asked.len() as u64, grid_machines, unreached, excluded })
+    Ok(Whereabouts::new(bag, asked, grid_machines, unreached))
+}
+
+impl Whereabouts {
+    fn new(bag: &BagDetail, mut machines: Vec<MachineView>, grid_machines: u64, unreached: u64) -> Self {
+        let asked = machines.len() as u64;
+        let mut excluded = excluded(bag, &mut machines);
+        if asked < grid_machines || unreached > 0 {
+            // What is the whole of a part may not be the whole.
+            excluded.iter_mut().flat_map(|excluded| &mut excluded.places).for_each(|place| place.level = None);
+        }
+        Self { asked, grid_machines, unreached, excluded }
+    }
 }
 
 /// Why nothing of the bag runs on a machine: a code, and words.
@@ -125,7 +138,7 @@ fn parts(machines: &[MachineView], belongs: &[bool], level: u32, places: &mut Ve
         places.push(Place {
             machine: machine.peer.clone(),
             name: machine.name.clone(),
-            level,
+            level: Some(level),
             machines: machines.len() as u64,
         });
         return;
@@ -148,9 +161,10 @@ fn router(machines: &[MachineView]) -> usize {
 
 /// Writes them for people.
 pub(super) fn write(whereabouts: &Whereabouts, out: &mut impl Write) -> io::Result<()> {
+    let Whereabouts { asked, grid_machines, unreached, .. } = whereabouts;
     let mut first = "where ";
     for Excluded { reason, machines, places, .. } in &whereabouts.excluded {
-        let mut named: Vec<String> = places.iter().take(NAMED_MAX).map(place).collect();
+        let mut named: Vec<String> = places.iter().take(NAMED_MAX).map(|at| place(at, *asked)).collect();
         let rest = places.get(NAMED_MAX..).unwrap_or_default();
         if !rest.is_empty() {
             let machines = rest.iter().map(|place| place.machines).sum();
@@ -160,23 +174,25 @@ pub(super) fn write(whereabouts: &Whereabouts, out: &mut impl Write) -> io::Resu
         output::paragraph(out, first, &format!("{}, {reason}: {}", count(*machines, "machine"), named.join(", ")))?;
         first = "      ";
     }
-    let Whereabouts { asked, grid_machines, unreached, .. } = whereabouts;
     if *unreached > 0 {
         let about = count(*unreached, "other machine");
         output::paragraph(out, first, &format!("about {about} did not answer, and may be there all the same"))?;
-    } else if asked < grid_machines && *asked >= ASKED_MAX as u64 {
-        let told = format!("of the first {asked} machines of about {grid_machines}; -v asks all");
-        output::paragraph(out, first, &told)?;
+    } else if asked < grid_machines && !whereabouts.excluded.is_empty() {
+        let all = if *asked >= ASKED_MAX as u64 { "; -v asks all" } else { "" };
+        output::paragraph(out, first, &format!("of the first {asked} machines of about {grid_machines}{all}"))?;
     }
     Ok(())
 }
 
-fn place(place: &Place) -> String {
+/// Where so many machines were asked.
+fn place(place: &Place, asked: u64) -> String {
     let name = output::machine(place.name.as_deref(), &place.machine);
     match (place.machines, place.level) {
         (1, _) => name,
-        (_, 0) => "the whole tree".to_owned(),
-        (machines, level) => format!("all {machines} below the router of {name} (level {level})"),
+        (_, Some(0)) => "the whole tree".to_owned(),
+        (machines, Some(level)) => format!("all {machines} below the router of {name} (level {level})"),
+        (machines, None) if machines == asked => format!("all {machines} that were asked"),
+        (machines, None) => format!("all {machines} that were asked below the router of {name}"),
     }
 }
 
@@ -225,13 +241,15 @@ mod tests {
         }
     }
 
-    fn told(bag: &BagDetail, mut machines: Vec<MachineView>) -> String {
-        let excluded = excluded(bag, &mut machines);
-        let asked = machines.len() as u64;
+    fn text(whereabouts: &Whereabouts) -> String {
         let mut out = Vec::new();
-        let whereabouts = Whereabouts { asked, grid_machines: asked, unreached: 0, excluded };
-        write(&whereabouts, &mut out).expect("memory takes it");
+        write(whereabouts, &mut out).expect("memory takes it");
         String::from_utf8(out).expect("it is text")
+    }
+
+    fn told(bag: &BagDetail, machines: Vec<MachineView>) -> String {
+        let asked = machines.len() as u64;
+        text(&Whereabouts::new(bag, machines, asked, 0))
     }
 
     /// Places of four bits: the tree is ((0000 0001) 0100) ((1000 1001) (1110 1111)).
@@ -258,6 +276,34 @@ mod tests {
             told(&bag(&[6, 7], &[1]), of(states)),
             "where 2 machines, no native programs: all 2 below the router of lab-6 (level 2)\n      \
              1 machine, it has tasks of other bags: lab-2\n      1 machine, no answer: lab-5\n"
+        );
+    }
+
+    #[test]
+    fn of_a_part_of_the_machines_nothing_is_said_of_the_whole_tree() {
+        let suspended = |number: u64| MachineView {
+            place: format!("{:016x}", number << 50),
+            ..machine(number, 0, MachineState::Suspended)
+        };
+        let first = Whereabouts::new(&bag(&[], &[]), (0..1000).map(suspended).collect(), 5000, 0);
+        assert_eq!(
+            text(&first),
+            "where 1000 machines, in use by its owner: all 1000 that were asked\n      \
+             of the first 1000 machines of about 5000; -v asks all\n"
+        );
+        let json = serde_json::to_value(&first).expect("it is JSON");
+        assert_eq!((json["asked"].as_u64(), json["grid_machines"].as_u64()), (Some(1000), Some(5000)));
+        let place = &json["excluded"][0]["places"][0];
+        assert_eq!((place["machines"].as_u64(), &place["level"]), (Some(1000), &serde_json::Value::Null));
+        // The tree is (0000 0100) (1000 1100).
+        let states = [MachineState::Idle, MachineState::Idle, MachineState::Suspended, MachineState::Suspended];
+        let line = (1..).zip([0b0000, 0b0100, 0b1000, 0b1100]).zip(states);
+        let machines = line.map(|((number, place), state)| machine(number, place, state)).collect();
+        let some = Whereabouts::new(&bag(&[], &[]), machines, 7, 3);
+        assert_eq!(
+            text(&some),
+            "where 2 machines, in use by its owner: all 2 that were asked below the router of lab-3\n      \
+             about 3 other machines did not answer, and may be there all the same\n"
         );
     }
 

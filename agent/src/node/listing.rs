@@ -77,7 +77,7 @@ impl Listing {
         let machines = machines.into_iter().map(|(_, machine)| machine).filter(|machine| matches(machine, &query));
         let next = page.last.checked_add(1);
         let grid_machines = peer.overlay_view().likely_count();
-        // It is judged by how much of the line they have, and there are no more than the rest of the grid.
+        // `unreached` is an estimate from the share of the line; at most the machines that were not listed.
         let told = (page.machines.len() + page.silent.len()) as u64;
         let unreached = page.unreached.min(grid_machines.saturating_sub(told));
         answer(

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use idlewood_blobs::To;
+use idlewood_blobs::{Hash, To};
 use idlewood_net::fetch::{Fetcher, Origin};
 use idlewood_overlay::PeerId;
-use idlewood_scheduler::{BagHeader, BagId, BlobId, DeclineReason};
+use idlewood_scheduler::{BagHeader, BagId, BlobId, DeclineReason, Enclosed};
 use idlewood_trust::envelope::Opened;
 use idlewood_trust::label::Label;
 use idlewood_trust::manifest::{MANIFEST_BYTES_MAX, Manifest, ManifestError};
@@ -81,9 +81,17 @@ async fn opened(
     bag: &BagHeader,
     origin: &Origin,
 ) -> Result<Opened, NoManifest> {
+    let (gate, submitter) = (supplies.gate.clone(), bag.submitter.peer);
+    let is_it = |enclosed: &&Enclosed| blake3::hash(enclosed.bytes()) == Hash::from_bytes(bag.id.0);
+    if let Some(enclosed) = origin.enclosed.iter().find(is_it) {
+        // What came with a request, from anybody, takes no room on the disk before it is judged.
+        let opened = open(enclosed.bytes(), &gate, submitter)?;
+        if !fits(bag, &opened.label()) {
+            return Err(NoManifest::Unfit);
+        }
+    }
     let got = supplies.get_by(fetcher, BlobId(bag.id.0), SIGNED_BYTES_MAX, origin, To::Everybody).await;
     let (path, _pin) = got.map_err(NoManifest::Unavailable)?;
-    let (gate, submitter) = (supplies.gate.clone(), bag.submitter.peer);
     let opened = read_alone(supplies, path, move |bytes| open(bytes, &gate, submitter)).await?;
     if fits(bag, &opened.label()) { Ok(opened) } else { Err(NoManifest::Unfit) }
 }

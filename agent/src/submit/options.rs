@@ -305,7 +305,7 @@ fn exit_code(text: &str) -> Result<u8, String> {
     text.parse().map_err(|_| format!("{text:?} is no exit code: write for example 75 or 75,111, each from 0 to 255"))
 }
 
-/// The same, whose range is checked with all of what is submitted.
+/// Parses an exit code; its range is checked with the submission.
 fn whole_number(text: &str) -> Result<i32, String> {
     text.parse().map_err(|_| format!("{text:?} is no exit code: write for example 0 or 0,10"))
 }

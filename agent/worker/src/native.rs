@@ -367,10 +367,11 @@ impl First<'_> {
     }
 }
 
-/// The system does not execute the program. That is no matter of the moment, unless it has no process to give: the try has failed, and
-/// other machines may have what this one lacks.
+/// The system does not execute the program. What is wrong with the program, or with what it needs installed, is permanent: the try has
+/// failed, and other machines may have what this one lacks. All else is the machine's, such as that it is out of processes, files or
+/// memory, and no try of the task.
 fn not_executed(program: &Path, error: &io::Error) -> End {
-    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory) {
+    if !is_of_program(error) {
         return no_process(error);
     }
     let why = match interpreter(program).filter(|_| error.kind() == io::ErrorKind::NotFound) {
@@ -378,6 +379,28 @@ fn not_executed(program: &Path, error: &io::Error) -> End {
         None => error.to_string(),
     };
     End::Trapped { message: format!("this machine cannot execute the program: {why}") }
+}
+
+/// Whether it is the program, its arguments, or what it needs installed for which the system does not execute it.
+fn is_of_program(error: &io::Error) -> bool {
+    match error.raw_os_error() {
+        Some(code) => matches!(
+            code,
+            libc::ENOENT
+                | libc::EACCES
+                | libc::EPERM
+                | libc::ENOEXEC
+                | libc::E2BIG
+                | libc::ELOOP
+                // The interpreter is a directory, below a file, or damaged; the program's headers contradict each other.
+                | libc::EISDIR
+                | libc::ENOTDIR
+                | libc::ELIBBAD
+                | libc::EINVAL
+        ),
+        // An argument has a zero byte, which the system is not even asked about.
+        None => error.kind() == io::ErrorKind::InvalidInput,
+    }
 }
 
 /// What the first line of a script names.
@@ -418,5 +441,45 @@ fn end_all_others() {
     // SAFETY: two integers. There may be none, which is an error that says nothing.
     unsafe {
         libc::kill(-1, libc::SIGKILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_the_program_fails_the_task_and_all_else_is_the_machines() {
+        let end = |error: io::Error| not_executed(Path::new("/nowhere/program"), &error);
+        let of_code = |code: i32| end(io::Error::from_raw_os_error(code));
+        for code in [
+            libc::ENOENT,
+            libc::EACCES,
+            libc::EPERM,
+            libc::ENOEXEC,
+            libc::E2BIG,
+            libc::ELOOP,
+            libc::EISDIR,
+            libc::ENOTDIR,
+            libc::ELIBBAD,
+            libc::EINVAL,
+        ] {
+            assert!(matches!(of_code(code), End::Trapped { .. }), "{code}");
+        }
+        for code in [
+            libc::EAGAIN,
+            libc::ENOMEM,
+            libc::ENFILE,
+            libc::EMFILE,
+            libc::EIO,
+            libc::ESTALE,
+            libc::ETXTBSY,
+            libc::EINTR,
+            libc::ENOSPC,
+        ] {
+            assert!(matches!(of_code(code), End::CouldNotStart { .. }), "{code}");
+        }
+        let zero_byte = Command::new("true").arg("a\0b").spawn().expect_err("no argument has a zero byte");
+        assert!(matches!(end(zero_byte), End::Trapped { .. }));
     }
 }

@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::{Agent, Grid, probe_program, wait_for};
+use crate::harness::{Agent, Grid, PATIENCE, probe_program, wait_for};
 
 const PROCESSES: &str =
     "regular 1\nscale-free 2\nsmall-world 3\nrandom 4\nregular 5\nscale-free 6\nsmall-world 7\nrandom 8\n";
@@ -255,7 +255,10 @@ fn goes_two_rounds(processes: u64) {
     let args = ["--iterations", "1", "--", "--function", "2", "--topology", "regular", "--population", "16"];
     let rest = ["--seed", "{}", "--iterations", "{iterations}"];
     let bag = agent.ask(&[&words[..], &args, &rest].concat())["id"].as_str().expect("an id").to_owned();
+    // Thousands take longer than the commands of other tests may.
+    let (begin, patience) = (Instant::now(), PATIENCE + Duration::from_millis(200 * processes));
     while agent.ask(&["bag", "show", &bag])["state"] == "running" {
+        assert!(begin.elapsed() < patience, "waited in vain for the rounds to end: {}", agent.log());
         std::thread::sleep(Duration::from_secs(1));
     }
     let shown = agent.ask(&["bag", "show", &bag]);
