@@ -60,7 +60,8 @@ fn bags_complete_past_routers_that_drop_delay_or_misdirect() {
 /// ten minutes (docs/adr/0026). Nobody who was up all the time is left out.
 #[test]
 fn nobody_is_left_out_who_has_not_crashed() {
-    for seed in 1..=3 {
+    let mut all = 0;
+    for seed in 1..=4 {
         let scenario = Scenario { churn: Some(Duration::from_secs(1800)), seed, ..scenario() };
         let mut simulation = Simulation::new(scenario.clone()).expect("a valid scenario");
         while simulation.step(scenario.first_arrival()) {}
@@ -75,7 +76,9 @@ fn nobody_is_left_out_who_has_not_crashed() {
         let peers = (0..scenario.nodes).filter_map(|host| simulation.peer(host));
         let left_out: BTreeSet<PeerId> = peers.flat_map(|peer| peer.left_out()).collect();
         assert!(left_out.is_disjoint(&stayed), "seed {seed}: {left_out:?} are left out, of which {stayed:?} were up");
-        assert!(left_out.len() <= 2, "seed {seed}: {left_out:?} of 30 are left out");
+        all += left_out.len();
+        assert!(left_out.len() <= 6, "seed {seed}: {left_out:?} of 30 are left out");
         assert_eq!((report.lost_tasks, report.open_tasks), (0, 0), "{report}");
     }
+    assert!(all <= 8, "{all} of 120 are left out");
 }

@@ -39,10 +39,7 @@ The first line is what decides now; further ones hold, too. Codes of the lines i
   behind            other bags come first on this machine
   on_the_way        tasks are on the way to machines
 
-Of one bag the machines of the grid are then asked what they do: the first 1000,
-or with -v all. Each 128 take some milliseconds in a local network, and 3 to 4
-seconds where machines are far from each other (1000: half a minute), or longer
-where the grid is asked too often.";
+Of one bag the machines of the grid are then asked what they do: the first 1000, or with -v all. Each 128 take some milliseconds in a local network, and 3 to 4 seconds where machines are far from each other (1000: half a minute), or longer where the grid is asked too often.";
 
 /// JSON output of `bag explain`.
 #[derive(Serialize, schemars::JsonSchema)]
