@@ -14,6 +14,10 @@ use crate::message::Message;
 use crate::peer::Effect;
 use crate::record::{Change, Record, RecordKey};
 
+/// More attempts than a keeper numbers before the next one is told of them: whoever acts after it numbers its own above these, so that no machine is given the
+/// same attempt of a task by both (`simnet swarm --bags --stewards --case 874`). Our choice.
+const ATTEMPTS_UNTOLD: u32 = 1024;
+
 impl Copy {
     /// Whether the keepers before this one have been silent for long enough. They are asked once more before.
     pub(super) fn is_to_act(&mut self, io: &mut Io, config: &Config) -> bool {
@@ -58,7 +62,7 @@ impl Copy {
         }
         let mut ledger = Ledger::new(bag.clone(), io.moment(*released), *retries_max, *replication, io);
         ledger.keep_with(self.key);
-        ledger.restore_attempt(*attempt);
+        ledger.restore_attempt(attempt.saturating_add(ATTEMPTS_UNTOLD));
         ledger.set_stewards(*stewards);
         ledger.set_keep_results(*keep_results, *reruns);
         ledger.set_conditions(Conditions::clone(conditions), io);
