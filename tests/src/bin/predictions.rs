@@ -9,20 +9,7 @@ use std::process::ExitCode;
 use idlewood_tests::predictions::{self, Options};
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let is_agents = arguments.first().is_some_and(|first| {
-        !first.starts_with("--") || ["--state-dir", "--output", "--config"].contains(&first.as_str())
-    });
-    if is_agents {
-        return idlewood::cli::main();
-    }
-    match measure(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(sentence) => {
-            eprintln!("{sentence}");
-            ExitCode::FAILURE
-        }
-    }
+    idlewood_tests::with_agents(measure)
 }
 
 fn measure(arguments: &[String]) -> Result<(), String> {

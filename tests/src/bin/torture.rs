@@ -9,20 +9,7 @@ use std::time::Duration;
 use idlewood_tests::torture::{self, Options};
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let is_agents = arguments.first().is_some_and(|first| {
-        !first.starts_with("--") || ["--state-dir", "--output", "--config"].contains(&first.as_str())
-    });
-    if is_agents {
-        return idlewood::cli::main();
-    }
-    match torment(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(sentence) => {
-            eprintln!("{sentence}");
-            ExitCode::FAILURE
-        }
-    }
+    idlewood_tests::with_agents(torment)
 }
 
 fn torment(arguments: &[String]) -> Result<(), String> {
