@@ -199,11 +199,12 @@ pub fn explain(situation: &Situation) -> Explanation {
     if bag.bag.task_mops <= 0.0 {
         return if bounds.is_empty() { measuring(situation) } else { Explanation { runs: false, bounds } };
     }
-    let without_room = situation.without_room.min(bag.placed - here.min(bag.placed));
+    let elsewhere = bag.placed.saturating_sub(here);
+    let without_room = situation.without_room.min(elsewhere);
     if without_room > 0 {
         bounds.push(Bound::NoRoom { tasks: without_room });
     }
-    let elsewhere = bag.placed.saturating_sub(here + without_room);
+    let elsewhere = elsewhere - without_room;
     let (others_work, this_works) = (situation.do_others_work(), situation.does_this_one());
     let running = if others_work { elsewhere } else { 0 } + if this_works { here } else { 0 };
     if running > 0 {

@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use anyhow::Context as _;
 use idlewood_api::client::Client;
 use idlewood_api::{BagDetail, MachineState, MachineView, MachinesWanted};
 use serde::Serialize;
@@ -74,18 +75,29 @@ pub(super) fn of(client: &Client, bag: &BagDetail, all: bool) -> anyhow::Result<
             break page.grid_machines;
         }
     };
-    Ok(Whereabouts::new(bag, asked, grid_machines, unreached))
+    Whereabouts::new(bag, asked, grid_machines, unreached)
 }
 
+/// A machine, and its place on the line.
+type Placed = (u64, MachineView);
+
 impl Whereabouts {
-    fn new(bag: &BagDetail, mut machines: Vec<MachineView>, grid_machines: u64, unreached: u64) -> Self {
+    /// # Errors
+    /// Where a machine's place is no number.
+    fn new(bag: &BagDetail, machines: Vec<MachineView>, grid_machines: u64, unreached: u64) -> anyhow::Result<Self> {
         let asked = machines.len() as u64;
-        let mut excluded = excluded(bag, &mut machines);
+        let place = |machine: MachineView| {
+            let place = u64::from_str_radix(&machine.place, 16);
+            Ok((place.with_context(|| format!("machine {} has no place in the tree", machine.peer))?, machine))
+        };
+        let mut machines = machines.into_iter().map(place).collect::<anyhow::Result<Vec<Placed>>>()?;
+        machines.sort_by_key(|(place, _)| *place);
+        let mut excluded = excluded(bag, &machines);
         if asked < grid_machines || unreached > 0 {
             // What is the whole of a part may not be the whole.
             excluded.iter_mut().flat_map(|excluded| &mut excluded.places).for_each(|place| place.level = None);
         }
-        Self { asked, grid_machines, unreached, excluded }
+        Ok(Self { asked, grid_machines, unreached, excluded })
     }
 }
 
@@ -108,10 +120,9 @@ fn why(machine: &MachineView, bag: &BagDetail) -> Option<(String, String)> {
     }
 }
 
-/// The machines that are excluded, by reason; brings all into the order of the line.
-fn excluded(bag: &BagDetail, machines: &mut [MachineView]) -> Vec<Excluded> {
-    machines.sort_by(|one, other| one.place.cmp(&other.place));
-    let whys: Vec<_> = machines.iter().map(|machine| why(machine, bag)).collect();
+/// Those of these machines, in the order of the line, that are excluded, by reason.
+fn excluded(bag: &BagDetail, machines: &[Placed]) -> Vec<Excluded> {
+    let whys: Vec<_> = machines.iter().map(|(_, machine)| why(machine, bag)).collect();
     let mut reasons: BTreeMap<&(String, String), u64> = BTreeMap::new();
     whys.iter().flatten().for_each(|why| *reasons.entry(why).or_default() += 1);
     let of_reason = |(why, machines_of): (&(String, String), u64)| {
@@ -127,14 +138,14 @@ fn excluded(bag: &BagDetail, machines: &mut [MachineView]) -> Vec<Excluded> {
 }
 
 /// The largest subtrees of these machines, in the order of the line, all of which belong.
-fn parts(machines: &[MachineView], belongs: &[bool], level: u32, places: &mut Vec<Place>) {
+fn parts(machines: &[Placed], belongs: &[bool], level: u32, places: &mut Vec<Place>) {
     if !belongs.contains(&true) {
         return;
     }
     let router = router(machines);
     if belongs.iter().all(|belongs| *belongs) {
         // A router is on the machine before the gap in its middle, and a machine alone is a leaf.
-        let machine = &machines[router.saturating_sub(1)];
+        let (_, machine) = &machines[router.saturating_sub(1)];
         places.push(Place {
             machine: machine.peer.clone(),
             name: machine.name.clone(),
@@ -150,13 +161,11 @@ fn parts(machines: &[MachineView], belongs: &[bool], level: u32, places: &mut Ve
 }
 
 /// How many of these machines are left of the gap of the router above them all: where their places first differ in a bit.
-fn router(machines: &[MachineView]) -> usize {
-    let places: Vec<u64> =
-        machines.iter().map(|machine| u64::from_str_radix(&machine.place, 16).unwrap_or_default()).collect();
-    let differ = places.first().zip(places.last()).map_or(0, |(first, last)| first ^ last);
+fn router(machines: &[Placed]) -> usize {
+    let differ = machines.first().zip(machines.last()).map_or(0, |((first, _), (last, _))| first ^ last);
     let bit = differ.checked_ilog2().map_or(0, |bit| 1_u64 << bit);
     // Several at one place do not happen: it has 64 bits.
-    places.iter().position(|place| place & bit != 0).filter(|at| *at > 0).unwrap_or(machines.len().div_ceil(2))
+    machines.iter().position(|(place, _)| place & bit != 0).filter(|at| *at > 0).unwrap_or(machines.len().div_ceil(2))
 }
 
 /// Writes them for people.
@@ -165,7 +174,7 @@ pub(super) fn write(whereabouts: &Whereabouts, out: &mut impl Write) -> io::Resu
     let mut first = "where ";
     for Excluded { reason, machines, places, .. } in &whereabouts.excluded {
         let mut named: Vec<String> = places.iter().take(NAMED_MAX).map(|at| place(at, *asked)).collect();
-        let rest = places.get(NAMED_MAX..).unwrap_or_default();
+        let rest = &places[named.len()..];
         if !rest.is_empty() {
             let machines = rest.iter().map(|place| place.machines).sum();
             named.push(format!("{} in {}", count(machines, "other machine"), count(rest.len() as u64, "other place")));
@@ -249,7 +258,7 @@ mod tests {
 
     fn told(bag: &BagDetail, machines: Vec<MachineView>) -> String {
         let asked = machines.len() as u64;
-        text(&Whereabouts::new(bag, machines, asked, 0))
+        text(&Whereabouts::new(bag, machines, asked, 0).expect("they have places"))
     }
 
     /// Places of four bits: the tree is ((0000 0001) 0100) ((1000 1001) (1110 1111)).
@@ -285,7 +294,8 @@ mod tests {
             place: format!("{:016x}", number << 50),
             ..machine(number, 0, MachineState::Suspended)
         };
-        let first = Whereabouts::new(&bag(&[], &[]), (0..1000).map(suspended).collect(), 5000, 0);
+        let first =
+            Whereabouts::new(&bag(&[], &[]), (0..1000).map(suspended).collect(), 5000, 0).expect("they have places");
         assert_eq!(
             text(&first),
             "where 1000 machines, in use by its owner: all 1000 that were asked\n      \
@@ -299,7 +309,10 @@ mod tests {
         let states = [MachineState::Idle, MachineState::Idle, MachineState::Suspended, MachineState::Suspended];
         let line = (1..).zip([0b0000, 0b0100, 0b1000, 0b1100]).zip(states);
         let machines = line.map(|((number, place), state)| machine(number, place, state)).collect();
-        let some = Whereabouts::new(&bag(&[], &[]), machines, 7, 3);
+        let some = Whereabouts::new(&bag(&[], &[]), machines, 7, 3).expect("they have places");
+        let without = MachineView { place: "-".to_owned(), ..machine(9, 0, MachineState::Idle) };
+        let error = Whereabouts::new(&bag(&[], &[]), vec![without], 1, 0).expect_err("it has no place");
+        assert_eq!(error.to_string(), "machine peer-9 has no place in the tree");
         assert_eq!(
             text(&some),
             "where 2 machines, in use by its owner: all 2 that were asked below the router of lab-3\n      \
@@ -310,15 +323,16 @@ mod tests {
     /// As many machines are told as are excluded, whatever the tree is like.
     #[test]
     fn each_excluded_machine_is_in_one_place() {
-        let mut machines: Vec<MachineView> = (0..200_u64)
+        let mut machines: Vec<Placed> = (0..200_u64)
             .map(|number| {
                 let place = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 let state = if place % 3 == 0 { MachineState::Idle } else { MachineState::Suspended };
-                MachineView { place: format!("{place:016x}"), ..machine(number, 0, state) }
+                (place, machine(number, 0, state))
             })
             .collect();
-        let excluded = excluded(&bag(&[], &[]), &mut machines);
-        let suspended = machines.iter().filter(|machine| machine.state == MachineState::Suspended).count() as u64;
+        machines.sort_by_key(|(place, _)| *place);
+        let excluded = excluded(&bag(&[], &[]), &machines);
+        let suspended = machines.iter().filter(|(_, machine)| machine.state == MachineState::Suspended).count() as u64;
         assert_eq!((excluded.len(), excluded[0].machines), (1, suspended));
         assert_eq!(excluded[0].places.iter().map(|place| place.machines).sum::<u64>(), suspended);
         assert!(excluded[0].places.windows(2).all(|two| two[0].machines >= two[1].machines));

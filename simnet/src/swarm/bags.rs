@@ -11,7 +11,7 @@
 //! its disk has lost its bags, but for those that others keep ([`Case::draw_kept`]): of these no bag may be lost (I9). In their place a power cut may leave the last writes durable without the machine's knowledge,
 //! failures may lose what a machine held for others, and owners come and go.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::time::Duration;
 
 use idlewood_overlay::Time;
@@ -422,13 +422,13 @@ impl Run<'_> {
             let Some(peer) = self.simulation.peer(host) else { continue };
             for bag in peer.bags().filter(|bag| bag.closed.is_none()) {
                 let (id, keepers) = (bag.bag.id, peer.keepers(bag.bag.id));
-                let _ = writeln!(text, "machine {host} has {id:?}: {bag:?}, keepers {keepers:?}");
+                text += &format!("machine {host} has {id:?}: {bag:?}, keepers {keepers:?}\n");
             }
             for (bag, acts) in peer.kept() {
-                let _ = writeln!(text, "machine {host} keeps {bag:?}, acts: {acts}");
+                text += &format!("machine {host} keeps {bag:?}, acts: {acts}\n");
             }
             for (bag, tasks) in peer.unfinished() {
-                let _ = writeln!(text, "machine {host} holds of {bag:?}: {tasks:?}");
+                text += &format!("machine {host} holds of {bag:?}: {tasks:?}\n");
             }
         }
         text
