@@ -46,7 +46,7 @@ mod views;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, PeerId, Time};
+use idlewood_overlay::{PeerId, Time};
 
 use self::admission::Unauthorised;
 use self::endless::EndlessBags;
@@ -57,11 +57,12 @@ use self::rest::Rest;
 use self::sharing::{OVERDUE, OVERDUE_MIN, Sharing};
 use self::suspension::Suspension;
 pub use self::views::{HeldView, RunningTask};
-use crate::bag::{AGE_MAX, BagHeader, BagId, BagKey, Checkpoint, Request, Sizes, TaskId, TaskResult};
+use crate::bag::{AGE_MAX, BagHeader, BagId, BagKey, Checkpoint, Request, TaskId, TaskResult};
 use crate::config::{Config, PerSubmitter};
 use crate::enclosed::Enclosed;
 use crate::factors::Factors;
 use crate::io::{Io, Then};
+use crate::message::Lease;
 use crate::pace::Pace;
 use crate::peer::{Effect, TaskOutcome};
 use crate::ranges::IntervalSet;
@@ -74,21 +75,6 @@ use crate::summary::SummaryForm;
 const FAILED_STARTS_MAX: u32 = 3;
 /// Most bags on one machine. Our choice: many times what grids have, and the queue is still sorted within milliseconds.
 const BAGS_MAX: usize = 4096;
-
-/// The fields of [`crate::Message::Lease`]: a submitter's answer to a `Holding`, or unasked.
-#[derive(Debug)]
-pub(crate) struct Lease {
-    pub(crate) bag: BagId,
-    pub(crate) version: u64,
-    pub(crate) submitter: Option<Contact>,
-    pub(crate) term: Duration,
-    pub(crate) drop: IntervalSet,
-    pub(crate) rest: Duration,
-    pub(crate) key: Option<BagKey>,
-    pub(crate) manifest: Enclosed,
-    pub(crate) sizes: Option<Sizes>,
-    pub(crate) withheld: bool,
-}
 
 /// The executor of one peer.
 #[derive(Debug)]
@@ -288,7 +274,7 @@ impl Executor {
         let Lease { bag, version, submitter, term, drop, rest, key, manifest, sizes, withheld } = lease;
         let Some(held) = self.bags.get_mut(&bag).filter(|held| held.keepers.is_obeyed(from)) else { return };
         held.keepers.answered();
-        if let Some(keeper) = submitter {
+        if let Some(keeper) = submitter.map(|submitter| submitter.contact(from)) {
             held.keepers.moved(&keeper);
             if held.bag.submitter.peer == from {
                 held.bag.submitter = keeper;
@@ -448,18 +434,17 @@ impl Executor {
             self.changed = true;
             return;
         }
-        self.settle_charge(&running, matches!(outcome, TaskOutcome::Finished(_)), io.now);
+        self.settle_charge(&running, ran, io.now);
         let is_endless = self.is_endless(&running);
         let as_expected = self.ends_as_expected(&running, io.now);
         let empties_a_slot = self.is_dry();
         let Some(held) = self.bags.get_mut(&task.bag) else { return };
         held.running.remove_index(task.index);
-        let finished = matches!(outcome, TaskOutcome::Finished(_));
         // Of the paper's summaries each end of a task makes a new one (§7.2).
         let is_news = !as_expected || self.summaries == SummaryForm::Paper;
         // Of endless bags finite ones see whether there is any.
         let is_seen = !is_endless || held.unfinished_is_empty();
-        self.changed |= is_seen && (!finished || is_news || empties_a_slot);
+        self.changed |= is_seen && (!ran || is_news || empties_a_slot);
         self.availability_grew |= held.unfinished_is_empty();
         match outcome {
             TaskOutcome::Finished(finished) => {
@@ -469,13 +454,13 @@ impl Executor {
                 // The submitter believes a failure only of a task that it knows to be placed here: a `Holding` goes first.
                 let needs_holding = !success && !held.updates.is_answered();
                 self.version += u64::from(needs_holding);
-                let at_once = self.suspension.is_suspended();
+                let hurries = self.suspension.is_suspended();
                 let version = needs_holding.then_some(self.version);
-                held.task_ended(result, running.began, version, at_once, io, config);
+                held.count_finished(work_mops / times);
+                held.task_ended(result, running.began, version, hurries, io, config);
                 if held.outbox.is_unstored(task.index) {
                     self.own_results.push(task);
                 }
-                held.finished_mops -= work_mops - work_mops / times;
                 if success {
                     self.learn(&running, times, is_first, io.now);
                 }

@@ -14,7 +14,7 @@ use crate::crowd::{Acks, Crowds};
 use crate::handed::Handed;
 use crate::link::LINK_KB_S;
 use crate::listing::MachinesPage;
-use crate::message::Message;
+use crate::message::{Lease, Message};
 use crate::peer::{Effect, Notice};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record};
@@ -234,7 +234,7 @@ impl Io {
 
     /// Before a lease an executor has to know the keeper that it is from: it is told once by the submitter, each time by a steward.
     fn introduce(&mut self, to: &Member, message: &Message) {
-        let Message::Lease { bag, .. } = message else { return };
+        let Message::Lease(Lease { bag, .. }) = message else { return };
         let Some(mandate) = self.mandates.get_mut(bag) else { return };
         if mandate.told.insert(to.peer) || mandate.acting.rank > 0 {
             let acting = mandate.acting.clone();
@@ -273,7 +273,7 @@ impl Io {
     pub(crate) fn send(&mut self, to: impl Into<Member>, message: Message) {
         let to = to.into();
         if to.peer == self.me.peer {
-            if let Message::Lease { bag, .. } = &message
+            if let Message::Lease(Lease { bag, .. }) = &message
                 && let Some(acting) = self.acts_for_another(*bag)
             {
                 self.local.push_back(Message::Acts { acting });

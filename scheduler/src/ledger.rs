@@ -108,8 +108,9 @@ pub(crate) struct Ledger {
     attempt: u32,
     waiting: Waiting,
     issues: Issues,
-    /// What travels with its tasks.
+    /// Travels with its requests through the tree.
     envelope: Enclosed,
+    /// Travels with the first lease of each executor.
     manifest: Enclosed,
     placed: Placed,
     ended: Ended,
@@ -269,7 +270,7 @@ impl Ledger {
         }
     }
 
-    /// What travels with the bag's tasks until this machine is started again; later machines fetch it.
+    /// Takes the short files that travel with the bag's tasks. They are not journalled: once this machine has been started again its executors fetch them.
     pub(crate) fn enclose(&mut self, envelope: Enclosed, manifest: Enclosed) {
         (self.envelope, self.manifest) = (envelope, manifest);
     }

@@ -57,7 +57,9 @@ pub use listing::{
     About, Activity, MACHINE_NAME_BYTES_MAX, MachineReport, MachinesPage, PAGE_MACHINES_MAX, PAGE_SILENT_MAX,
     SilentMachine, WhichMachines,
 };
-pub use message::{Asker, Capacity, DecodeError, MESSAGE_BYTES_MAX, Message, RESULTS_MAX, Speaker, results_within};
+pub use message::{
+    Asker, Capacity, DecodeError, Lease, MESSAGE_BYTES_MAX, Message, RESULTS_MAX, Speaker, results_within,
+};
 pub use message_kind::MESSAGE_KINDS;
 pub use peer::{
     Approval, Effect, Event, Notice, Peer, RestoreError, Seed, StartMade, Submission, SubmitError, TaskOutcome,

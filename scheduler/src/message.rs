@@ -3,6 +3,7 @@
 //! Plain CBOR, with a letter for each name: whole names would be half of the bytes. Every message is decoded under a size cap and a recursion limit and validated before it is handled.
 
 mod capacity;
+mod lease;
 pub(crate) mod short;
 
 use std::collections::BTreeMap;
@@ -12,11 +13,11 @@ use idlewood_overlay::{ADDRESS_BYTES_MAX, Contact, Member, Node, PeerId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use self::capacity::Capacity;
+pub use self::lease::Lease;
 use crate::bag::{
-    BagHeader, BagId, BagKey, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request,
-    SMALL_OUTPUTS_BYTES_MAX, Sizes, TaskResult, is_zero,
+    BagHeader, BagId, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, SMALL_OUTPUTS_BYTES_MAX,
+    TaskResult, is_zero,
 };
-use crate::enclosed::Enclosed;
 use crate::endless::{ENDLESS_MAX, EndlessBag, Grant, Stamp};
 use crate::listing::{MachinesPage, WhichMachines};
 use crate::queue::{SLOTS_MAX, SPEED_MOPS_MIN};
@@ -153,39 +154,7 @@ pub enum Message {
     },
     /// Submitter to executor: the answer to `Holding`, also unasked.
     #[serde(rename = "l")]
-    Lease {
-        /// Which bag.
-        #[serde(rename = "b")]
-        bag: BagId,
-        /// The `Holding` it answers; 0 where it answers none.
-        #[serde(rename = "v")]
-        version: u64,
-        /// Where the submitter is now. Executors believe this, not requests, which anybody may have written.
-        #[serde(rename = "s")]
-        submitter: Option<Speaker>,
-        /// How long the lease of all other tasks lasts.
-        #[serde(rename = "d")]
-        term: Duration,
-        /// The executor is to forget these: they are done or placed elsewhere, or the bag is closed.
-        #[serde(rename = "x")]
-        drop: IntervalSet,
-        /// The bag's tasks fail on this executor and succeed elsewhere: it is to offer nothing for so long. It does so only if
-        /// all its tasks failed lately.
-        #[serde(default, skip_serializing_if = "Duration::is_zero")]
-        rest: Duration,
-        /// The bag's key, with which the executor reads the bag's blobs.
-        #[serde(rename = "k", default, skip_serializing_if = "Option::is_none")]
-        key: Option<BagKey>,
-        /// The bag's manifest, where tasks are placed with the executor for the first time.
-        #[serde(rename = "m", default, skip_serializing_if = "Enclosed::is_empty")]
-        manifest: Enclosed,
-        /// The bag's sizes, where tasks are placed with the executor. Executors believe these, not requests.
-        #[serde(rename = "z", default, skip_serializing_if = "Option::is_none")]
-        sizes: Option<Sizes>,
-        /// The bag is withheld: the executor is to give back what has not begun.
-        #[serde(rename = "w", default, skip_serializing_if = "std::ops::Not::not")]
-        withheld: bool,
-    },
+    Lease(Lease),
     /// Executor to submitter: of each bag the executor still accounts for the tasks in its `Holding` of that version, less those
     /// that the submitter has acknowledged or dropped since. Renews the leases in less space than `Holding`.
     #[serde(rename = "n")]
@@ -548,9 +517,7 @@ impl Message {
 
     /// A `Lease` that answers no `Holding`: where the submitter is, how long the lease lasts, and what the executor is to forget.
     pub(crate) fn lease(bag: BagId, submitter: Option<Speaker>, term: Duration, drop: IntervalSet) -> Self {
-        let (version, rest, key, sizes, withheld) = (0, Duration::ZERO, None, None, false);
-        let manifest = Enclosed::default();
-        Self::Lease { bag, version, submitter, term, drop, rest, key, manifest, sizes, withheld }
+        Self::Lease(Lease { submitter, term, drop, ..Lease::of(bag) })
     }
 
     /// The bytes that travel.
@@ -584,10 +551,7 @@ impl Message {
             // The overlay validates its own.
             Self::Overlay(_) => (true, ""),
             Self::ResultsAck { indices, .. } => (indices.intervals() <= HELD_INTERVALS_MAX, "acknowledgement"),
-            Self::Lease { submitter, manifest, sizes, .. } => {
-                let is_sane = manifest.is_valid() && sizes.as_ref().is_none_or(Sizes::is_valid);
-                (is_sane && submitter.as_ref().is_none_or(Speaker::is_valid), "lease")
-            }
+            Self::Lease(lease) => (lease.is_valid(), "lease"),
             Self::Request { request, .. } => (request.is_valid(), "request"),
             Self::Holding { executor, ranges, finished, capacity, .. } => {
                 let most = ranges.intervals().max(finished.intervals());
@@ -647,7 +611,7 @@ impl Message {
             Self::Holding { .. } => "holding",
             Self::Booked { .. } => "booked",
             Self::Begin { .. } => "begin",
-            Self::Lease { .. } => "lease",
+            Self::Lease(_) => "lease",
             Self::Renewal { .. } => "renewal",
             Self::Renewed { .. } => "renewed",
             Self::Ask { .. } => "ask",

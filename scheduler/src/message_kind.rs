@@ -71,7 +71,7 @@ impl Message {
             },
             Message::Request { .. } => 13,
             Message::Holding { .. } => 14,
-            Message::Lease { .. } => 15,
+            Message::Lease(_) => 15,
             Message::Results { .. } => 16,
             Message::ResultsAck { .. } => 17,
             Message::Renewal { .. } => 18,

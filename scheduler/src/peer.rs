@@ -29,7 +29,7 @@ pub use self::restore::{RestoreError, Seed};
 use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::endless::fold::Fold;
-use crate::executor::{Executor, Lease};
+use crate::executor::Executor;
 use crate::io::{Durable, Io, Then};
 use crate::ledger::{Holding, Known, Ledger, Supply, refuse};
 use crate::link;
@@ -448,11 +448,7 @@ impl Peer {
                 }
             }
             Message::Renewal { executor, bags } => self.renewal(executor.contact(from), bags),
-            Message::Lease { bag, version, submitter, term, drop, rest, key, manifest, sizes, withheld } => {
-                let submitter = submitter.map(|submitter| submitter.contact(from));
-                let lease = Lease { bag, version, submitter, term, drop, rest, key, manifest, sizes, withheld };
-                self.executor.lease(from, lease, &mut self.io, &self.config);
-            }
+            Message::Lease(lease) => self.executor.lease(from, lease, &mut self.io, &self.config),
             Message::Acts { acting } => self.executor.acts(from, &acting, &mut self.io, &self.config),
             Message::KeepOffer { .. }
             | Message::KeepAnswer { .. }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, GridId, Node, PeerId, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    Approval, BagHeader, BagId, BlobId, Change, Config, Effect, Enclosed, Event, Finished, Message, Path, Peer,
+    Approval, BagHeader, BagId, BlobId, Change, Config, Effect, Enclosed, Event, Finished, Lease, Message, Path, Peer,
     PerSubmitter, Record, RecordKey, Request, TaskId, TaskOutcome,
 };
 use proptest::prelude::*;
@@ -148,18 +148,7 @@ impl Machine {
                     self.said.insert(bag, ranges.clone());
                     // The submitter answers every `Holding`.
                     let (term, drop, rest) = (Duration::from_secs(60), IntervalSet::new(), Duration::ZERO);
-                    let message = Message::Lease {
-                        bag,
-                        version,
-                        submitter: None,
-                        term,
-                        drop,
-                        rest,
-                        key: None,
-                        manifest: Enclosed::default(),
-                        sizes: None,
-                        withheld: false,
-                    };
+                    let message = Message::Lease(Lease { version, term, drop, rest, ..Lease::of(bag) });
                     events.push_back(Event::Received { from: PeerId([1; 32]), message });
                 }
             }
@@ -472,18 +461,8 @@ fn a_preempted_task_can_be_dropped() {
     machine.pass(seconds(10.0));
     machine.receive(2, 1, 50.0, 1e5);
     machine.pass(seconds(5.0));
-    let lease = Message::Lease {
-        bag: bag_id(1),
-        version: 0,
-        submitter: None,
-        term: Duration::from_secs(60),
-        drop: IntervalSet::from(0..1),
-        rest: Duration::ZERO,
-        key: None,
-        manifest: Enclosed::default(),
-        sizes: None,
-        withheld: false,
-    };
+    let lease =
+        Message::Lease(Lease { term: Duration::from_secs(60), drop: IntervalSet::from(0..1), ..Lease::of(bag_id(1)) });
     machine.give(Event::Received { from: PeerId([1; 32]), message: lease.clone() });
     machine.give(Event::Received { from: PeerId([1; 32]), message: lease });
     assert_eq!(machine.stopped.len(), 1);
@@ -571,18 +550,7 @@ proptest! {
                     if machine.has(task) {
                         dropped.insert(task);
                     }
-                    let lease = Message::Lease {
-                        bag: task.bag,
-                        version: 0,
-                        submitter: None,
-                        term: Duration::from_secs(60),
-                        drop: IntervalSet::from(index..index + 1),
-                        rest: Duration::ZERO,
-                        key: None,
-                        manifest: Enclosed::default(),
-                        sizes: None,
-                        withheld: false,
-                    };
+                    let lease = Message::Lease(Lease { term: Duration::from_secs(60), drop: IntervalSet::from(index..index + 1), ..Lease::of(task.bag) });
                     machine.give(Event::Received { from: PeerId([1; 32]), message: lease });
                 }
             }

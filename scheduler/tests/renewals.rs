@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, GridId, PeerId, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagHeader, BagId, Config, Effect, Event, Message, Peer, Record, Replication};
+use idlewood_scheduler::{BagHeader, BagId, Config, Effect, Event, Lease, Message, Peer, Record, Replication};
 
 const EXECUTORS: u64 = 10_000;
 /// A tenth of the paper's 1 Mb/s.
@@ -130,7 +130,7 @@ fn bytes_per_s(bags: u8) -> f64 {
     let mut due: BTreeMap<Time, Vec<PeerId>> = BTreeMap::new();
     let mut shortest: BTreeMap<PeerId, Duration> = BTreeMap::new();
     for (to, message) in std::mem::take(&mut submitter.answers) {
-        if let Message::Lease { version: 1, term, .. } = message {
+        if let Message::Lease(Lease { version: 1, term, .. }) = message {
             shortest.entry(to).and_modify(|shortest| *shortest = term.min(*shortest)).or_insert(term);
         }
     }

@@ -10,7 +10,7 @@ use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::rounds::Plan;
 use idlewood_scheduler::{
     Acting, Activity, Appointment, Asker, BagHeader, BagId, BlobId, Capacity, Checkpoint, Closing, Conditions,
-    DeclineReason, DecodeError, Delta, Enclosed, Ending, Endless, EndlessBag, Grant, Limit, MachineReport,
+    DeclineReason, DecodeError, Delta, Enclosed, Ending, Endless, EndlessBag, Grant, Lease, Limit, MachineReport,
     MachinesPage, Message, Path, Record, RecordError, RecordKey, Replication, Reputation, Request, SilentMachine,
     Sizes, SmallOutput, Speaker, Stamp, Standing, Supply, TaskResult, WhichMachines,
 };
@@ -118,30 +118,15 @@ fn messages() -> Vec<Message> {
         },
         Message::Booked { bag: bag().id, tasks: IntervalSet::from(0..2) },
         Message::Begin { bag: bag().id, tasks: IntervalSet::from(0..2) },
-        Message::Lease {
-            bag: bag().id,
+        Message::Lease(Lease {
             version: 6,
-            submitter: None,
             term: Duration::from_secs(60),
-            drop: IntervalSet::new(),
-            rest: Duration::ZERO,
             key: Some([3; 32].into()),
             manifest: Enclosed::of(b"a manifest"),
             sizes: Some(Sizes { task_mops: 10.0, application_size_mops: 400.0, declared: true, priority: 0 }),
-            withheld: false,
-        },
-        Message::Lease {
-            bag: bag().id,
-            version: 0,
-            submitter: Some(speaker(1)),
-            term: Duration::ZERO,
-            drop: IntervalSet::from(4..5),
-            rest: Duration::ZERO,
-            key: None,
-            manifest: Enclosed::default(),
-            sizes: None,
-            withheld: false,
-        },
+            ..Lease::of(bag().id)
+        }),
+        Message::Lease(Lease { submitter: Some(speaker(1)), drop: IntervalSet::from(4..5), ..Lease::of(bag().id) }),
         Message::Renewal { executor: speaker(2), bags: vec![(bag().id, 6), (BagId([8; 32]), 70)] },
         Message::Renewed { bags: vec![(bag().id, 6)], term: Duration::from_secs(60) },
         Message::Ask { asker: asker(1000.0, 1e-5), node: Node::Router, climbing: true, climbed: 2, ticket: 0 },
@@ -249,30 +234,13 @@ fn messages() -> Vec<Message> {
                 is_busy: true,
             }),
         },
-        Message::Lease {
-            bag: bag().id,
-            version: 0,
+        Message::Lease(Lease {
             submitter: Some(speaker(1)),
             term: Duration::from_secs(60),
-            drop: IntervalSet::new(),
-            rest: Duration::ZERO,
-            key: None,
-            manifest: Enclosed::default(),
             sizes: Some(Sizes { task_mops: 10.0, application_size_mops: 400.0, declared: true, priority: 3 }),
-            withheld: false,
-        },
-        Message::Lease {
-            bag: bag().id,
-            version: 0,
-            submitter: None,
-            term: Duration::from_secs(60),
-            drop: IntervalSet::new(),
-            rest: Duration::ZERO,
-            key: None,
-            manifest: Enclosed::default(),
-            sizes: None,
-            withheld: true,
-        },
+            ..Lease::of(bag().id)
+        }),
+        Message::Lease(Lease { term: Duration::from_secs(60), withheld: true, ..Lease::of(bag().id) }),
         Message::Results {
             bag: bag().id,
             executor: speaker(2),
@@ -665,18 +633,7 @@ fn impossible_messages_are_refused() {
     let renewal = Message::Renewal { executor: astray(), bags: Vec::new() };
     assert_eq!(Message::decode(&renewal.encode()), Err(DecodeError::Invalid("renewal")));
     let (submitter, term, drop, rest) = (Some(astray()), Duration::ZERO, IntervalSet::new(), Duration::ZERO);
-    let lease = Message::Lease {
-        bag: bag().id,
-        version: 0,
-        submitter,
-        term,
-        drop,
-        rest,
-        key: None,
-        manifest: Enclosed::default(),
-        sizes: None,
-        withheld: false,
-    };
+    let lease = Message::Lease(Lease { submitter, term, drop, rest, ..Lease::of(bag().id) });
     assert_eq!(Message::decode(&lease.encode()), Err(DecodeError::Invalid("lease")));
     for (speed_mops, stretch) in [
         (f64::NAN, 0.0),

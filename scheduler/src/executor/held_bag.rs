@@ -358,23 +358,25 @@ impl HeldBag {
         io.persist_held(self.bag.id, vec![change], vec![Then::Send(to, message)]);
     }
 
+    /// A task has run to its end here, whose iterations of a usual task had so much work, in Mop.
+    pub(super) fn count_finished(&mut self, work_mops: f64) {
+        self.failed_starts = 0;
+        self.finished_tasks += 1;
+        self.finished_mops += work_mops;
+    }
+
     /// A task ran to its end, or goes back with a checkpoint: the result is sent once it is durable, together with others where
-    /// it can wait, at once where `at_once` says that this machine may be about to leave. With a `version`, a `Holding` of that
+    /// it can wait, immediately where `hurries` says that this machine may be about to leave. With a `version`, a `Holding` of that
     /// version goes before it.
     pub(super) fn task_ended(
         &mut self,
         result: TaskResult,
         began: Time,
         version: Option<u64>,
-        at_once: bool,
+        hurries: bool,
         io: &mut Io,
         config: &Config,
     ) {
-        if !result.unfinished {
-            self.failed_starts = 0;
-            self.finished_tasks += 1;
-            self.finished_mops += result.work_mops;
-        }
         self.checkpoints.remove(&result.index);
         self.local_checkpoints.remove_index(result.index);
         // While other tasks of the bag are unfinished here the result can wait for theirs. The last one here may be the bag's
@@ -382,7 +384,7 @@ impl HeldBag {
         let is_last = self.unfinished_is_empty();
         self.updates.spread_last_results(began);
         let takes_a_link = self.keepers.contact().peer != io.me.peer;
-        let can_wait = result.success && !at_once && !self.updates.is_unpaced() && (takes_a_link || !is_last);
+        let can_wait = result.success && !hurries && !self.updates.is_unpaced() && (takes_a_link || !is_last);
         let waits_until = self.outbox.has_unsent().then_some(self.updates.results_due());
         let (bag, index, attempt) = (self.bag.id, result.index, result.attempt);
         if !takes_a_link && version.is_none() && result.success && result.content.is_some() {

@@ -9,13 +9,13 @@ mod submitters;
 
 use std::collections::BTreeMap;
 
-use idlewood_overlay::WallTime;
+use idlewood_overlay::{Contact, WallTime};
 use proptest::prelude::*;
 
 use super::*;
 use crate::bag::{BlobId, Finished, Path};
 use crate::ledger::FAILED_IN_ROW;
-use crate::message::{Asker, Message};
+use crate::message::{Asker, Lease, Message};
 use crate::queue::Entry;
 use crate::summary::{STRETCH_COUNT, STRETCHES, Summary};
 
@@ -377,23 +377,7 @@ fn laden(config: &Config) -> (Executor, Io) {
         all_durable(&mut io);
         let version = executor.bags.get(&id).unwrap().updates.version();
         let (submitter, term, drop) = (None, Duration::from_secs(60), IntervalSet::new());
-        executor.lease(
-            contact(1).peer,
-            Lease {
-                bag: id,
-                version,
-                submitter,
-                term,
-                drop,
-                rest: Duration::ZERO,
-                key: None,
-                manifest: Enclosed::default(),
-                sizes: None,
-                withheld: false,
-            },
-            &mut io,
-            config,
-        );
+        executor.lease(contact(1).peer, Lease { version, submitter, term, drop, ..Lease::of(id) }, &mut io, config);
     }
     executor.dispatch(&mut io);
     io.effects.clear();
@@ -405,18 +389,7 @@ fn a_machine_rests_when_a_lease_asks_and_all_tasks_failed() {
     let config = Config::default();
     let (mut executor, mut io) = laden(&config);
     let (bag, drop, rest) = (BagId([1; 32]), IntervalSet::new(), Duration::from_secs(60));
-    let asked_to_rest = || Lease {
-        bag,
-        version: 0,
-        submitter: None,
-        term: rest,
-        drop: drop.clone(),
-        rest,
-        key: None,
-        manifest: Enclosed::default(),
-        sizes: None,
-        withheld: false,
-    };
+    let asked_to_rest = || Lease { term: rest, drop: drop.clone(), rest, ..Lease::of(bag) };
     let is_offered = |executor: &mut Executor, io: &Io| executor.summary(io) != Summary::unavailable();
     for failures in 0..=FAILED_IN_ROW {
         executor.lease(contact(1).peer, asked_to_rest(), &mut io, &config);

@@ -4,17 +4,14 @@
 //! A bag that is withheld issues nothing, and tells the machines that hold tasks of it to give back what has not begun (a `Lease` that
 //! says so, again at each `Holding`). What has begun runs to its end, and its result counts.
 
-use std::time::Duration;
-
 use idlewood_overlay::{Contact, PeerId};
 
 use super::Ledger;
 use crate::bag::{BagId, Sizes};
 use crate::conditions::{Conditions, Wish, is_priority};
 use crate::config::Config;
-use crate::enclosed::Enclosed;
 use crate::io::{Io, Then};
-use crate::message::Message;
+use crate::message::{Lease, Message};
 use crate::peer::Notice;
 use crate::ranges::IntervalSet;
 use crate::record::Change;
@@ -88,11 +85,9 @@ impl Ledger {
 
     /// Tells a machine the bag's priority, and, where the bag is withheld, to give back what has not begun.
     fn tell_conditions(&self, executor: Contact, io: &mut Io, config: &Config) {
-        let (bag, term, submitter) = (self.bag.id, self.term(io, config), Some((&io.me).into()));
-        let (drop, rest, withheld) = (IntervalSet::new(), Duration::ZERO, self.conditions.withhold());
-        let sizes = self.is_measured().then(|| self.sizes());
-        let (version, key, manifest) = (0, None, Enclosed::default());
-        io.send(executor, Message::Lease { bag, version, submitter, term, drop, rest, key, manifest, sizes, withheld });
+        let (term, submitter) = (self.term(io, config), Some((&io.me).into()));
+        let (sizes, withheld) = (self.is_measured().then(|| self.sizes()), self.conditions.withhold());
+        io.send(executor, Message::Lease(Lease { submitter, term, sizes, withheld, ..Lease::of(self.bag.id) }));
     }
 
     /// Failed tries of its tasks by machine, since the start of this peer.
@@ -115,7 +110,7 @@ impl Ledger {
 
     /// How many more tasks may be issued now.
     pub(super) fn room(&self) -> u64 {
-        let Some(most) = self.conditions.running_max.into_iter().chain(self.at_once_max()).min() else {
+        let Some(most) = self.conditions.running_max.into_iter().chain(self.handed_out_max()).min() else {
             return u64::MAX;
         };
         let placed: u64 = self.placed.iter().map(|placement| placement.ranges.len()).sum();

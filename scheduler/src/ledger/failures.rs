@@ -29,9 +29,8 @@ use idlewood_overlay::{Contact, PeerId, Time};
 use super::Ledger;
 use crate::bag::{BagId, TaskResult};
 use crate::config::Config;
-use crate::enclosed::Enclosed;
 use crate::io::Io;
-use crate::message::Message;
+use crate::message::{Lease, Message};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Ending, Record, RecordKey};
 
@@ -292,8 +291,7 @@ impl Ledger {
         io.persist(vec![Change::Delete(RecordKey::Placed(bag, executor.peer)), former], Vec::new());
         let drop = placement.ranges.clone();
         let submitter = Some((&io.me).into());
-        let (version, key, manifest, sizes, withheld) = (0, None, Enclosed::default(), None, false);
-        let lease = Message::Lease { bag, version, submitter, term, drop, rest, key, manifest, sizes, withheld };
+        let lease = Message::Lease(Lease { submitter, term, drop, rest, ..Lease::of(bag) });
         io.send(executor.clone(), lease);
         let again = self.without_copy(placement.ranges);
         if !again.is_empty() {

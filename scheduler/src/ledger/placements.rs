@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::enclosed::Enclosed;
 use crate::io::{Io, Then};
 use crate::link::renewals_take;
-use crate::message::{Capacity, Message};
+use crate::message::{Capacity, Lease, Message};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 
@@ -76,20 +76,8 @@ impl Ledger {
         let term = self.term(io, config);
         for placement in self.placed.iter() {
             let submitter = Some((&io.me).into());
-            let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
             let (key, sizes) = (Some(self.key(io)), Some(self.sizes()));
-            let lease = Message::Lease {
-                bag: self.bag.id,
-                version: 0,
-                submitter,
-                term,
-                drop,
-                rest,
-                key,
-                manifest: Enclosed::default(),
-                sizes,
-                withheld: false,
-            };
+            let lease = Message::Lease(Lease { submitter, term, key, sizes, ..Lease::of(self.bag.id) });
             io.send(placement.executor.clone(), lease);
         }
     }
@@ -306,21 +294,10 @@ impl Ledger {
         let (term, submitter) = (self.term(io, config), Some((&io.me).into()));
         let (bag, rest) = (self.bag.id, self.avoided.avoided_for(executor.peer, io.now));
         let withheld = self.conditions.withhold() && !self.is_closed();
-        let lease = |drop, key, manifest, sizes| Message::Lease {
-            bag,
-            version,
-            submitter,
-            term,
-            drop,
-            rest,
-            key,
-            manifest,
-            sizes,
-            withheld,
-        };
+        let lease = Lease { version, submitter, term, rest, withheld, ..Lease::of(bag) };
         if self.is_closed() {
             let drop = io.recorded(executor.peer, bag, ranges);
-            io.send(executor, lease(drop, None, Enclosed::default(), None));
+            io.send(executor, Message::Lease(Lease { drop, ..lease }));
             return;
         }
         let mine = match self.placed.of(executor.peer) {
@@ -338,11 +315,11 @@ impl Ledger {
         // An executor with results needs the key, too: it signs them with what the manifest says.
         let reads = !keep.is_empty() || !awaited.is_empty();
         let changed = !lost.is_empty() || !gained.is_empty();
-        let sizes = reads.then(|| self.sizes());
+        let (key, sizes) = (reads.then(|| self.key(io)), reads.then(|| self.sizes()));
         let (is_first, drop) =
             (self.placed.of(executor.peer).is_none(), io.recorded(executor.peer, bag, dropped.clone()));
         let manifest = if reads && is_first { self.manifest.clone() } else { Enclosed::default() };
-        let message = lease(drop, reads.then(|| self.key(io)), manifest, sizes);
+        let message = Message::Lease(Lease { drop, key, manifest, sizes, ..lease });
         // A task that it is to try again may be listed from before it was told to forget its result.
         let withdrawn = self.votes.is_retried(executor.peer, &keep);
         self.waiting.take(&gained);
@@ -453,20 +430,5 @@ impl Ledger {
 
 /// Answers an executor about a bag that is unknown here: it is to drop these tasks.
 pub(crate) fn refuse(bag: BagId, executor: Contact, version: u64, ranges: IntervalSet, io: &mut Io) {
-    let (term, rest) = (Duration::ZERO, Duration::ZERO);
-    io.send(
-        executor,
-        Message::Lease {
-            bag,
-            version,
-            submitter: None,
-            term,
-            drop: ranges,
-            rest,
-            key: None,
-            manifest: Enclosed::default(),
-            sizes: None,
-            withheld: false,
-        },
-    );
+    io.send(executor, Message::Lease(Lease { version, drop: ranges, ..Lease::of(bag) }));
 }

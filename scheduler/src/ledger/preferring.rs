@@ -224,7 +224,7 @@ impl Ledger {
         let transfer_s = preferring.state_bytes / (f64::from(io.link_kb_s.max(1)) * 1000.0);
         let homes = homes(&processes, &machines, transfer_s, plan.fill);
         let unknown = (io.leaves as usize).saturating_sub(preferring.machines.len());
-        // Those that begin at once wait nowhere.
+        // Where processes begin at once none is mapped behind another one of the same slot.
         let elsewhere = last_that_wait(&homes, if plan.at_once { usize::MAX } else { unknown });
         let chosen: Vec<(u64, Home)> = due
             .iter()

@@ -139,7 +139,7 @@ impl Ledger {
 
     /// How many of its tasks may be with machines at once: as many as one machine can hold with what they begin with, since one may get
     /// all of them.
-    pub(super) fn at_once_max(&self) -> Option<u64> {
+    pub(super) fn handed_out_max(&self) -> Option<u64> {
         self.rounds.as_ref().map(|_| HELD_CHECKPOINTS_MAX as u64)
     }
 

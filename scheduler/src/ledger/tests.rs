@@ -19,6 +19,7 @@ use super::issues::Issue;
 use super::placed::Placement;
 use super::*;
 use crate::bag::{BagId, BlobId, HELD_INTERVALS_MAX, TaskId};
+use crate::message::Lease;
 use crate::peer::Effect;
 
 pub(super) const TASKS: u64 = 40;
@@ -493,7 +494,10 @@ fn a_renewal_extends_only_the_last_holding() {
         io.effects.clear();
         assert_eq!(ledger.renew(&executor, version, &mut io, &config), None);
         let answer = last_message(&io, executor.peer.0[0]);
-        assert!(matches!(&answer, Some(Message::Lease { version: 0, drop, .. }) if drop.is_empty()), "{answer:?}");
+        assert!(
+            matches!(&answer, Some(Message::Lease(Lease { version: 0, drop, .. })) if drop.is_empty()),
+            "{answer:?}"
+        );
     }
     assert_eq!(ledger.placed.of(contact(1).peer).unwrap().until, end, "none of them renewed anything");
     // Another machine has done one of its tasks: the executor must drop it.
@@ -503,13 +507,16 @@ fn a_renewal_extends_only_the_last_holding() {
     assert_eq!(ledger.renew(&contact(1), 3, &mut io, &config), None);
     ledger.holding(said(1, 4, IntervalSet::from(0..TASKS)), &mut io, &config);
     let answer = last_message(&io, 1);
-    assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == IntervalSet::from(7..8)), "{answer:?}");
+    assert!(
+        matches!(&answer, Some(Message::Lease(Lease { drop, .. })) if *drop == IntervalSet::from(7..8)),
+        "{answer:?}"
+    );
     assert!(ledger.renew(&contact(1), 4, &mut io, &config).is_some());
     ledger.close(Closing::Cancelled, &mut io);
     assert_eq!(ledger.renew(&contact(1), 4, &mut io, &config), None);
     let answer = last_message(&io, 1);
     let all = IntervalSet::from(0..TASKS);
-    assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == all), "{answer:?}");
+    assert!(matches!(&answer, Some(Message::Lease(Lease { drop, .. })) if *drop == all), "{answer:?}");
 }
 
 #[test]
@@ -525,7 +532,7 @@ fn offered_tasks_go_to_the_asker_or_are_issued_again() {
         ledger.offer(contact(1), &offered, contact(2), &mut io, &config);
         assert_eq!((ledger.view().placed, ledger.view().unplaced, ledger.issues.iter().count()), (30, 10, 1));
         let answer = last_message(&io, 1);
-        assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == offered), "{answer:?}");
+        assert!(matches!(&answer, Some(Message::Lease(Lease { drop, .. })) if *drop == offered), "{answer:?}");
     }
     assert!(last_message(&io, 2).is_none(), "not before that is durable");
     persist_all(&mut io);
@@ -637,12 +644,12 @@ fn unwanted_results_are_acknowledged_and_those_being_fetched_are_not() {
     // The executor is not told to drop the task either.
     ledger.holding(said(1, 1, IntervalSet::from(5..6)), &mut io, &config);
     let answer = last_message(&io, 1);
-    assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if drop.is_empty()), "{answer:?}");
+    assert!(matches!(&answer, Some(Message::Lease(Lease { drop, .. })) if drop.is_empty()), "{answer:?}");
     persist_all(&mut io);
     assert_eq!(acks(&io), 1, "the one whose word counted");
     ledger.holding(said(1, 2, IntervalSet::from(5..6)), &mut io, &config);
     let answer = last_message(&io, 1);
-    assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if drop.contains(5)), "{answer:?}");
+    assert!(matches!(&answer, Some(Message::Lease(Lease { drop, .. })) if drop.contains(5)), "{answer:?}");
     ledger.results(&contact(2), vec![result(5, true)], &mut io, &config);
     assert_eq!((acks(&io), ledger.view().duplicates), (2, 1));
 }
@@ -675,7 +682,9 @@ fn an_output_that_is_put_off_is_not_taken_for_lost() {
     say(&mut ledger, 5, &mut io);
     ledger.put_off(5, &mut io);
     assert_eq!(ledger.view().reissued, 1);
-    assert!(matches!(last_message(&io, 1), Some(Message::Lease { drop, .. }) if drop == IntervalSet::from(5..6)));
+    assert!(
+        matches!(last_message(&io, 1), Some(Message::Lease(Lease { drop, .. })) if drop == IntervalSet::from(5..6))
+    );
     for _ in 0..UNFETCHED_MAX {
         assert_eq!(ledger.view().reissued, 1);
         say(&mut ledger, 7, &mut io);
@@ -705,11 +714,13 @@ fn only_present_and_former_holders_end_a_task() {
     // Any machine may be the one that the request has reached.
     assert_eq!(ends(&mut ledger, 2, 35, &mut io), (true, 0));
     assert_eq!(ends(&mut ledger, 9, 5, &mut io), (false, 1), "another machine has it");
-    assert!(matches!(last_message(&io, 9), Some(Message::Lease { version: 0, drop, .. }) if drop.is_empty()));
+    assert!(matches!(last_message(&io, 9), Some(Message::Lease(Lease { version: 0, drop, .. })) if drop.is_empty()));
     assert_eq!(ledger.view().done, 1);
     // A claim does not help while the task's executor renews its lease.
     ledger.holding(said(9, 1, IntervalSet::from(0..30)), &mut io, &config);
-    assert!(matches!(last_message(&io, 9), Some(Message::Lease { drop, .. }) if drop == IntervalSet::from(0..30)));
+    assert!(
+        matches!(last_message(&io, 9), Some(Message::Lease(Lease { drop, .. })) if drop == IntervalSet::from(0..30))
+    );
     assert_eq!(ends(&mut ledger, 9, 5, &mut io), (false, 1));
     assert_eq!(ledger.placed.of(contact(1).peer).unwrap().ranges, IntervalSet::from(0..30));
     assert_eq!(ends(&mut ledger, 1, 5, &mut io), (true, 0));
@@ -731,7 +742,7 @@ fn only_present_and_former_holders_end_a_task() {
         let claim = said(executor, 9, IntervalSet::from(14..18));
         ledger.holding(Holding { finished: IntervalSet::from(14..17), ..claim }, &mut io, &config);
         let answer = last_message(&io, executor);
-        assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == forgotten), "{answer:?}");
+        assert!(matches!(&answer, Some(Message::Lease(Lease { drop, .. })) if *drop == forgotten), "{answer:?}");
     }
     assert_eq!(
         ledger.placed.of(contact(2).peer).unwrap().ranges.len(),

@@ -1,6 +1,5 @@
 //! Tests of the router, at the lower of the two routers of a grid of three machines.
 
-use crate::enclosed::Enclosed;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use idlewood_overlay::{Effect, Event, GridId, PeerId};
 
 use super::*;
 use crate::bag::{BagHeader, BagId, Path};
+use crate::enclosed::Enclosed;
 use crate::queue::{Entry, Load};
 use crate::ranges::IntervalSet;
 

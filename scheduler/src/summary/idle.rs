@@ -158,8 +158,8 @@ pub(crate) fn soonest(all: &[&Idle], n: u64, task_mops: f64) -> Option<(f64, Vec
     Some((by_s, all.iter().map(of).collect()))
 }
 
-/// Distributes `n` tasks over the idle slots of these subtrees, one on each, the fastest first, those of one class of the first subtree
-/// first. Returns the tasks of each subtree, and how many found no slot.
+/// Distributes `n` tasks over the idle slots of these subtrees, one on each, the fastest slots first; of equally fast ones those of the first
+/// subtree. Returns the tasks of each subtree, and how many found no slot.
 pub(crate) fn fastest(all: &[&Idle], n: u64) -> (Vec<u64>, u64) {
     let mut slots: Vec<(u16, usize, u64)> = Vec::new();
     for (subtree, idle) in all.iter().enumerate() {

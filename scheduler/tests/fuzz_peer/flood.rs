@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, Node, PeerId};
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagHeader, BagId, DeclineReason, Enclosed, Event, Message, Path, Request};
+use idlewood_scheduler::{BagHeader, BagId, DeclineReason, Enclosed, Event, Lease, Message, Path, Request};
 
 use super::ME;
 use super::host::{Host, config};
@@ -67,18 +67,7 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
     let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
     host.give(Event::Received {
         from,
-        message: Message::Lease {
-            bag: BagId([0; 32]),
-            version,
-            submitter,
-            term,
-            drop,
-            rest,
-            key: None,
-            manifest: Enclosed::default(),
-            sizes: None,
-            withheld: false,
-        },
+        message: Message::Lease(Lease { version, submitter, term, drop, rest, ..Lease::of(BagId([0; 32])) }),
     });
     let id = |number: u32| {
         let mut id = [0; 32];

@@ -14,7 +14,7 @@ use idlewood_overlay::{
     Verdict,
 };
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{Event, Message, TaskResult};
+use idlewood_scheduler::{Event, Lease, Message, TaskResult};
 
 use super::host::{Act, Host, config, contact};
 use super::source::Source;
@@ -454,8 +454,7 @@ fn answer(source: &mut Source<'_>, from: PeerId, message: &Message) -> Message {
                 },
             }
         }
-        Message::Holding { bag, version, ranges, .. } => Message::Lease {
-            bag: *bag,
+        Message::Holding { bag, version, ranges, .. } => Message::Lease(Lease {
             version: *version,
             submitter: source.maybe(|_| executor()),
             term: source.time(),
@@ -464,8 +463,8 @@ fn answer(source: &mut Source<'_>, from: PeerId, message: &Message) -> Message {
             key: source.maybe(|source| [source.byte(); 32].into()),
             manifest: source.enclosed(),
             sizes: source.maybe(Source::sizes),
-            withheld: false,
-        },
+            ..Lease::of(*bag)
+        }),
         Message::Renewal { bags, .. } => Message::Renewed { bags: bags.clone(), term: source.time() },
         Message::Renewed { bags, .. } => Message::Renewal { executor: executor(), bags: bags.clone() },
         Message::Results { bag, results, .. } => {
@@ -473,7 +472,7 @@ fn answer(source: &mut Source<'_>, from: PeerId, message: &Message) -> Message {
             let indices = results.iter().map(|result| result.index..result.index + 1).collect();
             Message::ResultsAck { bag: *bag, attempt, indices }
         }
-        Message::Lease { bag, version, .. } => {
+        Message::Lease(Lease { bag, version, .. }) => {
             if source.flag() {
                 Message::Renewal { executor: executor(), bags: vec![(*bag, *version)] }
             } else {

@@ -10,9 +10,9 @@ use idlewood_overlay::{
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::summary::Summary;
 use idlewood_scheduler::{
-    Activity, Asker, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, Enclosed, EndlessBag, Finished, Grant, Limit,
-    MachineReport, MachinesPage, Message, Path, Replication, Request, SilentMachine, Sizes, SmallOutput, Speaker,
-    Stamp, Standing, TaskOutcome, TaskResult, WhichMachines,
+    Activity, Asker, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, Enclosed, EndlessBag, Finished, Grant, Lease,
+    Limit, MachineReport, MachinesPage, Message, Path, Replication, Request, SilentMachine, Sizes, SmallOutput,
+    Speaker, Stamp, Standing, TaskOutcome, TaskResult, WhichMachines,
 };
 
 use super::{GRID, ME, PEERS};
@@ -260,7 +260,7 @@ impl Source<'_> {
     }
 
     pub(super) fn message(&mut self) -> Message {
-        match self.below(16) {
+        match self.below(18) {
             0..5 => Message::Overlay(idlewood_overlay::Message {
                 grid: GRID.tag(),
                 incarnation: self.number(),
@@ -280,7 +280,8 @@ impl Source<'_> {
                     link_kb_s: self.number() as u32,
                     leads: self.flag(),
                     copy: None,
-                    begins_within: None,
+                    begins_within: self
+                        .maybe(|source| if source.flag() { u32::MAX - 1 } else { source.number() as u32 }),
                     lines: Box::default(),
                     envelope: self.enclosed(),
                     acting: None,
@@ -303,8 +304,7 @@ impl Source<'_> {
                 finished: self.ranges(),
                 capacity: None,
             },
-            9 | 10 => Message::Lease {
-                bag: self.bag(),
+            9 | 10 => Message::Lease(Lease {
                 version: self.number(),
                 submitter: self.maybe(Self::speaker),
                 term: self.time(),
@@ -313,8 +313,8 @@ impl Source<'_> {
                 key: self.maybe(|source| [source.number() as u8; 32].into()),
                 manifest: self.enclosed(),
                 sizes: self.maybe(Self::sizes),
-                withheld: false,
-            },
+                ..Lease::of(self.bag())
+            }),
             11 => {
                 let bags = (0..self.below(5)).map(|_| (self.bag(), self.number())).collect();
                 if self.flag() {
@@ -339,6 +339,8 @@ impl Source<'_> {
                 results: (0..self.below(5)).map(|_| self.result()).collect(),
                 signature: None,
             },
+            15 => Message::Booked { bag: self.bag(), tasks: self.ranges() },
+            16 => Message::Begin { bag: self.bag(), tasks: self.ranges() },
             _ => {
                 let (bag, attempt, indices) = (self.bag(), self.number() as u32, self.ranges());
                 if indices.is_empty() {

@@ -132,7 +132,7 @@ fn a_stale_bag_begins_when_its_submitter_has_answered() {
 /// The keys in leases that the host sent, and their receivers.
 fn keys(host: &Host) -> Vec<(PeerId, Option<BagKey>)> {
     let leases = host.sent.iter().filter_map(|(to, message)| match message {
-        Message::Lease { key, .. } => Some((to.peer, *key)),
+        Message::Lease(Lease { key, .. }) => Some((to.peer, *key)),
         _ => None,
     });
     leases.collect()
@@ -145,23 +145,7 @@ fn a_fresh_bag_without_blobs_begins_when_the_key_comes() {
     host.receive(5, unhurried(1, 0..10, 15_000));
     assert_eq!((host.holdings().len(), host.started.len()), (1, 0), "it is asked at once");
     assert_eq!(host.peer.bag_key(BAG), None);
-    let lease_with = |version, key| {
-        let Message::Lease { bag, submitter, term, drop, rest, .. } = lease(version, IntervalSet::new()) else {
-            unreachable!()
-        };
-        Message::Lease {
-            bag,
-            version,
-            submitter,
-            term,
-            drop,
-            rest,
-            key,
-            manifest: Enclosed::default(),
-            sizes: None,
-            withheld: false,
-        }
-    };
+    let lease_with = |version, key| Message::Lease(Lease { key, ..lease_of(version) });
     let (version, _) = host.holdings()[0];
     host.receive(5, lease_with(version, Some([5; 32].into())));
     assert_eq!((host.started.len(), host.peer.bag_key(BAG)), (0, None), "that is not its submitter");
@@ -179,7 +163,7 @@ fn what_is_short_travels_with_tasks() {
     host.give(Event::Submitted(submission));
     let mut manifests = Vec::new();
     talk_and(&mut host, &mut other, 5, |message| match message {
-        Message::Lease { manifest, .. } => manifests.push(manifest.clone()),
+        Message::Lease(Lease { manifest, .. }) => manifests.push(manifest.clone()),
         Message::Request { request, .. } => assert_eq!(request.envelope, envelope),
         _ => {}
     });
@@ -192,7 +176,10 @@ fn what_is_short_travels_with_tasks() {
     let (executor, version, attempt, capacity) = (speaker(3), u64::MAX, 0, None);
     host.receive(3, Message::Holding { bag: BAG, executor, version, attempt, ranges, finished, capacity });
     let again: Vec<&Message> = host.sent.iter().map(|(_, message)| message).collect();
-    assert!(matches!(again[..], [Message::Lease { manifest, .. }] if manifest.is_empty()), "it has had it: {again:?}");
+    assert!(
+        matches!(again[..], [Message::Lease(Lease { manifest, .. })] if manifest.is_empty()),
+        "it has had it: {again:?}"
+    );
 }
 
 #[test]
@@ -205,11 +192,7 @@ fn what_is_long_is_fetched() {
     for (length, is_valid) in [(ENCLOSED_BYTES_MAX, true), (ENCLOSED_BYTES_MAX + 1, false)] {
         let sent = forged(1, |request| request.envelope = long(length));
         assert_eq!(Message::decode(&sent.encode()).is_ok(), is_valid);
-        let Message::Lease { bag, submitter, term, drop, rest, .. } = lease(1, IntervalSet::new()) else {
-            unreachable!()
-        };
-        let (version, key, manifest, sizes, withheld) = (1, None, long(length), None, false);
-        let sent = Message::Lease { bag, version, submitter, term, drop, rest, key, manifest, sizes, withheld };
+        let sent = Message::Lease(Lease { manifest: long(length), ..lease_of(1) });
         assert_eq!(Message::decode(&sent.encode()).is_ok(), is_valid);
     }
 }

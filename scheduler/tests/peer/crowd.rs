@@ -176,5 +176,5 @@ fn acknowledgements_and_the_newest_messages_wait_for_room() {
         })
         .collect();
     assert_eq!(acks, [50], "in one message");
-    assert!(said.iter().any(|message| matches!(message, Message::Lease { version: 1, .. })), "{said:?}");
+    assert!(said.iter().any(|message| matches!(message, Message::Lease(Lease { version: 1, .. }))), "{said:?}");
 }

@@ -32,9 +32,9 @@ use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::rounds::Sources;
 use idlewood_scheduler::{
     AGE_MAX, Approval, Asker, BagHeader, BagId, BagKey, BlobId, Change, Checkpoint, Conditions, Config, DeclineReason,
-    ENCLOSED_BYTES_MAX, Effect, Enclosed, Event, Finished, MESSAGE_BYTES_MAX, MachinesPage, Message, Notice, Path,
-    Peer, Record, RecordKey, Replication, Request, Seed, Sizes, Speaker, StartMade, Submission, SubmitError, TaskId,
-    TaskOutcome, TaskResult,
+    ENCLOSED_BYTES_MAX, Effect, Enclosed, Event, Finished, Lease, MESSAGE_BYTES_MAX, MachinesPage, Message, Notice,
+    Path, Peer, Record, RecordKey, Replication, Request, Seed, Sizes, Speaker, StartMade, Submission, SubmitError,
+    TaskId, TaskOutcome, TaskResult,
 };
 
 const BAG: BagId = BagId([7; 32]);
@@ -391,19 +391,12 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
 }
 
 fn lease(version: u64, drop: IntervalSet) -> Message {
-    let (term, rest) = (Duration::from_secs(60), Duration::ZERO);
-    Message::Lease {
-        bag: BAG,
-        version,
-        submitter: None,
-        term,
-        drop,
-        rest,
-        key: None,
-        manifest: Enclosed::default(),
-        sizes: None,
-        withheld: false,
-    }
+    Message::Lease(Lease { drop, ..lease_of(version) })
+}
+
+/// The answer to the `Holding` of this version, which has the executor forget nothing.
+fn lease_of(version: u64) -> Lease {
+    Lease { version, term: Duration::from_secs(60), ..Lease::of(BAG) }
 }
 
 /// A request for tasks of a bag of a million, of which so many machines may get a part.

@@ -36,25 +36,8 @@ fn a_bags_sizes_are_those_that_its_submitter_says() {
     host.receive(1, forged(2, other_ranges));
     assert_eq!(host.peer.held()[0].waiting + host.peer.held()[0].running, before + 10, "the true request is taken");
     let said = |from, version| {
-        let Message::Lease { bag, submitter, term, drop, rest, key, .. } = lease(version, IntervalSet::new()) else {
-            unreachable!()
-        };
         let sizes = Some(Sizes { task_mops: 1000.0, application_size_mops: 1e5, declared: true, priority: 0 });
-        (
-            from,
-            Message::Lease {
-                bag,
-                version,
-                submitter,
-                term,
-                drop,
-                rest,
-                key,
-                manifest: Enclosed::default(),
-                sizes,
-                withheld: false,
-            },
-        )
+        (from, Message::Lease(Lease { sizes, ..lease_of(version) }))
     };
     let version = host.holdings().last().expect("it asks").0;
     for (from, expected) in [(5, (1.0, 1.0)), (1, (1000.0, 1e5))] {

@@ -18,21 +18,7 @@ fn only_the_submitters_lease_changes_its_address() {
     assert_eq!(host.last_receiver(), &contact(1));
     let version = host.holdings().last().unwrap().0;
     let (submitter, term) = (Some(speaker(1)), Duration::from_secs(60));
-    host.receive(
-        1,
-        Message::Lease {
-            bag: BAG,
-            version,
-            submitter,
-            term,
-            drop: IntervalSet::new(),
-            rest: Duration::ZERO,
-            key: None,
-            manifest: Enclosed::default(),
-            sizes: None,
-            withheld: false,
-        },
-    );
+    host.receive(1, Message::Lease(Lease { version, submitter, term, ..Lease::of(BAG) }));
     let before = host.holding_receivers().len();
     host.pass(seconds(31.0));
     assert_eq!((host.last_receiver(), host.holding_receivers().len() > before), (&contact(1), true));
@@ -67,7 +53,7 @@ fn every_lease_has_the_submitters_address() {
         },
     );
     let leases = host.sent.iter().map(|(_, message)| match message {
-        Message::Lease { submitter, drop, .. } => (submitter.clone(), drop.len()),
+        Message::Lease(Lease { submitter, drop, .. }) => (submitter.clone(), drop.len()),
         other => panic!("{other:?}"),
     });
     let leases: Vec<_> = leases.collect();
@@ -135,7 +121,7 @@ fn a_restarted_submitter_sends_executors_its_address() {
     let submitted = submitted(bag(1), 1, 0);
     let host = Host::restore(1, Config::default(), vec![submitted, placed]);
     let told = host.sent.iter().any(|(to, message)| {
-        to.peer == PeerId([5; 32]) && matches!(message, Message::Lease { submitter: Some(_), .. })
+        to.peer == PeerId([5; 32]) && matches!(message, Message::Lease(Lease { submitter: Some(_), .. }))
     });
     assert!(told);
 
@@ -143,18 +129,8 @@ fn a_restarted_submitter_sends_executors_its_address() {
     executor.receive(1, request(1, 0, 0..5));
     let moved = Contact { incarnation: 2, address: "/b".into(), ..contact(1) };
     executor.sent.clear();
-    let unasked = Message::Lease {
-        bag: BAG,
-        version: 0,
-        submitter: Some((&moved).into()),
-        term: Duration::from_secs(60),
-        drop: IntervalSet::new(),
-        rest: Duration::ZERO,
-        key: None,
-        manifest: Enclosed::default(),
-        sizes: None,
-        withheld: false,
-    };
+    let unasked =
+        Message::Lease(Lease { submitter: Some((&moved).into()), term: Duration::from_secs(60), ..Lease::of(BAG) });
     executor.receive(1, unasked);
     executor.pass(seconds(0.1));
     let answered = executor.sent.iter().any(|(to, message)| *to == moved && matches!(message, Message::Holding { .. }));

@@ -187,8 +187,7 @@ mod tests {
     use std::time::Duration;
 
     use idlewood_overlay::Time;
-    use idlewood_scheduler::ranges::IntervalSet;
-    use idlewood_scheduler::{BagId, Enclosed};
+    use idlewood_scheduler::{BagId, Lease};
 
     use super::*;
     use crate::{Execution, Scenario, Simulation};
@@ -204,18 +203,7 @@ mod tests {
         let scenario = Scenario { nodes: 2, loss_percent, duplicate_percent, ..Scenario::default() };
         let execution = Execution { threads: 1, ..Execution::usual(2) };
         let mut simulation = Simulation::with(scenario, execution).expect("a valid scenario");
-        let lease = Message::Lease {
-            bag: BagId([3; 32]),
-            version: 1,
-            submitter: None,
-            term: Duration::from_secs(1),
-            drop: IntervalSet::default(),
-            rest: Duration::ZERO,
-            key: None,
-            manifest: Enclosed::default(),
-            sizes: None,
-            withheld: false,
-        };
+        let lease = Message::Lease(Lease { version: 1, term: Duration::from_secs(1), ..Lease::of(BagId([3; 32])) });
         let around = Arc::make_mut(&mut simulation.around);
         around.scenario.overhead_bytes = around.scenario.bandwidth_bytes_s / 10 - size_of(&lease).bytes;
         around.scenario.answer_bytes = 0;

@@ -107,18 +107,7 @@ fn offered_tasks_wait_for_the_submitters_answer() {
     // The submitter takes them.
     let (bag, ranges) = &given[0];
     let (term, drop) = (Duration::from_secs(60), ranges.clone());
-    let lease = Lease {
-        bag: BagId([*bag; 32]),
-        version: 0,
-        submitter: None,
-        term,
-        drop,
-        rest: Duration::ZERO,
-        key: None,
-        manifest: Enclosed::default(),
-        sizes: None,
-        withheld: false,
-    };
+    let lease = Lease { term, drop, ..Lease::of(BagId([*bag; 32])) };
     executor.lease(contact(1).peer, lease, &mut io, &config);
     assert_eq!(all(&executor), 15 - ranges.len());
     // The submitter does not answer.

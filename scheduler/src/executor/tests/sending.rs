@@ -53,23 +53,7 @@ fn one_renewal_covers_bags_due_now_and_soon() {
     assert!(executor.bags.values().all(|held| held.updates.holding_due() == io.now + term / 2));
     // An unasked `Lease` is answered with a `Holding`.
     let (bag, drop) = (bags[0].0, IntervalSet::new());
-    executor.lease(
-        contact(1).peer,
-        Lease {
-            bag,
-            version: 0,
-            submitter: None,
-            term,
-            drop,
-            rest: Duration::ZERO,
-            key: None,
-            manifest: Enclosed::default(),
-            sizes: None,
-            withheld: false,
-        },
-        &mut io,
-        &config,
-    );
+    executor.lease(contact(1).peer, Lease { term, drop, ..Lease::of(bag) }, &mut io, &config);
     executor.tick(&mut io, &config);
     let said = |effect: &Effect| matches!(effect, Effect::Send { message: Message::Holding { .. }, .. });
     assert_eq!(io.effects.iter().filter(|effect| said(effect)).count(), 1);

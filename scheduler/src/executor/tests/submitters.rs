@@ -1,6 +1,5 @@
 //! Tests of several bags of one submitter on a machine.
 
-use crate::enclosed::Enclosed;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use super::super::{Executor, Lease};
 use super::contact;
 use crate::bag::{BagHeader, BagId, Path, Request, Sizes};
 use crate::config::{Config, PerSubmitter};
+use crate::enclosed::Enclosed;
 use crate::io::Io;
 use crate::ranges::IntervalSet;
 
@@ -175,18 +175,7 @@ fn a_bag_whose_size_the_submitter_corrects_takes_its_place_anew() {
     };
     for (said, expected) in [(100.0, [450.0, 100.0]), (1000.0, [350.0, 1300.0]), (100.0, [450.0, 100.0])] {
         let (bag, term, drop) = (BagId([3; 32]), Duration::from_secs(60), IntervalSet::new());
-        let lease = Lease {
-            bag,
-            version: 0,
-            submitter: None,
-            term,
-            drop,
-            rest: Duration::ZERO,
-            key: None,
-            manifest: Enclosed::default(),
-            sizes: sizes_of(said),
-            withheld: false,
-        };
+        let lease = Lease { term, drop, sizes: sizes_of(said), ..Lease::of(bag) };
         executor.lease(contact(1).peer, lease, &mut io, &config);
         assert_eq!(sizes(&executor), expected, "{said} Mop");
     }

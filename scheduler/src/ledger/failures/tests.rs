@@ -9,6 +9,7 @@ use super::super::tests::{TASKS, assert_accounted, contact, io, ledger, persist_
 use super::*;
 use crate::conditions::Conditions;
 use crate::io::Ticket;
+use crate::message::Lease;
 use crate::peer::Effect;
 
 /// A ledger whose tasks are all on machine 1.
@@ -64,7 +65,8 @@ fn a_failure_that_comes_before_its_machine_took_the_task_counts_once_it_did() {
     ledger.requests(&io, &config);
     fail(&mut ledger, 1, 5, false, &mut io, &config);
     let is_ack = |effect: &Effect| matches!(effect, Effect::Send { message: Message::ResultsAck { .. }, .. });
-    let asks = |effect: &Effect| matches!(effect, Effect::Send { message: Message::Lease { version: 0, .. }, .. });
+    let asks =
+        |effect: &Effect| matches!(effect, Effect::Send { message: Message::Lease(Lease { version: 0, .. }), .. });
     assert!(io.effects.iter().any(asks) && !io.effects.iter().any(is_ack), "{:?}", io.effects);
     assert!(!ledger.tries.is_known(5), "it does not count yet");
     ledger.holding(said(1, 1, IntervalSet::from(5..6)), &mut io, &config);
@@ -241,7 +243,7 @@ fn beside(done: u64) -> (Ledger, Io, Config) {
 
 fn rests(io: &Io) -> Vec<Duration> {
     let rest = |effect: &Effect| match effect {
-        Effect::Send { to, message: Message::Lease { rest, .. } } if to.peer == contact(1).peer => Some(*rest),
+        Effect::Send { to, message: Message::Lease(Lease { rest, .. }) } if to.peer == contact(1).peer => Some(*rest),
         _ => None,
     };
     io.effects.iter().filter_map(rest).filter(|rest| !rest.is_zero()).collect()

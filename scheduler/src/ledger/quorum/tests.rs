@@ -14,6 +14,7 @@ use super::*;
 use idlewood_overlay::WallTime;
 
 use crate::bag::{BlobId, DeclineReason};
+use crate::message::Lease;
 use crate::peer::Effect;
 
 mod elsewhere;
@@ -69,7 +70,9 @@ impl Machines {
         let held = self.held.get(&machine).cloned().unwrap_or_default();
         self.ledger.holding(said(machine, self.version, held), &mut self.io, &self.config);
         let dropped = self.io.effects.drain(..).filter_map(|effect| match effect {
-            Effect::Send { to, message: Message::Lease { drop, .. } } if to.peer == contact(machine).peer => Some(drop),
+            Effect::Send { to, message: Message::Lease(Lease { drop, .. }) } if to.peer == contact(machine).peer => {
+                Some(drop)
+            }
             _ => None,
         });
         let dropped: Vec<IntervalSet> = dropped.collect();
@@ -670,7 +673,7 @@ fn a_voter_without_a_lease_is_told_to_drop_the_task() {
     let claim = Holding { finished: finished.clone(), ..said(1, machines.version + 1, finished.clone()) };
     machines.ledger.holding(claim, &mut machines.io, &machines.config);
     let told = machines.io.effects.iter().find_map(|effect| match effect {
-        Effect::Send { message: Message::Lease { drop, .. }, .. } => Some(drop.clone()),
+        Effect::Send { message: Message::Lease(Lease { drop, .. }), .. } => Some(drop.clone()),
         _ => None,
     });
     assert_eq!(told, Some(finished));

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ledger::quorum::Replication;
+use crate::message::Lease;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -37,7 +38,9 @@ fn dropped(io: &mut Io) -> Vec<(u8, IntervalSet)> {
         let _ = io.persisted(ticket);
     }
     let dropped = io.effects.drain(..).filter_map(|effect| match effect {
-        Effect::Send { to, message: Message::Lease { drop, .. } } if !drop.is_empty() => Some((to.peer.0[0], drop)),
+        Effect::Send { to, message: Message::Lease(Lease { drop, .. }) } if !drop.is_empty() => {
+            Some((to.peer.0[0], drop))
+        }
         _ => None,
     });
     dropped.collect()
@@ -60,7 +63,7 @@ fn a_task_that_stands_still_has_one_copy_and_the_first_result_counts() {
         ledger.fetched(4, true, None, &mut io);
         ledger.assert_consistent();
         let sent = io.effects.iter().any(
-            |effect| matches!(effect, Effect::Send { message: Message::Lease { drop, .. }, .. } if !drop.is_empty()),
+            |effect| matches!(effect, Effect::Send { message: Message::Lease(Lease { drop, .. }), .. } if !drop.is_empty()),
         );
         assert!(!sent, "not before the result is durable");
         assert_eq!(dropped(&mut io), [(other, one)]);

@@ -9,6 +9,7 @@ use super::*;
 use crate::ledger::failures::CRASHED_ON_MAX;
 use crate::ledger::outputs::UNFETCHED_MAX;
 use crate::ledger::quorum::{Known, Replication};
+use crate::message::Lease;
 
 const MACHINES: u8 = 6;
 /// So many fetches of an output fail in a row, fewer than those after which the task is run again.
@@ -107,7 +108,7 @@ impl Grid {
             Message::ResultsAck { attempt, indices, .. } => {
                 machine.outbox.retain(|&index, result| !indices.contains(index) || result.attempt != attempt);
             }
-            Message::Lease { drop, .. } => {
+            Message::Lease(Lease { drop, .. }) => {
                 machine.outbox.retain(|&index, _| !drop.contains(index));
                 machine.waiting.retain(|&index, _| !drop.contains(index));
             }

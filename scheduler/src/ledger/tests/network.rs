@@ -10,7 +10,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::*;
 use crate::bag::{Finished, Path};
-use crate::executor::{Executor, Lease};
+use crate::executor::Executor;
 use crate::io::Ticket;
 use crate::peer::{Approval, TaskOutcome};
 
@@ -278,12 +278,7 @@ impl World {
         let submitter = contact(from as u8).peer;
         match message {
             Message::Request { request, .. } => executor.accept(request, io, &self.config),
-            Message::Lease { bag, version, submitter: contact, term, drop, rest, key, manifest, sizes, withheld } => {
-                let contact = contact.map(|contact| contact.contact(submitter));
-                let lease =
-                    Lease { bag, version, submitter: contact, term, drop, rest, key, manifest, sizes, withheld };
-                executor.lease(submitter, lease, io, &self.config);
-            }
+            Message::Lease(lease) => executor.lease(submitter, lease, io, &self.config),
             Message::Renewed { bags, term } => executor.renewed(submitter, &bags, term, io, &self.config),
             Message::ResultsAck { bag, attempt, indices } => {
                 executor.acknowledged(submitter, bag, attempt, &indices, io, &self.config);

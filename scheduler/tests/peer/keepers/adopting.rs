@@ -86,3 +86,28 @@ fn an_adopted_bag_does_not_wait_for_a_steward_that_has_forgotten_it() {
     grid.pass(900);
     assert_eq!(grid.done(), TASKS);
 }
+
+/// A submitter numbers attempts of which its stewards are not told, and then one of them acts: the two would give a machine the same attempt
+/// of a task. Found by `simnet swarm --bags --stewards --case 874`.
+#[test]
+fn a_steward_numbers_no_attempt_as_its_submitter_does() {
+    let attempt = |host: &Host| {
+        let records = host.store.values().filter_map(|record| match record {
+            Record::Bag { attempt, .. } => Some(*attempt),
+            _ => None,
+        });
+        records.max().expect("it has the bag")
+    };
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    let executor = (3..7).find(|number| !stewards.contains(number)).expect("five machines");
+    grid.cut = stewards.iter().map(|&steward| (SUBMITTER, steward)).collect();
+    let told = attempt(&grid.hosts[&SUBMITTER]);
+    // What it holds is issued again, by each of the two that act.
+    grid.crash(executor);
+    grid.pass(300);
+    let mine = attempt(&grid.hosts[&SUBMITTER]);
+    let theirs: Vec<u32> = grid.acting().iter().map(|steward| attempt(&grid.hosts[steward])).collect();
+    assert!(mine > told && !theirs.is_empty(), "{told}, {mine}, {theirs:?}");
+    assert!(theirs.iter().all(|theirs| *theirs > mine), "{mine} and {theirs:?}");
+}
