@@ -227,7 +227,7 @@ impl Executor {
             held.set_attempt(request.attempt, &request.ranges);
             changes.extend(held.supersede(request.attempt, &request.ranges));
             let new = request.ranges.difference(&held.ranges());
-            held.take_checkpoints(&new, &request.checkpoints);
+            held.take_checkpoints(&new, &request.checkpoints, io.now);
             held.overdue_at = held.overdue();
             held.waiting.extend_with(&new);
             held.booking.came(&new, &held.waiting, at_once, io.now);

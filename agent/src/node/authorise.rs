@@ -5,9 +5,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use blake3::Hash;
+use idlewood_blobs::Blobs;
 use idlewood_scheduler::{Approval, BagHeader, BagId, DeclineReason, Enclosed, Event, Peer};
 use idlewood_trust::label::Label;
-use idlewood_trust::manifest::Manifest;
+use idlewood_trust::manifest::{Manifest, Source};
 use idlewood_trust::{Refused, Unauthorised};
 use idlewood_units::clock::wall_now;
 
@@ -68,8 +70,14 @@ fn judge(bag: BagId, label: &Label, shared: &mut Shared) -> Result<Approval, Dec
         return Err(DeclineReason::Size);
     }
     wishes(&shared.supplies, label)?;
-    let at_hand = shared.manifests.get(bag).is_some();
+    let at_hand = shared.manifests.get(bag).is_some_and(|manifest| are_here(&manifest, &shared.supplies.blobs));
     Ok(Approval { signed_ago: label.age(wall_now()), at_hand, program: Some(label.program) })
+}
+
+/// Whether nothing that any task of a bag needs has to be fetched, which takes the bag's key.
+fn are_here(manifest: &Manifest, blobs: &Blobs) -> bool {
+    let come_with_tasks = manifest.source == Some(Source::Files);
+    !come_with_tasks && manifest.blobs().all(|input| blobs.len(Hash::from_bytes(input.blob.0)).is_some())
 }
 
 /// What the machine hears of a verdict.

@@ -306,8 +306,10 @@ impl HeldBag {
         among.map(|(index, checkpoint)| (*index, *checkpoint)).collect()
     }
 
-    /// These tasks are new here: they go on from these checkpoints, those without one begin anew.
-    pub(super) fn take_checkpoints(&mut self, tasks: &IntervalSet, checkpoints: &[(u64, Checkpoint)]) {
+    /// These tasks are new here: they go on from these checkpoints, those without one begin anew. Checkpoints are read with the bag's key, which
+    /// comes when the submitter has answered.
+    pub(super) fn take_checkpoints(&mut self, tasks: &IntervalSet, checkpoints: &[(u64, Checkpoint)], now: Time) {
+        self.fresh_until = self.fresh_until.map(|until| if checkpoints.is_empty() { until } else { until.min(now) });
         let held = self.unfinished();
         self.checkpoints.retain(|index, _| held.contains(*index) && !tasks.contains(*index));
         self.local_checkpoints.subtract(tasks);

@@ -155,6 +155,21 @@ fn a_fresh_bag_without_blobs_begins_when_the_key_comes() {
     assert_eq!(host.peer.bag_key(BAG), Some([1; 32].into()), "who is not told anew does not forget");
 }
 
+/// A machine that has had tasks of the bag, and has forgotten its key with the last of them.
+#[test]
+fn tasks_with_a_checkpoint_begin_when_the_key_comes() {
+    let mut host = Host::new(2);
+    let checkpoint = Checkpoint { blob: BlobId([8; 32]), bytes: 80 };
+    host.receive(
+        5,
+        forged(1, |request| (request.bag.tasks, request.checkpoints) = (1_000_000, Box::new([(10, checkpoint)]))),
+    );
+    assert_eq!((host.holdings().len(), host.started.len()), (1, 0), "its submitter is asked at once");
+    let (version, _) = host.holdings()[0];
+    host.receive(1, lease(version, IntervalSet::new()));
+    assert_eq!(host.started.len(), 1);
+}
+
 #[test]
 fn what_is_short_travels_with_tasks() {
     let [mut host, mut other] = pair();
