@@ -37,6 +37,7 @@ mod pause;
 mod pin;
 mod pins;
 mod presence;
+mod progress;
 mod readings;
 mod receipts;
 mod reclaim;
@@ -76,7 +77,7 @@ use idlewood_sensing::{Probe, Watch, suspend};
 use idlewood_store::{Opened, StateLock, Store};
 use idlewood_trust::{Gate, Membership, identity};
 use idlewood_units::clock::{Clock, wall_now};
-use idlewood_worker::{Pool, PoolConfig, gaps, group_gap, native_gap, speed};
+use idlewood_worker::{Pool, PoolConfig, gaps, group_gap, native_gap, quota, speed};
 use libp2p::Multiaddr;
 use tokio::sync::mpsc;
 
@@ -193,12 +194,13 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
     let grid = gate.grid();
     let blobs = Arc::new(Blobs::open(&directory.join("blobs"), settings.get().limits.disk.0)?);
     let mut opened = Store::open(&lock)?;
-    let speed_mops = match options.speed_mops {
-        Some(speed_mops) => speed_mops,
+    let slots = options.slots.unwrap_or(settings.get().limits.slots.get());
+    let (kernel_mops, speed_mops) = match options.speed_mops {
+        Some(speed_mops) => (speed_mops, speed_mops),
         None => {
             tokio::task::spawn_blocking({
                 let directory = directory.clone();
-                move || measured_speed(&directory)
+                move || speeds(&directory, slots)
             })
             .await?
         }
@@ -218,7 +220,6 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
     let neighbours = neighbours::Neighbours::load(&directory);
     let expects_grid =
         !gate.is_alone() && (!bootstrap.is_empty() || !neighbours.contacts().is_empty() || !gate.contacts().is_empty());
-    let slots = options.slots.unwrap_or(settings.get().limits.slots.get());
     let mut config = Config { slots, speed_mops, expects_grid, ..settings.get().peer() };
     config.lease = options.lease.unwrap_or(config.lease);
     config.appoint_after = options.appoint_after.unwrap_or(config.appoint_after);
@@ -277,7 +278,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
     let probe = options.owner_probe.map_or(Probe::Sources, Probe::File);
     let heartbeat = Duration::from_millis(config.overlay.heartbeat_ms);
     let mut driver = Driver {
-        machine: Machine::new(peer, &config, settings.get().into(), clock.now()),
+        machine: Machine::new(peer, &config, kernel_mops, settings.get().into(), clock.now()),
         sources: Sources {
             net: net_events,
             store: opened.results,
@@ -303,7 +304,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
         notify: NotifyFiles::new(&directory),
         listing: Listing::default(),
         endless: EndlessOrders::default(),
-        shared: Shared::new(clock, config, settings, net, supplies, lines),
+        shared: Shared::new(clock, config, kernel_mops, settings, net, supplies, lines),
     };
     endless::restore(driver.storage.pins_mut(), driver.machine.peer(), &mut driver.shared);
     let ran = driver.run().await;
@@ -392,7 +393,24 @@ fn is_the_agents(directory: &Path) -> std::io::Result<bool> {
     Ok(true)
 }
 
-/// The speed of one slot, measured at the first start. Blocks.
+/// The speed of a core while it computes, and of each of so many slots by the clock, which is lower where the system gives the agent less than
+/// a core for each. Blocks.
+fn speeds(directory: &Path, slots: u32) -> (f64, f64) {
+    let kernel_mops = measured_speed(directory);
+    let Some(processors) = quota::processors() else { return (kernel_mops, kernel_mops) };
+    let share = (processors / f64::from(slots.max(1))).min(1.0);
+    if share < 1.0 {
+        tracing::info!(
+            processors,
+            slots,
+            share,
+            "the system limits this agent's use of the processors: its slots are slower by that"
+        );
+    }
+    (kernel_mops, kernel_mops * share)
+}
+
+/// The speed of one core, measured at the first start. Blocks.
 fn measured_speed(directory: &Path) -> f64 {
     let path = directory.join("speed.json");
     speed::load(&path).unwrap_or_else(|| {

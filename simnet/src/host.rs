@@ -250,7 +250,7 @@ impl Host {
         let peer = peer.expect("settings that were validated");
         let settings =
             OwnerSettings { idle: scenario.owner_idle, vacate: scenario.peer.vacate_after, ..OwnerSettings::default() };
-        self.machine = Some(Machine::new(peer, &config, settings, Time::ZERO));
+        self.machine = Some(Machine::new(peer, &config, config.speed_mops, settings, Time::ZERO));
     }
 
     /// Cuts the machine's power. `queue_lost`: the tasks that it held for others, and their outputs, are lost too.

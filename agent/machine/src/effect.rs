@@ -1,5 +1,6 @@
 //! What the machine orders of its driver.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -163,6 +164,8 @@ pub enum Effect {
         bag: BagId,
         /// It is ended after that.
         time_limit: Duration,
+        /// It does only so many iterations, and what comes of it counts for nothing.
+        iterations: Option<NonZeroU64>,
     },
     /// End the first task of a bag; [`Event::FirstTaskEnded`](crate::Event::FirstTaskEnded) follows as of one that was not stopped.
     StopFirstTask {

@@ -1,7 +1,9 @@
 //! What the driver tells the machine.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
+use idlewood_scheduler::rounds::PartialRun;
 use idlewood_scheduler::{BagId, Checkpoint, TaskResult};
 
 use crate::downloads::Piece;
@@ -48,6 +50,20 @@ pub enum FirstTask {
         cpu: Duration,
         /// What came of it.
         result: TaskResult,
+    },
+    /// A process of an application in rounds ran to its limit.
+    TooLong {
+        /// Processor time that it took.
+        cpu: Duration,
+        /// Iterations that it is to do.
+        iterations: NonZeroU64,
+        /// How many it had done after how much processor time, where it says that.
+        marks: Vec<PartialRun>,
+    },
+    /// A run of fewer iterations, for which [`Effect::RunFirstTask`](crate::Effect::RunFirstTask) asked, ended well.
+    Partial {
+        /// Processor time that it took.
+        cpu: Duration,
     },
     /// It could not start yet.
     NotStarted,

@@ -25,8 +25,8 @@ use crate::writes::{Ended, Writes};
 /// One whole machine.
 pub struct Machine {
     peer: Peer,
-    /// Speed of a slot.
-    speed_mops: f64,
+    /// Speed of a core while it computes.
+    kernel_mops: f64,
     /// Speed of all slots.
     slots_mops: f64,
     outputs: Outputs,
@@ -47,11 +47,12 @@ pub struct Machine {
 
 impl Machine {
     /// A machine with this peer, whose settings are `config`, and with these settings of its owner. The vacate time among them is the
-    /// one that the peer was made with.
-    pub fn new(peer: Peer, config: &Config, settings: OwnerSettings, now: Time) -> Self {
+    /// one that the peer was made with. A core does `kernel_mops` Mop in a second in which it computes; a slot of it does fewer by the clock where it
+    /// has a part of a core ([`Config::speed_mops`]).
+    pub fn new(peer: Peer, config: &Config, kernel_mops: f64, settings: OwnerSettings, now: Time) -> Self {
         Self {
             peer,
-            speed_mops: config.speed_mops,
+            kernel_mops,
             slots_mops: config.speed_mops * f64::from(config.slots),
             outputs: Outputs::default(),
             measuring: Measuring::default(),
@@ -185,7 +186,7 @@ impl Machine {
             }
             Event::FirstTaskEnded { bag, first } => {
                 if let Some(Measured { bag, cpu, result }) = self.measuring.ended(bag, first, now) {
-                    let task_mops = cpu.as_secs_f64() * self.speed_mops;
+                    let task_mops = cpu.as_secs_f64() * self.kernel_mops;
                     self.feed(now, Some(idlewood_scheduler::Event::Measured { bag, task_mops, result }), effects);
                 }
             }

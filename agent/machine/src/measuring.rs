@@ -2,11 +2,17 @@
 //!
 //! One bag at a time, the first submitted first. A first task that cannot start is tried a few times; a bag whose first task shows
 //! nothing counts as one of short tasks.
+//!
+//! The first process of an application in rounds may do more iterations than fit [`TIME_LIMIT`]. Then how far it came tells how long all of
+//! them take, if it said that (a single sweep, Netto and others 2011, §4.1). If it did not, short runs tell it (a multi-sweep), until they have
+//! taken as long again.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use idlewood_overlay::Time;
+use idlewood_scheduler::rounds::{Curve, ITERATIONS_MAX, PartialRun, Step, Sweep};
 use idlewood_scheduler::{BagId, TaskResult};
 
 use crate::effect::Effect;
@@ -39,6 +45,38 @@ enum Stage {
     PausingUntil(Time),
 }
 
+/// Short runs of a process that took too long.
+#[derive(Debug)]
+struct PartialRuns {
+    sweep: Sweep,
+    /// Iterations of the process, and processor time in which it did not do them.
+    iterations: NonZeroU64,
+    cpu: Duration,
+    /// Processor time that short runs have taken.
+    spent: Duration,
+}
+
+impl PartialRuns {
+    /// The iterations of the next run; `None`: enough is known, or there is no time for it.
+    fn next(&self) -> Option<NonZeroU64> {
+        let Step::Run(iterations) = self.sweep.step() else { return None };
+        let takes_s = self.sweep.estimate().map_or(0.0, |estimate| estimate.curve.time_s(iterations));
+        let has_time = takes_s <= TIME_LIMIT.saturating_sub(self.spent).as_secs_f64();
+        NonZeroU64::new(iterations).filter(|_| has_time)
+    }
+
+    /// How long the process takes, by the runs so far.
+    fn whole(&self) -> Duration {
+        let curve = self.sweep.estimate().map(|estimate| estimate.curve);
+        curve.map_or(self.cpu, |curve| whole(curve, self.iterations, self.cpu))
+    }
+}
+
+/// How long a process takes by this curve: longer than it had run when it was ended.
+fn whole(curve: Curve, iterations: NonZeroU64, ran: Duration) -> Duration {
+    Duration::try_from_secs_f64(curve.time_s(iterations.get())).unwrap_or(Duration::MAX).max(ran)
+}
+
 /// The bags to be measured.
 #[derive(Debug, Default)]
 pub(crate) struct Measuring {
@@ -46,6 +84,8 @@ pub(crate) struct Measuring {
     /// Stage of the first bag in `queue`.
     stage: Stage,
     tries: u32,
+    /// Of that bag.
+    partial: Option<PartialRuns>,
 }
 
 impl Measuring {
@@ -69,7 +109,9 @@ impl Measuring {
             if is_open(bag) {
                 self.tries += 1;
                 self.stage = Stage::Running;
-                effects.push(Effect::RunFirstTask { bag, time_limit: TIME_LIMIT });
+                let spent = self.partial.as_ref().map_or(Duration::ZERO, |partial| partial.spent);
+                let (time_limit, iterations) = (TIME_LIMIT - spent, self.partial.as_ref().and_then(PartialRuns::next));
+                effects.push(Effect::RunFirstTask { bag, time_limit, iterations });
                 return;
             }
             self.drop_first();
@@ -80,6 +122,7 @@ impl Measuring {
         self.queue.pop_front();
         self.tries = 0;
         self.stage = Stage::Idle;
+        self.partial = None;
     }
 
     /// The first task of a bag is over. `None`: it is tried again, or nobody waits for it.
@@ -91,13 +134,42 @@ impl Measuring {
             self.stage = Stage::PausingUntil(now + PAUSE);
             return None;
         }
-        self.drop_first();
-        Some(match first {
-            FirstTask::Ran { cpu, result } => {
-                Measured { bag, cpu: cpu.max(CPU_LEAST), result: Some(result).filter(|result| result.success) }
+        let (cpu, result) = match first {
+            FirstTask::Ran { cpu, result } => (cpu, Some(result).filter(|result| result.success)),
+            FirstTask::TooLong { .. } | FirstTask::Partial { .. } => (self.ran_on(first)?, None),
+            FirstTask::NotStarted | FirstTask::Nothing => {
+                (self.partial.as_ref().map_or(CPU_LEAST, PartialRuns::whole), None)
             }
-            FirstTask::NotStarted | FirstTask::Nothing => Measured { bag, cpu: CPU_LEAST, result: None },
-        })
+        };
+        self.drop_first();
+        Some(Measured { bag, cpu: cpu.max(CPU_LEAST), result })
+    }
+
+    /// A process took too long, or a short run of it has ended: how long the process takes; `None`: a further run tells.
+    fn ran_on(&mut self, first: FirstTask) -> Option<Duration> {
+        match (first, &mut self.partial) {
+            (FirstTask::TooLong { cpu, iterations, marks }, None) => {
+                if let Some(curve) = Curve::of_marks(&marks) {
+                    return Some(whole(curve, iterations, cpu));
+                }
+                let sweep = Sweep::new(iterations.get().min(ITERATIONS_MAX));
+                self.partial = Some(PartialRuns { sweep, iterations, cpu, spent: Duration::ZERO });
+            }
+            (FirstTask::Partial { cpu }, Some(partial)) => {
+                if let Step::Run(iterations) = partial.sweep.step() {
+                    partial.sweep.ended(PartialRun { iterations, took: cpu });
+                }
+                partial.spent = (partial.spent + cpu).min(TIME_LIMIT);
+                if partial.next().is_none() {
+                    return Some(partial.whole());
+                }
+            }
+            // A program that does not care how many iterations it is to do.
+            (_, Some(partial)) => return Some(partial.whole()),
+            (_, None) => return Some(CPU_LEAST),
+        }
+        (self.tries, self.stage) = (0, Stage::Idle);
+        None
     }
 
     /// A bag is closed: how long its tasks take does not matter any more.
@@ -128,7 +200,7 @@ mod tests {
     }
 
     fn run(number: u8) -> Vec<Effect> {
-        vec![Effect::RunFirstTask { bag: bag(number), time_limit: TIME_LIMIT }]
+        vec![Effect::RunFirstTask { bag: bag(number), time_limit: TIME_LIMIT, iterations: None }]
     }
 
     fn begin(measuring: &mut Measuring, now: Time) -> Vec<Effect> {
@@ -166,6 +238,77 @@ mod tests {
         let short = Measured { bag: bag(1), cpu: CPU_LEAST, result: None };
         assert_eq!(measuring.ended(bag(1), FirstTask::NotStarted, now), Some(short));
         assert_eq!(measuring.deadline(), None);
+    }
+
+    fn iterations(number: u64) -> NonZeroU64 {
+        NonZeroU64::new(number).expect("it is not 0")
+    }
+
+    fn too_long(of: u64, marks: &[(u64, f64)]) -> FirstTask {
+        let mark = |&(iterations, took): &(u64, f64)| PartialRun { iterations, took: Duration::from_secs_f64(took) };
+        FirstTask::TooLong { cpu: TIME_LIMIT, iterations: iterations(of), marks: marks.iter().map(mark).collect() }
+    }
+
+    /// A first task that takes `start_s` and `iteration_s` for each of 1,000 iterations: the iterations of its short runs, and how long it is
+    /// predicted to take.
+    fn swept(start_s: f64, iteration_s: f64) -> (Vec<u64>, Duration) {
+        let (mut measuring, now) = (Measuring::default(), Time::ZERO);
+        measuring.push(bag(1));
+        begin(&mut measuring, now);
+        let (mut ended, mut runs) = (too_long(1000, &[]), Vec::new());
+        loop {
+            if let Some(measured) = measuring.ended(bag(1), ended, now) {
+                assert_eq!(measured.result, None, "the task is still to be run");
+                return (runs, measured.cpu);
+            }
+            let effects = begin(&mut measuring, now);
+            let [Effect::RunFirstTask { time_limit, iterations: Some(next), .. }] = effects[..] else {
+                panic!("{effects:?}");
+            };
+            let cpu = Duration::from_secs_f64(start_s + iteration_s * next.get() as f64);
+            ended = if cpu > time_limit { too_long(next.get(), &[]) } else { FirstTask::Partial { cpu } };
+            runs.push(next.get());
+        }
+    }
+
+    #[test]
+    fn a_process_that_takes_too_long_is_predicted_from_how_far_it_came() {
+        let (mut measuring, now) = (Measuring::default(), Time::ZERO);
+        measuring.push(bag(1));
+        begin(&mut measuring, now);
+        // It began after 8 s, and had done 26 of 1,000 iterations of 2 s after 60.
+        let marks = [(0, 5.0), (1, 10.0), (7, 22.0), (26, 60.0)];
+        let measured = measuring.ended(bag(1), too_long(1000, &marks), now).expect("that is enough");
+        assert_eq!((measured.cpu, measured.result), (Duration::from_secs(2008), None));
+    }
+
+    #[test]
+    fn a_process_that_takes_too_long_and_says_nothing_is_predicted_from_short_runs() {
+        let (runs, predicted) = swept(8.0, 0.2);
+        assert_eq!(runs, [3, 6, 12], "the paper's");
+        assert!((predicted.as_secs_f64() - 208.0).abs() < 1.0, "{predicted:?}");
+        // There is no time for a third run, which would tell more of how it starts.
+        let (runs, predicted) = swept(8.0, 4.0);
+        assert_eq!(runs, [3, 6]);
+        assert!((predicted.as_secs_f64() - 4008.0).abs() < 10.0, "{predicted:?}");
+        // Nor is there for one whole run.
+        let (runs, predicted) = swept(0.0, 30.0);
+        assert_eq!((runs, predicted), (vec![3], TIME_LIMIT));
+        // It does as much as it likes.
+        assert_eq!(swept(70.0, 0.0), (vec![3], TIME_LIMIT));
+        // Its first task took long by chance.
+        assert_eq!(swept(0.0, 1e-3).1, TIME_LIMIT, "at least as long as it ran");
+    }
+
+    #[test]
+    fn a_bag_behind_one_with_short_runs_runs_whole() {
+        let (mut measuring, now) = (Measuring::default(), Time::ZERO);
+        (1..=2).for_each(|number| measuring.push(bag(number)));
+        begin(&mut measuring, now);
+        assert_eq!(measuring.ended(bag(1), too_long(9, &[]), now), None);
+        assert_eq!(begin(&mut measuring, now).len(), 1);
+        assert_eq!(measuring.ended(bag(1), FirstTask::Nothing, now).map(|it| it.cpu), Some(TIME_LIMIT));
+        assert_eq!(begin(&mut measuring, now), run(2));
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl World {
         let config = Config { slots: 1, ..Config::default() };
         let peer = Peer::restore(config.clone(), GridId([9; 32]), me, 1, Time::ZERO, START, [])
             .expect("the defaults are good");
-        let machine = Machine::new(peer, &config, OwnerSettings::default(), Time::ZERO);
+        let machine = Machine::new(peer, &config, config.speed_mops, OwnerSettings::default(), Time::ZERO);
         let mut world = Self { machine, now: Time::ZERO, disk: WriteEnd::Durable, runs: None, orders: Vec::new() };
         world.give(PeerEvent::DeadlineReached);
         world

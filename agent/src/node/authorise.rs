@@ -102,3 +102,27 @@ fn unwanted(supplies: &Supplies, label: &Label) -> Option<DeclineReason> {
         Err(error) => Some(error.into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use idlewood_scheduler::BlobId;
+    use idlewood_trust::manifest::Input;
+
+    use super::super::task::tests::manifest;
+    use super::*;
+
+    #[test]
+    fn a_bag_is_at_hand_where_nothing_has_to_be_fetched_for_any_task() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let blobs = Blobs::open(&root.path().join("blobs"), 1 << 20).expect("an empty directory");
+        let kept = |bytes: &[u8]| BlobId(*blobs.put_bytes(bytes).expect("there is room").as_bytes());
+        let input = |blob| Input { name: "input".to_owned(), blob, bytes: 1 };
+        let bag = Manifest { program: input(kept(b"program")), ..manifest() };
+        assert!(are_here(&bag, &blobs));
+        let with = |blob| Manifest { inputs: vec![input(blob)], ..bag.clone() };
+        assert!(are_here(&with(kept(b"input")), &blobs));
+        assert!(!are_here(&with(BlobId([7; 32])), &blobs), "an input");
+        assert!(!are_here(&Manifest { program: input(BlobId([7; 32])), ..bag.clone() }, &blobs), "the program");
+        assert!(!are_here(&Manifest { source: Some(Source::Files), ..bag }, &blobs), "files that come with tasks");
+    }
+}

@@ -136,7 +136,7 @@ pub(super) fn bag(
         // Only a view of the whole machine knows these two.
         runs: false,
         bounds: Vec::new(),
-        computed_s: view.work_done_mops / shared.config.speed_mops,
+        computed_s: view.work_done_mops / shared.kernel_mops,
         machines_used: view.machines_used,
         stewards: peer.stewards_wanted(view.bag.id),
         keepers: keepers(peer.keepers(view.bag.id)),

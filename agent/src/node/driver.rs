@@ -234,7 +234,9 @@ impl Driver {
             Effect::Notify(notice) => self.notice(notice),
             Effect::Fetch { fetch, wanted } => outputs.fetch(fetch, wanted, machine.peer(), shared),
             Effect::AbandonFetch { fetch } => outputs.abandon(fetch),
-            Effect::RunFirstTask { bag, time_limit } => measuring.run(bag, time_limit, machine.peer(), shared),
+            Effect::RunFirstTask { bag, time_limit, iterations } => {
+                measuring.run(bag, time_limit, iterations, machine.peer(), shared);
+            }
             Effect::StopFirstTask { bag } => measuring.stop(bag, shared),
             Effect::Work(order) => execution.carry_out(order, storage.pins(), machine, shared),
             Effect::Changed(changes) => storage.changed(&changes),

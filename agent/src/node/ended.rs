@@ -15,6 +15,7 @@ use serde_bytes::ByteBuf;
 
 use super::checkpoints;
 use super::pin::Pin;
+use super::progress::PROGRESS;
 use super::supplies::PrepareError;
 use crate::chosen::{self, Chosen};
 use crate::output::shortened;
@@ -368,7 +369,7 @@ fn read_outputs(job: &Job, rules: &Rules, output: &mut TaskOutput) -> io::Result
         }
         // A program that uses no files has none, even if it wrote to stdout.
         if let Some(work) = left.directory(WORK)? {
-            let contents = work.read_all(&mut room, |path| chosen.takes(path))?;
+            let contents = work.read_all(&mut room, |path| path != PROGRESS && chosen.takes(path))?;
             let Contents { files, folders, left_out, unwanted_first, unwanted } = contents;
             if rules.outputs.is_empty() {
                 output.folders = folders;

@@ -219,8 +219,7 @@ impl Execution {
             return self.cannot_run(job, task, anyhow::anyhow!("it has to be prepared").into(), None, pins, shared);
         };
         let most = shared.settings.get().limits.task_time.0;
-        let limit = &mut prepared.job.time_limit;
-        *limit = Some(limit.map_or(most, |of_bag| of_bag.min(most)));
+        prepared.job.time_limit = Some(prepared.manifest.time_limit_on(shared.config.speed_mops).min(most));
         match self.workers.append(slot, &prepared.job) {
             Ok(number) => self.runs[slot].push_back(Given { job, task, prepared, number }),
             Err(error) => {
@@ -239,7 +238,7 @@ impl Execution {
         pins: &Pins,
         shared: &mut Shared,
     ) {
-        let (blobs, speed_mops) = (shared.supplies.blobs.clone(), shared.config.speed_mops);
+        let (blobs, speed_mops) = (shared.supplies.blobs.clone(), shared.kernel_mops);
         let takes_small = pins.takes_small_outputs();
         let collect = move || {
             drop(prepared);
@@ -296,7 +295,7 @@ impl Execution {
             return None;
         };
         self.tasks_run += u64::from(matches!(ended.outcome, Outcome::Exited { .. }));
-        let of_bag = Duration::from_secs(prepared.manifest.time_limit_s);
+        let of_bag = prepared.manifest.time_limit_on(shared.config.speed_mops);
         ended.cut = match ended.outcome {
             Outcome::TimedOut { limit } => limit < of_bag,
             Outcome::OverDisk { limit_bytes } => limit_bytes < prepared.manifest.disk_bytes,
@@ -305,7 +304,7 @@ impl Execution {
         ended.is_merge = prepared.manifest.is_merge(task.index);
         ended.times = prepared.manifest.times_filled();
         let wall = ended.wall;
-        let (blobs, speed_mops) = (shared.supplies.blobs.clone(), shared.config.speed_mops);
+        let (blobs, speed_mops) = (shared.supplies.blobs.clone(), shared.kernel_mops);
         let takes_small = pins.takes_small_outputs();
         let rules = Rules::of(&prepared.manifest, task.index, shared.settings.get().limits.output.0);
         let untouched =

@@ -1,16 +1,20 @@
 //! Runs the first task of a bag as the machine orders ([`idlewood_machine::Effect::RunFirstTask`]), on a worker of its own.
 
+use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_machine::{Event, FirstTask};
 use idlewood_net::fetch::Origin;
 use idlewood_scheduler::{BagId, Peer, TaskId, TaskOutcome, TaskResult};
-use idlewood_worker::{Pool, WorkerEvent};
+use idlewood_trust::manifest::Manifest;
+use idlewood_worker::{Outcome, Pool, WorkerEvent};
 use tokio::task::{AbortHandle, Id};
 
 use super::done::Done;
 use super::ended::{self, Collected, Ended, Rules};
 use super::live_output::Written;
+use super::progress::Progress;
 use super::shared::Shared;
 use super::supplies::PrepareError;
 use super::task::{self, CameWith, Preparation, Prepared};
@@ -21,8 +25,8 @@ enum Stage {
     #[default]
     Idle,
     Preparing(AbortHandle),
-    /// With the pool's name for the job.
-    Running(Box<Prepared>, u64),
+    /// With the pool's name for the job, and, of a process of an application in rounds, how far it says that it is.
+    Running(Box<Prepared>, u64, Option<Progress>),
     Collecting,
 }
 
@@ -31,6 +35,8 @@ enum Stage {
 struct First {
     bag: Option<BagId>,
     time_limit: Duration,
+    /// It does only so many iterations, and what comes of it counts for nothing.
+    iterations: Option<NonZeroU64>,
     stage: Stage,
 }
 
@@ -51,16 +57,24 @@ impl Measuring {
 
     pub(super) fn freeze(&self) {
         self.measurer.freeze();
+        self.set_still(true);
     }
 
     pub(super) fn thaw(&self) {
         self.measurer.thaw();
+        self.set_still(false);
+    }
+
+    fn set_still(&self, stands_still: bool) {
+        if let Stage::Running(_, _, Some(progress)) = &self.first.stage {
+            progress.set_still(stands_still);
+        }
     }
 
     /// What the first task of a bag has written, if it runs.
     pub(super) fn written(&self, bag: BagId) -> Option<Written> {
         match &self.first {
-            First { bag: Some(of), stage: Stage::Running(prepared, number), .. } if *of == bag => {
+            First { bag: Some(of), stage: Stage::Running(prepared, number, _), .. } if *of == bag => {
                 let directory = prepared.job.directory.clone();
                 Some(Written { in_memory: self.measurer.streams(0, *number), directory })
             }
@@ -68,12 +82,26 @@ impl Measuring {
         }
     }
 
-    /// Prepares the first task of a bag, and runs it.
-    pub(super) fn run(&mut self, bag: BagId, time_limit: Duration, peer: &Peer, shared: &mut Shared) {
+    /// Prepares the first task of a bag, and runs it, or so many iterations of it.
+    pub(super) fn run(
+        &mut self,
+        bag: BagId,
+        time_limit: Duration,
+        iterations: Option<NonZeroU64>,
+        peer: &Peer,
+        shared: &mut Shared,
+    ) {
         let Some(header) = peer.bag(bag).map(|view| view.bag) else {
             return shared.events.follow_up(Event::FirstTaskEnded { bag, first: FirstTask::Nothing });
         };
         let (known, supplies) = (shared.manifests.get(bag), shared.supplies.clone());
+        let known = match (iterations, known) {
+            (Some(iterations), Some(manifest)) => Some(Arc::new(manifest.with_iterations(iterations))),
+            (Some(_), None) => {
+                return shared.events.follow_up(Event::FirstTaskEnded { bag, first: FirstTask::Nothing });
+            }
+            (None, known) => known,
+        };
         let here = Origin { bag, key: None, sources: Vec::new(), enclosed: Vec::new() };
         let came = CameWith { line: shared.lines.get(TaskId { bag, index: 0 }), checkpoint: None };
         let prepare = async move {
@@ -82,12 +110,12 @@ impl Measuring {
         };
         let lost = Done::MeasurePrepared { bag, preparation: Preparation::lost() };
         let stage = Stage::Preparing(shared.jobs.spawn(prepare, lost));
-        self.first = First { bag: Some(bag), time_limit, stage };
+        self.first = First { bag: Some(bag), time_limit, iterations, stage };
     }
 
     /// The needs of a first task were fetched, or not.
     pub(super) fn prepared(&mut self, id: Id, bag: BagId, preparation: Preparation, peer: &Peer, shared: &mut Shared) {
-        if let Some(manifest) = preparation.manifest {
+        if let Some(manifest) = preparation.manifest.filter(|_| self.first.iterations.is_none()) {
             shared.manifests.remember(bag, manifest);
         }
         if !matches!(&self.first.stage, Stage::Preparing(job) if job.id() == id) {
@@ -106,8 +134,16 @@ impl Measuring {
     fn start(&mut self, mut prepared: Box<Prepared>, shared: &mut Shared) -> Result<(), PrepareError> {
         let limit = self.first.time_limit;
         prepared.job.time_limit = Some(prepared.job.time_limit.map_or(limit, |of_bag| of_bag.min(limit)));
+        if self.first.iterations.is_some() {
+            // The whole run may have left one: this one begins anew.
+            prepared.job.checkpoint = None;
+        }
         match self.measurer.start(0, &prepared.job) {
-            Ok(number) => self.first.stage = Stage::Running(prepared, number),
+            Ok(number) => {
+                let in_rounds = prepared.manifest.rounds.is_some();
+                let progress = in_rounds.then(|| Progress::of(prepared.job.directory.clone()));
+                self.first.stage = Stage::Running(prepared, number, progress);
+            }
             Err(error) => {
                 shared.discard(prepared);
                 return Err(error.into());
@@ -119,8 +155,8 @@ impl Measuring {
     /// The worker's run has ended: of which bag, and how long it took.
     pub(super) fn ended(&mut self, event: WorkerEvent, shared: &mut Shared) -> Option<(BagId, Duration)> {
         let (_, ended) = Ended::of(event);
-        let prepared = match std::mem::replace(&mut self.first.stage, Stage::Collecting) {
-            Stage::Running(prepared, _) => prepared,
+        let (prepared, progress) = match std::mem::replace(&mut self.first.stage, Stage::Collecting) {
+            Stage::Running(prepared, _, progress) => (prepared, progress),
             other => {
                 tracing::error!("a worker ended that nobody had started");
                 self.first.stage = other;
@@ -128,7 +164,12 @@ impl Measuring {
             }
         };
         let (bag, wall) = (self.first.bag?, ended.wall);
-        let (blobs, speed_mops) = (shared.supplies.blobs.clone(), shared.config.speed_mops);
+        if let Some(first) = self.told_of_iterations(&prepared.manifest, &ended, progress) {
+            shared.discard(prepared);
+            self.over_with(bag, first, shared);
+            return Some((bag, wall));
+        }
+        let (blobs, speed_mops) = (shared.supplies.blobs.clone(), shared.kernel_mops);
         let rules = Rules::of(&prepared.manifest, 0, shared.settings.get().limits.output.0);
         let collect = move || {
             let collected = ended::collect(&blobs, true, Some(&prepared.job), &rules, &ended, speed_mops);
@@ -137,6 +178,23 @@ impl Measuring {
         let lost = Done::Measured { bag, cpu: Duration::ZERO, collected: Collected::not_started() };
         shared.jobs.spawn_blocking(collect, lost);
         Some((bag, wall))
+    }
+
+    /// What a process shows that ran to its limit, or did fewer iterations. `None`: it is like any other task.
+    fn told_of_iterations(&self, manifest: &Manifest, ended: &Ended, progress: Option<Progress>) -> Option<FirstTask> {
+        let rounds = manifest.rounds.as_ref()?;
+        let cpu = ended.cpu;
+        match ended.outcome {
+            Outcome::TimedOut { limit } if limit < Duration::from_secs(manifest.time_limit_s) => {
+                let marks = progress.map(|progress| progress.marks(cpu)).unwrap_or_default();
+                Some(FirstTask::TooLong { cpu, iterations: NonZeroU64::new(rounds.iterations)?, marks })
+            }
+            Outcome::Exited { code } if self.first.iterations.is_some() => {
+                let has_succeeded = manifest.success_codes.contains(&i32::from(code));
+                Some(if has_succeeded { FirstTask::Partial { cpu } } else { FirstTask::Nothing })
+            }
+            _ => self.first.iterations.map(|_| FirstTask::Nothing),
+        }
     }
 
     /// What came of a first task is kept. `collected` pins the output until the peer's record does.
@@ -164,6 +222,10 @@ impl Measuring {
         if is_open && !matches!(first, FirstTask::Ran { .. }) {
             tracing::warn!(%bag, "the first task could not be measured; where that goes on, it is taken as short");
         }
+        self.over_with(bag, first, shared);
+    }
+
+    fn over_with(&mut self, bag: BagId, first: FirstTask, shared: &mut Shared) {
         self.first = First::default();
         shared.events.tell(Event::FirstTaskEnded { bag, first });
     }

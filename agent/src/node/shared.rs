@@ -28,6 +28,8 @@ use crate::settings::Current;
 pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) config: Config,
+    /// Speed of a core while it computes, in Mop/s: processor time is turned into work by it.
+    pub(super) kernel_mops: f64,
     /// The owner's; `owner` reads them again when they have changed.
     pub(super) settings: Current,
     /// What tasks get of this machine's memory where the owner says nothing.
@@ -51,6 +53,7 @@ impl Shared {
     pub(super) fn new(
         clock: Clock,
         config: Config,
+        kernel_mops: f64,
         settings: Current,
         net: NetHandle,
         supplies: Supplies,
@@ -59,6 +62,7 @@ impl Shared {
         Self {
             clock,
             config,
+            kernel_mops,
             settings,
             memory_share: memory::share(Path::new("/proc")),
             net,

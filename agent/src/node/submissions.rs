@@ -99,9 +99,9 @@ impl Submissions {
         request.stewards.get_or_insert(shared.settings.get().submit.stewards.get());
         self.accepting += 1;
         let (blobs, gate, me) = (shared.supplies.blobs.clone(), shared.supplies.gate.clone(), peer.me().peer);
-        let notify = notify.clone();
+        let (notify, speed_mops) = (notify.clone(), shared.config.speed_mops);
         let take = async move {
-            let accept = move || submission::accept(&blobs, &gate, me, request, conditions, &notify);
+            let accept = move || submission::accept(&blobs, &gate, me, speed_mops, request, conditions, &notify);
             let result = tokio::task::spawn_blocking(accept).await;
             let result =
                 result.unwrap_or_else(|error| Err(Refusal::Unavailable(format!("the bag could not be kept: {error}"))));

@@ -15,6 +15,7 @@ mod tail;
 mod template;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BAG_TASKS_MAX, BlobId};
@@ -60,6 +61,9 @@ const ARGUMENTS_MAX: usize = (ARGUMENT_BYTES_MAX / ARGUMENT_OVERHEAD_BYTES) as u
 /// Most entries of a bag. Our choice: as many as fit [`MANIFEST_BYTES_MAX`] if each names a file, and less than 100 MB
 /// of memory if they are empty.
 pub const ENTRIES_MAX: usize = 1 << 20;
+/// A machine is taken to be at most so many times slower than its submitter's. Our choice: desktops are within ten times of each other, so
+/// that more is a mistake.
+const TIMES_SLOWER_MAX: f64 = 64.0;
 /// Most exit codes that mean success: systems have 256.
 const SUCCESS_CODES_MAX: usize = 1024;
 /// Most files shared by all tasks, or of one task alone.
@@ -122,8 +126,11 @@ pub struct Manifest {
     /// Disk space of a task's files, its checkpoint included; the default in manifests from before this field.
     #[serde(default = "disk_bytes_default")]
     pub disk_bytes: u64,
-    /// Time that a task may run, without the time that it is frozen.
+    /// Time that a task may run, without the time that it is frozen, on a machine as fast as its submitter's ([`Manifest::time_limit_on`]).
     pub time_limit_s: u64,
+    /// Speed of a slot of the submitter's machine, in Mop/s; 0 in manifests from before this field.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub speed_mops: u64,
     /// Exit codes that mean success.
     #[serde(deserialize_with = "at_most::<_, _, SUCCESS_CODES_MAX>")]
     pub success_codes: Vec<i32>,
@@ -215,6 +222,13 @@ impl Manifest {
     /// The same, with the program that this task runs.
     pub fn label_of(&self, index: u64) -> Label {
         Label { program: self.program_of(index).blob, ..self.label() }
+    }
+
+    /// How long a task may run on a machine whose slots have this speed in Mop/s: longer than on its submitter's where that is faster, since it
+    /// takes longer for the same, but no shorter where it is slower.
+    pub fn time_limit_on(&self, speed_mops: f64) -> Duration {
+        let times = (self.speed_mops as f64 / speed_mops.max(f64::MIN_POSITIVE)).clamp(1.0, TIMES_SLOWER_MAX);
+        Duration::try_from_secs_f64(self.time_limit_s as f64 * times).unwrap_or(Duration::MAX)
     }
 
     /// The lowest version that says all of it, so that as many agents as can be read it.
@@ -434,6 +448,7 @@ pub(crate) mod tests {
             memory_bytes: 1 << 20,
             disk_bytes: 1 << 20,
             time_limit_s: 1,
+            speed_mops: 0,
             success_codes: vec![0],
             deterministic: false,
             native: false,
@@ -448,6 +463,15 @@ pub(crate) mod tests {
             source: None,
             line: None,
         }
+    }
+
+    #[test]
+    fn a_slower_machine_has_longer_and_a_faster_one_no_shorter() {
+        let on = |of: u64, here: f64| Manifest { time_limit_s: 60, speed_mops: of, ..manifest() }.time_limit_on(here);
+        let limits = [on(2000, 2000.0), on(2000, 500.0), on(2000, 8000.0), on(0, 500.0), on(u64::MAX, 1.0), on(1, 0.0)];
+        assert_eq!(limits.map(|limit| limit.as_secs()), [60, 240, 60, 60, 3840, 3840]);
+        let longest = Manifest { time_limit_s: u64::MAX, speed_mops: 2, ..manifest() };
+        assert_eq!(longest.time_limit_on(1.0), Duration::MAX);
     }
 
     #[test]

@@ -28,6 +28,7 @@ fn manifest() -> Manifest {
         memory_bytes: 1 << 20,
         disk_bytes: 1 << 20,
         time_limit_s: 1,
+        speed_mops: 0,
         success_codes: Vec::new(),
         deterministic: false,
         native: false,

@@ -281,7 +281,7 @@ fn find() -> Result<Place, String> {
 
 /// The group of this process, from the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`: that of a controller of
 /// version 1, or of version 2.
-fn own_group(mounts: &str, own: &str, controller: Option<&str>) -> Option<PathBuf> {
+pub(crate) fn own_group(mounts: &str, own: &str, controller: Option<&str>) -> Option<PathBuf> {
     let path = own.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;
         let (controllers, path) = rest.split_once(':')?;

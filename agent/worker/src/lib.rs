@@ -15,7 +15,7 @@
 //! - [`lay_out`] (before): puts a task's inputs where it can read them. [`untrusted`] (after): reads its output.
 //!   [`removal`]: removes its files.
 //! - [`check_program`]: says in one sentence what is wrong with a program, without running or compiling it.
-//! - [`speed`]: the reference kernel, by which the size of a task is measured.
+//! - [`speed`]: the reference kernel, by which the size of a task is measured; [`quota`]: how much of the processors there is for tasks.
 //! - `protocol`: the packets and frames between the two; `compile_cache`: compiled programs on disk; `output`: capped
 //!   streams, `shared_output`: their beginning in memory; `low`: priorities; `confine`: the second wall; `disk`: the
 //!   limit on a task's files, `open_files`: including removed ones; `limits`: that on its memory; `group`: control
@@ -75,6 +75,7 @@ mod processes;
 mod processor_time;
 mod program;
 mod protocol;
+pub mod quota;
 mod shared_output;
 mod start_error;
 mod stop;

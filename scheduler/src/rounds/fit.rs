@@ -5,7 +5,7 @@
 //! still predicted too long. Here time = start + c·iterations is fitted to all runs, and the sweep is over when c is
 //! known within 5 %. docs/adr/0050 has the reasons.
 //!
-//! Left out: the single sweep, in which one run tells of each iteration.
+//! The single sweep is [`Curve::of_marks`]: one run that tells how far it is.
 
 use std::time::Duration;
 
@@ -71,6 +71,11 @@ impl Sweep {
         self.runs.push(run);
     }
 
+    /// What the runs so far show; `None` before the first.
+    pub fn estimate(&self) -> Option<Estimate> {
+        (!self.runs.is_empty()).then(|| fit(&self.runs))
+    }
+
     /// The next run, or what is known if that is enough or no longer run is allowed.
     pub fn step(&self) -> Step {
         let Some(last) = self.runs.last() else { return Step::Run(ITERATIONS_FIRST.min(self.iterations_max)) };
@@ -80,6 +85,19 @@ impl Sweep {
         }
         let next = (last.iterations as f64 * GROWTH) as u64;
         Step::Run(next.max(last.iterations + 1).min(self.iterations_max))
+    }
+}
+
+impl Curve {
+    /// What one run shows that told how many iterations it had done at these moments, since it began (the paper's single sweep). The first and
+    /// the last mark decide: for iterations whose times vary independently nothing else tells more of their mean. `None`: no iteration lies
+    /// between any two marks.
+    pub fn of_marks(marks: &[PartialRun]) -> Option<Self> {
+        let (first, last) = (marks.iter().find(|mark| mark.iterations > 0)?, marks.last()?);
+        let iterations = last.iterations.checked_sub(first.iterations).filter(|&iterations| iterations > 0)?;
+        let iteration_s = last.took.saturating_sub(first.took).as_secs_f64() / iterations as f64;
+        let start_s = (first.took.as_secs_f64() - iteration_s * first.iterations as f64).max(0.0);
+        Some(Self { start_s, iteration_s })
     }
 }
 

@@ -117,7 +117,7 @@ impl Shard {
                 machine.fetching.forget(|purpose| *purpose == Purpose::Output(fetch));
                 self.proceed(host, None, around);
             }
-            Order::RunFirstTask { bag, time_limit } => self.run_first_task(host, bag, time_limit, around),
+            Order::RunFirstTask { bag, time_limit, .. } => self.run_first_task(host, bag, time_limit, around),
             // Here it ends as if it had not been stopped.
             Order::StopFirstTask { .. } => {}
             Order::Work(order) => self.work(host, order, around),

@@ -187,7 +187,7 @@ fn a_process_that_would_wait_iterates_on_until_the_other_ends() {
     grid.run(0);
     let (agent, root) = (&grid.agents[0], grid.root.path());
     let text = "step=$((IDLEWOOD_ITERATIONS * $1)); while [ $step -gt 0 ]; do step=$((step - 1)); done; \
-                echo $IDLEWOOD_ITERATIONS >iterations";
+                echo $IDLEWOOD_ITERATIONS >iterations; echo done >>$IDLEWOOD_PROGRESS";
     let process = script(root, "process.sh", text);
     let merge = script(root, "merge.sh", "mkdir merged; cat inputs/results/*/iterations >merged/all");
     let list = root.join("steps.txt");
@@ -200,12 +200,51 @@ fn a_process_that_would_wait_iterates_on_until_the_other_ends() {
     let of = |round: u64| {
         let out = get_round(agent, &bag, round, root.join(format!("round-{round}")));
         let did = |process: u64| fs::read_to_string(out.join(format!("processes/{process}/iterations"))).expect("left");
+        assert_eq!(
+            fs::read_dir(out.join("processes/0")).expect("left").count(),
+            1,
+            "what it says of its progress is no output"
+        );
         [0, 1].map(|process| did(process).trim().parse::<u64>().expect("a number"))
     };
     assert_eq!(of(1), [10, 10], "nothing is known yet");
     let later: Vec<[u64; 2]> = (2..=5).map(of).collect();
     assert!(later.iter().all(|[fast, slow]| (10..=20).contains(fast) && *slow == 10), "{later:?}");
     assert!(later.iter().any(|[fast, _]| *fast > 10), "{later:?}");
+}
+
+/// Half an hour or more of iterations, of which the first task can do a minute's; returns the work of a process in multiples of that minute.
+fn predicted_minutes(says_progress: bool) -> f64 {
+    let grid = Grid::start(1);
+    let (agent, root) = (&grid.agents[0], grid.root.path());
+    let says = if says_progress { "echo $step >>$IDLEWOOD_PROGRESS" } else { ":" };
+    let text = format!(
+        "step=0; while [ $step -lt $IDLEWOOD_ITERATIONS ]; do turn=0; while [ $turn -lt 20000 ]; do turn=$((turn + 1)); done; \
+         step=$((step + 1)); {says}; done"
+    );
+    let process = script(root, "process.sh", &text);
+    let words = ["submit", "--native", "--program", &process, "--array", "0-1", "--rounds", "2"];
+    let bag = agent.ask(&[&words[..], &["--iterations", "1000000"]].concat())["id"].as_str().expect("an id").to_owned();
+    let work_mops = || agent.ask(&["bag", "show", &bag])["work_mops"].as_f64();
+    let begin = Instant::now();
+    while work_mops().is_none() {
+        assert!(begin.elapsed() < PATIENCE + Duration::from_secs(180), "{}", agent.log());
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let minute_mops = 60.0 * agent.ask(&["status"])["speed_mops"].as_f64().expect("a number");
+    work_mops().expect("it is there") / minute_mops
+}
+
+#[test]
+fn a_long_process_that_says_how_far_it_is_is_predicted_from_its_first_minute() {
+    let minutes = predicted_minutes(true);
+    assert!(minutes > 10.0, "{minutes}");
+}
+
+#[test]
+fn a_long_process_that_says_nothing_is_predicted_from_short_runs() {
+    let minutes = predicted_minutes(false);
+    assert!(minutes > 10.0, "{minutes}");
 }
 
 /// Three processes, of which the machine of one has its owner back: nobody begins until the owner has left.

@@ -32,6 +32,7 @@ pub(in crate::node) fn manifest() -> Manifest {
         memory_bytes: 1 << 20,
         disk_bytes: 1 << 20,
         time_limit_s: 60,
+        speed_mops: 0,
         success_codes: vec![0],
         deterministic: false,
         native: false,

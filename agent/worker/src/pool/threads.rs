@@ -457,7 +457,9 @@ impl Shared {
             Lost::Nonsense(reason) => Outcome::WorkerDied { reason },
             Lost::Unusable(end) => outcome_of(end),
         });
-        let (cpu, compile, output_truncated) = (cpu.saturating_sub(before), Duration::ZERO, false);
+        // What a native program took has gone with it: the system tells of the worker's own time alone.
+        let native_cpu = if job.serves.native { wall } else { Duration::ZERO };
+        let (cpu, compile, output_truncated) = (cpu.saturating_sub(before).max(native_cpu), Duration::ZERO, false);
         let untouched = false;
         let streams = shared_output.map(|shared_output| shared_output.of(job.number)).unwrap_or_default();
         job.permit.send(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, untouched, streams });

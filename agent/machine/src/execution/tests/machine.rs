@@ -29,7 +29,7 @@ impl World {
         let me = Contact { peer: PeerId([1; 32]), incarnation: 1, address: "".into(), nonce: None };
         let peer = Peer::restore(config.clone(), GridId([1; 32]), me, 1, Time::ZERO, WallTime(0), Vec::new());
         let peer = peer.expect("the settings are valid");
-        let machine = Machine::new(peer, &config, OwnerSettings::default(), Time::ZERO);
+        let machine = Machine::new(peer, &config, config.speed_mops, OwnerSettings::default(), Time::ZERO);
         let workers = Workers::new(SLOTS, config.places() as usize);
         Self { machine, now: Time::ZERO, workers, closed: BTreeSet::new() }
     }
