@@ -1,5 +1,6 @@
 //! What a ledger does since its bag has several keepers (`steward`): it is restored from a copy, and takes what stewards know.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId};
@@ -40,7 +41,7 @@ pub(super) struct Keeping {
     /// Whether nothing is issued: the submitter is back, and asks what its stewards know.
     pub(super) is_held: bool,
     /// Who ran the tasks whose outputs are being fetched from a steward.
-    pub(super) relayed: std::collections::BTreeMap<u64, PeerId>,
+    pub(super) relayed: BTreeMap<u64, PeerId>,
 }
 
 impl Ledger {
@@ -184,33 +185,27 @@ impl Ledger {
             rounds.lacks_starts = true;
         }
         self.go_on_with_rounds(io);
-        let mut attempt = self.attempt;
+        let theirs = records.iter().map(|record| if let Record::Bag { attempt, .. } = record { *attempt } else { 0 });
+        // What is issued from now on is above all that a keeper can have counted, whatever it says.
+        self.attempt = theirs.fold(self.attempt, u32::max).saturating_add(1);
         for record in records {
             match record {
-                Record::Bag { attempt: theirs, reruns, .. } => {
-                    attempt = attempt.max(*theirs);
-                    self.keeping.reruns = self.keeping.reruns.max(*reruns);
-                }
+                Record::Bag { reruns, .. } => self.keeping.reruns = self.keeping.reruns.max(*reruns),
                 Record::Failures { index, count, crashed_on, next_attempt, void_before, endings, .. }
                     if open.contains(*index) =>
                 {
-                    let theirs = Failures {
-                        count: *count,
-                        crashed_on: crashed_on.clone(),
-                        next_attempt: *next_attempt,
-                        void_before: *void_before,
-                        endings: endings.clone(),
-                    };
-                    self.tries.unite(*index, theirs);
+                    let (next_attempt, void_before) =
+                        ((*next_attempt).min(self.attempt), (*void_before).min(self.attempt));
+                    let (count, crashed_on, endings) = (*count, crashed_on.clone(), endings.clone());
+                    self.tries.unite(*index, Failures { count, crashed_on, next_attempt, void_before, endings });
                     changes.push(self.tries.change(*index, bag));
                 }
                 Record::Former { executor, ranges, .. } => changes.push(self.note_former(*executor, ranges)),
                 _ => {}
             }
         }
-        self.attempt = attempt.saturating_add(1);
         changes.push(Change::Put(self.record(io)));
-        let mut by_key = std::collections::BTreeMap::new();
+        let mut by_key = BTreeMap::new();
         changes.into_iter().for_each(|change| drop(by_key.insert(change.key(), change)));
         io.persist(by_key.into_values().collect(), Vec::new());
         for record in records {
@@ -226,10 +221,16 @@ impl Ledger {
 
     /// This machine has adopted the bag, which begins another life: its attempts are above those of keepers that it has not heard.
     pub(crate) fn begin_life(&mut self, life: u64, io: &mut Io) {
-        let first = life.saturating_mul(ATTEMPTS_OF_A_LIFE).try_into().unwrap_or(u32::MAX);
-        self.attempt = self.attempt.max(first);
-        let record = self.record(io);
-        io.persist(vec![Change::Put(record)], Vec::new());
+        self.number_above(life.saturating_mul(ATTEMPTS_OF_A_LIFE).try_into().unwrap_or(u32::MAX), io);
+    }
+
+    /// Attempts are numbered above this one from now on.
+    pub(crate) fn number_above(&mut self, attempt: u32, io: &mut Io) {
+        if attempt > self.attempt {
+            self.attempt = attempt;
+            let record = self.record(io);
+            io.persist(vec![Change::Put(record)], Vec::new());
+        }
     }
 
     /// A steward has the results of these tasks: they are its, as those of an executor that has not sent its results, for one lease.

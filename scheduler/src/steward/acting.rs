@@ -14,9 +14,11 @@ use crate::message::Message;
 use crate::peer::Effect;
 use crate::record::{Change, Record, RecordKey};
 
-/// More attempts than a keeper numbers before the next one is told of them: whoever acts after it numbers its own above these, so that no machine is given the
-/// same attempt of a task by both (`simnet swarm --bags --stewards --case 874`). Our choice.
+/// More attempts than a keeper numbers before the next one is told of them: whoever acts after it numbers its own above these, times its rank, so that no
+/// machine is given the same attempt of a task by two of them (`simnet swarm --bags --stewards --case 874`). Our choice.
 const ATTEMPTS_UNTOLD: u32 = 1024;
+/// The same for a steward that was told nothing since it started, had no room, or acted last itself: others may have acted since, one after the other.
+const ATTEMPTS_MISSED: u32 = 1 << 16;
 
 impl Copy {
     /// Whether the keepers before this one have been silent for long enough. They are asked once more before.
@@ -62,7 +64,9 @@ impl Copy {
         }
         let mut ledger = Ledger::new(bag.clone(), io.moment(*released), *retries_max, *replication, io);
         ledger.keep_with(self.key);
-        ledger.restore_attempt(attempt.saturating_add(ATTEMPTS_UNTOLD));
+        let unknown = if self.told.number == 0 { ATTEMPTS_MISSED } else { ATTEMPTS_UNTOLD };
+        let rank = self.acting.appointment.rank_of(io.me.peer)?;
+        ledger.restore_attempt(attempt.saturating_add(unknown * u32::from(rank)));
         ledger.set_stewards(*stewards);
         ledger.set_keep_results(*keep_results, *reruns);
         ledger.set_conditions(Conditions::clone(conditions), io);
@@ -93,6 +97,7 @@ impl Copy {
         self.acting.acting = self.acting.acting.checked_add(1)?;
         self.acting.rank = rank;
         self.acting_since = io.now;
+        (self.is_behind, self.asks_anew) = (false, None);
         // The ledger fetches what it is sent itself.
         self.coming.clear();
         io.persist(vec![Change::Put(self.record())], Vec::new());

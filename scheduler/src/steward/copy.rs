@@ -77,6 +77,14 @@ impl Told {
         }
     }
 
+    /// The attempt with which the bag's tasks were last issued.
+    pub(crate) fn attempt(&self, bag: BagId) -> Option<u32> {
+        match self.records.get(&RecordKey::Bag(bag)) {
+            Some(Record::Bag { attempt, .. }) => Some(*attempt),
+            _ => None,
+        }
+    }
+
     /// Whether stewards keep the results, too, and how often tasks were run again.
     pub(crate) fn keeps_results(&self, bag: BagId) -> Option<u32> {
         match self.records.get(&RecordKey::Bag(bag)) {
@@ -136,6 +144,11 @@ pub(crate) struct Copy {
     pub(crate) awaited: Option<PeerId>,
     /// When this machine last said that it cannot keep the bag any longer, and when first.
     pub(crate) given_up: Option<(Time, Time)>,
+    /// Whether this machine lacks, as far as it knows, what the others have been told since it said so: it does not act before it is told anew, or
+    /// nobody else acts for long.
+    pub(crate) is_behind: bool,
+    /// When the others are next asked to tell it anew, if they are.
+    pub(crate) asks_anew: Option<Time>,
     /// When the submitter was last heard of.
     pub(crate) submitter_heard: Option<Time>,
     /// The submitter has appointed others: this machine does not act, and forgets the bag when its results are taken.
@@ -164,6 +177,8 @@ impl Copy {
             gone: BTreeSet::new(),
             awaited: None,
             given_up: None,
+            is_behind: false,
+            asks_anew: None,
             submitter_heard: None,
             is_dismissed: false,
             feeds: BTreeMap::new(),
@@ -214,12 +229,15 @@ impl Copy {
         records.chain(results).chain([RecordKey::Kept(bag)]).map(Change::Delete).collect()
     }
 
-    /// How many keepers before this one, of this rank, may be there; one after it that is to act next counts, too.
+    /// How many keepers before this one, of this rank, may be there; one after it that is to act next counts, too, and, where this machine is behind,
+    /// all, so that each of them acts before it does.
     pub(crate) fn waits_for(&self, rank: u8) -> u32 {
+        let all =
+            if self.is_behind && self.given_up.is_none() { self.acting.appointment.keepers.len() as u32 } else { 0 };
         let awaited = self.awaited.and_then(|keeper| self.acting.appointment.rank_of(keeper));
         let before = self.acting.appointment.keepers.iter().take(usize::from(rank));
         let after = u32::from(awaited.is_some_and(|awaited| awaited > rank));
-        before.fold(after, |count, keeper| count + u32::from(!self.gone.contains(&keeper.peer)))
+        before.fold(all + after, |count, keeper| count + u32::from(!self.gone.contains(&keeper.peer)))
     }
 
     /// When this machine, of this rank, is to act, unless it hears of a keeper before it.

@@ -25,6 +25,8 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(12);
 const DELTAS_RECORDS_MAX: usize = 64;
 /// How often a machine that leaves says so until it is gone.
 pub(crate) const FAREWELL_EVERY: Duration = Duration::from_secs(1);
+/// The highest attempt of a bag that a keeper may say: those of any number of adoptions and stewards are below it, and enough are left above it. Our choice.
+const ATTEMPTS_MAX: u32 = u32::MAX - (1 << 28);
 /// Most bytes of records in one delta. Our choice: with the intervals beside them it stays below the largest message.
 const RECORDS_BYTES_MAX: usize = 96 * 1024;
 
@@ -119,8 +121,9 @@ fn is_result(key: RecordKey, bag: BagId) -> bool {
 /// Whether a ledger can be restored from this record, whoever wrote it.
 fn is_sane(record: &Record) -> bool {
     match record {
-        Record::Bag { bag, replication, closed, conditions, supply, .. } => {
+        Record::Bag { bag, attempt, replication, closed, conditions, supply, .. } => {
             bag.is_valid()
+                && *attempt <= ATTEMPTS_MAX
                 && bag.sizes(0).is_valid()
                 && replication.is_none()
                 && closed.is_none()

@@ -99,6 +99,7 @@ impl Stewards {
                 (copy.told.done, copy.told.failed, copy.has_files) = (done.clone(), failed.clone(), *has_files);
                 copy.told.is_whole = true;
                 copy.results.restore_theirs(theirs.clone());
+                copy.asks_anew = Some(now);
                 self.copies.insert(copy.bag(), copy);
             }
         }
@@ -156,6 +157,7 @@ impl Stewards {
             if !is_acting && is_connected && copy.is_to_act(io, config) && !copy.has_heard_since_probe() {
                 ledgers.extend(copy.begin(io, config).map(|ledger| (*bag, ledger)));
             }
+            copy.ask_anew(is_connected, io);
             copy.hand_results(is_acting, io);
         }
         self.tell(ledgers, io);
@@ -315,8 +317,8 @@ impl Stewards {
             None => None,
         };
         let Some(standing) = standing.filter(|standing| *standing >= known) else {
-            // A keeper after this one asks whether it is there: it need not wait for one that has no room for results.
-            return Some((bag, 0, if copy.given_up.is_some() { Term::default() } else { copy.term() }));
+            // A keeper after this one asks whether it is there: it need not wait for one that has no room for results, or is behind.
+            return Some((bag, 0, if copy.misses_nothing() { copy.term() } else { Term::default() }));
         };
         if standing > known {
             if let Some(ledger) = ledgers.remove(&bag) {
@@ -347,8 +349,13 @@ impl Stewards {
         if copy.is_submitter(from.peer) && !delta.leaves {
             copy.submitter_heard = Some(io.now);
         }
+        if copy.is_behind && copy.told.number == 0 && delta.number > 1 {
+            // Only what is told from the beginning has all that was missed.
+            return Some((bag, 0, Term::default()));
+        }
         let (before, reruns) = (copy.told.number, copy.told.keeps_results(bag));
         changes.append(&mut copy.told.take(delta));
+        copy.catch_up();
         if copy.told.keeps_results(bag) != reruns {
             copy.drop_kept_results(changes);
         }
@@ -401,6 +408,12 @@ impl Stewards {
                 copy.hear(None, io.now);
             }
             let mine = copy.term();
+            if let Some(ledger) = ledgers.get(&bag).filter(|_| number == 0)
+                && copy.tells_again(from, ledger, io)
+            {
+                self.due = io.now;
+                continue;
+            }
             if let Some(feed) = copy.feeds.get_mut(&from)
                 && feed.acknowledged(number, term == mine, io.now)
                 && let Some(ledger) = ledgers.get(&bag)

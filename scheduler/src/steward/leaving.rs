@@ -12,11 +12,12 @@ use std::time::Duration;
 use idlewood_overlay::{PeerId, Time};
 
 use super::copy::Copy;
-use super::feed::{Delta, FAREWELL_EVERY, ready, successor};
+use super::feed::{Changes, Delta, FAREWELL_EVERY, Feed, ready, successor};
 use super::keeping::{Ledgers, Stewards};
-use super::{REPLACE_AFTER, Term};
+use super::{ALIVE_EVERY, REPLACE_AFTER, Term};
 use crate::bag::BagId;
 use crate::io::Io;
+use crate::ledger::Ledger;
 use crate::message::Message;
 use crate::peer::Notice;
 
@@ -103,7 +104,7 @@ impl Stewards {
     /// Says of bags beyond those that there is room for that they cannot be kept any longer: first of those that are only kept. They
     /// are forgotten when their submitters have appointed others, or after a while.
     pub(super) fn give_up_what_is_too_much(&mut self, ledgers: &Ledgers, io: &mut Io) {
-        self.keep_after_all();
+        self.keep_after_all(io.now);
         let mut stay: Vec<(bool, BagId)> = self
             .copies
             .values()
@@ -115,6 +116,7 @@ impl Stewards {
         for (_, bag) in stay.into_iter().take(too_many) {
             if let Some(copy) = self.copies.get_mut(&bag) {
                 copy.given_up = Some((io.now, io.now));
+                copy.fall_behind(ledgers);
                 copy.say_that_it_parts(io);
                 io.notify(Notice::BagGivenUp { bag, disk_is_full: self.disk_is_full });
             }
@@ -124,21 +126,71 @@ impl Stewards {
                 && io.now.since(said) >= GIVE_UP_EVERY
             {
                 copy.given_up = Some((io.now, first));
+                copy.fall_behind(ledgers);
                 copy.say_that_it_parts(io);
             }
         }
     }
 
     /// There is room again for bags that were given up, and that their submitters still name this machine for.
-    fn keep_after_all(&mut self) {
+    fn keep_after_all(&mut self, now: Time) {
         let kept = self.copies.values().filter(|copy| copy.given_up.is_none()).count();
         let room = self.room().saturating_sub(kept);
         let given_up = self.copies.values_mut().filter(|copy| copy.given_up.is_some());
-        given_up.take(room).for_each(|copy| copy.given_up = None);
+        given_up.take(room).for_each(|copy| {
+            copy.given_up = None;
+            if copy.is_behind {
+                copy.hear(None, now);
+                copy.asks_anew = Some(now);
+            }
+        });
     }
 }
 
 impl Copy {
+    /// Whoever acts tells a machine nothing more that cannot keep the bag. One that acts itself knows all.
+    fn fall_behind(&mut self, ledgers: &Ledgers) {
+        if !ledgers.contains_key(&self.bag()) {
+            (self.is_behind, self.told.number) = (true, 0);
+        }
+    }
+
+    /// Asks the other stewards to tell this machine anew what it lacks, where that is due: the one that acts answers. The submitter, where it is there,
+    /// has appointed others, or asks itself.
+    pub(super) fn ask_anew(&mut self, is_connected: bool, io: &mut Io) {
+        if !is_connected || self.given_up.is_some() || self.asks_anew.is_none_or(|at| at > io.now) {
+            return;
+        }
+        self.asks_anew = self.is_behind.then(|| io.now + ALIVE_EVERY);
+        let (bag, me) = (self.bag(), io.me.peer);
+        for steward in self.acting.appointment.keepers.iter().skip(1).filter(|steward| steward.peer != me) {
+            io.send(steward.clone(), Message::DeltasAck { bags: vec![(bag, 0, Term::default())] });
+        }
+    }
+
+    /// Whether this machine has, as far as it knows, all that it was to be told, and room for more.
+    pub(super) fn misses_nothing(&self) -> bool {
+        self.given_up.is_none() && !self.is_behind
+    }
+
+    /// This machine was told something: it is behind no longer once that is all.
+    pub(super) fn catch_up(&mut self) {
+        if self.given_up.is_none() && self.told.number > 0 && self.told.is_whole {
+            (self.is_behind, self.asks_anew) = (false, None);
+        }
+    }
+
+    /// A steward that said that it cannot keep the bag, and so was told nothing more, asks to be told anew. Returns whether that one does.
+    pub(super) fn tells_again(&mut self, steward: PeerId, ledger: &Ledger, io: &Io) -> bool {
+        let stewards = self.acting.appointment.keepers.iter().skip(1);
+        let Some(to) = stewards.filter(|to| !self.feeds.contains_key(&to.peer)).find(|to| to.peer == steward) else {
+            return false;
+        };
+        let base = Changes::base(ledger.records(io), ledger.ended());
+        self.feeds.insert(steward, Feed::new(to.clone(), base, true, io.now));
+        true
+    }
+
     /// Says to the keeper that acts, and to the submitter, who appoints, that this machine cannot keep the bag any longer.
     fn say_that_it_parts(&self, io: &mut Io) {
         let bag = self.bag();

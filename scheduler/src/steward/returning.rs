@@ -30,6 +30,8 @@ pub(crate) struct Returning {
     /// Stewards that have told all, or know nothing more.
     answered: BTreeSet<PeerId>,
     told: BTreeMap<PeerId, (Term, Told)>,
+    /// Those of them that act, or acted, themselves in the term that they tell: they know all of it.
+    actors: BTreeSet<PeerId>,
     /// Since when each of these was known to act.
     acting: BTreeMap<PeerId, Time>,
     /// Tasks whose results a steward has.
@@ -44,6 +46,7 @@ impl Returning {
             others: BTreeMap::new(),
             answered: BTreeSet::new(),
             told: BTreeMap::new(),
+            actors: BTreeSet::new(),
             acting: BTreeMap::new(),
             kept: BTreeMap::new(),
         }
@@ -85,6 +88,10 @@ impl Returning {
         let (term, told) = self.told.entry(from).or_default();
         if *term != delta.term {
             (*term, *told) = (delta.term, Told::default());
+            self.actors.remove(&from);
+        }
+        if delta.acting.as_ref().and_then(|acting| acting.keeper()).is_some_and(|keeper| keeper.peer == from) {
+            self.actors.insert(from);
         }
         told.take(delta);
         if told.is_whole {
@@ -109,8 +116,13 @@ impl Returning {
     pub(super) fn unite(&mut self, ledger: &mut Ledger, mine: Term, io: &mut Io, config: &Config) -> u64 {
         let known = std::mem::take(&mut self.told);
         let highest = known.values().map(|(term, _)| term.appointed).max().unwrap_or(0);
+        // Whichever of them is believed: no attempt that another numbered is numbered again.
+        let attempts = known.values().filter_map(|(_, told)| told.attempt(ledger.header().id));
+        ledger.number_above(attempts.max().unwrap_or(0), io);
         let newest = known.iter().filter(|(_, (term, told))| told.is_whole && *term > mine);
-        if let Some((peer, (_, told))) = newest.max_by_key(|(peer, (term, _))| (*term, **peer)) {
+        // One that did not act itself in the last term may have missed what was done in it.
+        let standing = |(peer, (term, _)): &(&PeerId, &(Term, Told))| (*term, self.actors.contains(*peer), **peer);
+        if let Some((peer, (_, told))) = newest.max_by_key(standing) {
             let records: Vec<_> = told.records.values().cloned().collect();
             ledger.unite(&records, io, config);
             // Whoever says that they have ended has their results, or knows who has: they are waited for.

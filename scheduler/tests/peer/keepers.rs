@@ -5,6 +5,7 @@ use idlewood_scheduler::{Acting, Appointment, Delta, STEWARDS_MAX, Term, Wish};
 use super::*;
 
 mod adopting;
+mod apart;
 mod leaving;
 mod results;
 mod rounds;
@@ -341,18 +342,6 @@ fn an_executor_obeys_nobody_without_an_appointment_by_the_submitter() {
     host.receive(1, lease(0, all));
     assert!(host.peer.unfinished().get(&BAG).is_none_or(IntervalSet::is_empty));
     assert!(Message::decode(&acts(9, &[1, 3, 4, 5, 6, 7], 1, 1).encode()).is_err(), "more than {STEWARDS_MAX}");
-}
-
-#[test]
-fn a_machine_refuses_to_keep_more_than_its_owner_gives_room_for() {
-    let mut host = Host::new(2);
-    host.receive(1, Message::KeepOffer { bag: bag(1) });
-    assert!(matches!(host.sent.last(), Some((_, Message::KeepAnswer { accepts: false, .. }))));
-    let mut host = Host::restore(2, config(), Vec::new());
-    host.receive(3, Message::KeepOffer { bag: bag(1) });
-    assert!(!matches!(host.sent.last(), Some((_, Message::KeepAnswer { .. }))), "only a submitter asks");
-    host.receive(1, Message::KeepOffer { bag: bag(1) });
-    assert!(matches!(host.sent.last(), Some((_, Message::KeepAnswer { accepts: true, .. }))));
 }
 
 /// Machines crash, leave in good order and return, and links break and heal, in any order: in the end every task has ended for its submitter, and one keeper

@@ -278,3 +278,85 @@ fn a_steward_that_acts_and_whose_disk_is_full_goes_on_where_there_is_no_other() 
     grid.pass(600);
     assert_eq!(grid.hosts[&stewards[0]].peer.over(BAG).0.len(), TASKS);
 }
+
+/// A steward whose disk was full was told nothing while another acted: once it has room it does not act beside that one, whose results it does not
+/// know, and is told what it missed.
+#[test]
+fn a_steward_with_room_again_is_told_what_it_missed_and_does_not_act_beside_the_other() {
+    let mut grid = Grid::of(config(), submission(4 * TASKS, 30_000.0));
+    let stewards = grid.wait_until_kept();
+    grid.crash(SUBMITTER);
+    grid.pass(60);
+    grid.give(stewards[0], Event::DiskFull(true));
+    grid.pass(12);
+    assert_eq!(grid.acting(), [stewards[1]]);
+    // It says so once more meanwhile, and from then on the one that acts tells it nothing.
+    grid.pass(120);
+    grid.give(stewards[0], Event::DiskFull(false));
+    for _ in 0..150 {
+        grid.pass(1);
+        assert_eq!(grid.acting(), [stewards[1]], "two act");
+    }
+    let ended = grid.hosts[&stewards[1]].peer.over(BAG).0;
+    assert!(ended.len() > 10, "{ended:?}: something was missed");
+    grid.pass(15);
+    grid.crash(stewards[1]);
+    grid.pass(120);
+    assert_eq!(grid.acting(), [stewards[0]]);
+    let known = grid.hosts[&stewards[0]].peer.over(BAG).0;
+    assert!(ended.difference(&known).is_empty(), "{known:?} of {ended:?}: it does not run again what has ended");
+}
+
+/// Nobody else is left to tell it anything: it acts from what it has after all, so that the bag goes on.
+#[test]
+fn a_steward_that_missed_something_acts_where_nobody_else_does_for_long() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    grid.crash(SUBMITTER);
+    grid.pass(60);
+    grid.give(stewards[0], Event::DiskFull(true));
+    grid.pass(130);
+    assert_eq!(grid.acting(), [stewards[1]]);
+    grid.crash(stewards[1]);
+    grid.give(stewards[0], Event::DiskFull(false));
+    grid.pass(90);
+    assert!(grid.acting().is_empty(), "others might act whom it does not hear");
+    grid.pass(70);
+    assert_eq!(grid.acting(), [stewards[0]]);
+    grid.start(SUBMITTER);
+    grid.start(stewards[1]);
+    grid.pass(900);
+    assert_eq!(grid.done(), TASKS);
+}
+
+/// The third steward, which missed nothing, comes before the first, which did.
+#[test]
+fn a_steward_that_missed_nothing_acts_before_one_that_did() {
+    let mut grid = Grid::with(Config { stewards: 3, ..config() }, false);
+    grid.pass(70);
+    let stewards = grid.stewards();
+    grid.crash(SUBMITTER);
+    grid.pass(60);
+    grid.give(stewards[0], Event::DiskFull(true));
+    grid.pass(130);
+    assert_eq!(grid.acting(), [stewards[1]]);
+    grid.crash(stewards[1]);
+    grid.give(stewards[0], Event::DiskFull(false));
+    for _ in 0..200 {
+        grid.pass(1);
+        assert!(!grid.acting().contains(&stewards[0]), "it knows less than the third");
+    }
+    assert_eq!(grid.acting(), [stewards[2]]);
+}
+
+#[test]
+fn a_machine_refuses_to_keep_more_than_its_owner_gives_room_for() {
+    let mut host = Host::new(2);
+    host.receive(1, Message::KeepOffer { bag: bag(1) });
+    assert!(matches!(host.sent.last(), Some((_, Message::KeepAnswer { accepts: false, .. }))));
+    let mut host = Host::restore(2, config(), Vec::new());
+    host.receive(3, Message::KeepOffer { bag: bag(1) });
+    assert!(!matches!(host.sent.last(), Some((_, Message::KeepAnswer { .. }))), "only a submitter asks");
+    host.receive(1, Message::KeepOffer { bag: bag(1) });
+    assert!(matches!(host.sent.last(), Some((_, Message::KeepAnswer { accepts: true, .. }))));
+}
