@@ -105,9 +105,9 @@ impl Ledger {
         self.keeping.is_held = is_held;
     }
 
-    /// Whether stewards can keep the bag: its records say all that a ledger knows of it, which they do not of votes.
+    /// Whether stewards can keep the bag: their records say nothing of the tasks of one without an end.
     pub(crate) fn can_have_stewards(&self) -> bool {
-        self.votes.replication().is_none()
+        !self.bag.is_endless()
     }
 
     /// Whether the bag may have stewards now.
@@ -171,7 +171,8 @@ impl Ledger {
     pub(crate) fn unite(&mut self, records: &[Record], io: &mut Io, config: &Config) {
         let bag = self.bag.id;
         let mut changes = Vec::new();
-        for (peer, placement) in self.placed.remove_all() {
+        let is_quorum = self.votes.is_quorum();
+        for (peer, placement) in if is_quorum { BTreeMap::new() } else { self.placed.remove_all() } {
             changes.push(Change::Delete(RecordKey::Placed(bag, peer)));
             changes.push(self.note_former(peer, &placement.ranges));
         }
@@ -180,6 +181,7 @@ impl Ledger {
         self.waiting.end_all_pauses();
         let mut open = IntervalSet::from(0..self.bag.tasks);
         self.ended.subtract_from(&mut open);
+        self.placed.subtract_from(&mut open);
         self.waiting.add(&open);
         if let Some(rounds) = &mut self.rounds {
             rounds.lacks_starts = true;
@@ -192,15 +194,22 @@ impl Ledger {
             match record {
                 Record::Bag { reruns, .. } => self.keeping.reruns = self.keeping.reruns.max(*reruns),
                 Record::Failures { index, count, crashed_on, next_attempt, void_before, endings, .. }
-                    if open.contains(*index) =>
+                    if open.contains(*index) && (!is_quorum || *void_before > 0) =>
                 {
                     let (next_attempt, void_before) =
                         ((*next_attempt).min(self.attempt), (*void_before).min(self.attempt));
                     let (count, crashed_on, endings) = (*count, crashed_on.clone(), endings.clone());
-                    self.tries.unite(*index, Failures { count, crashed_on, next_attempt, void_before, endings });
+                    let theirs = match is_quorum {
+                        // How often tasks failed, and where, are votes.
+                        true => Failures { void_before, ..Failures::default() },
+                        false => Failures { count, crashed_on, next_attempt, void_before, endings },
+                    };
+                    self.tries.unite(*index, theirs);
                     changes.push(self.tries.change(*index, bag));
                 }
-                Record::Former { executor, ranges, .. } => changes.push(self.note_former(*executor, ranges)),
+                Record::Former { executor, ranges, .. } if !is_quorum => {
+                    changes.push(self.note_former(*executor, ranges));
+                }
                 _ => {}
             }
         }
@@ -208,13 +217,18 @@ impl Ledger {
         let mut by_key = BTreeMap::new();
         changes.into_iter().for_each(|change| drop(by_key.insert(change.key(), change)));
         io.persist(by_key.into_values().collect(), Vec::new());
-        for record in records {
-            if let Record::Placed { executor, ranges, .. } = record {
-                self.restore_placed(executor.clone(), ranges, io, config);
-                if let Some(placement) = self.placed.of(executor.peer) {
-                    let change = placement.change(bag);
-                    io.persist(vec![change], Vec::new());
-                }
+        let placed = records.iter().filter_map(|record| match record {
+            Record::Placed { executor, ranges, .. } => Some((executor, ranges)),
+            _ => None,
+        });
+        if is_quorum {
+            return self.unite_placements(&placed.collect::<Vec<_>>(), io, config);
+        }
+        for (executor, ranges) in placed {
+            self.restore_placed(executor.clone(), ranges, io, config);
+            if let Some(placement) = self.placed.of(executor.peer) {
+                let change = placement.change(bag);
+                io.persist(vec![change], Vec::new());
             }
         }
     }
@@ -235,7 +249,8 @@ impl Ledger {
 
     /// A steward has the results of these tasks: they are its, as those of an executor that has not sent its results, for one lease.
     pub(crate) fn place_kept(&mut self, steward: &Contact, tasks: &IntervalSet, io: &mut Io, config: &Config) {
-        if self.is_closed() {
+        // In a bag with a quorum a steward has no results.
+        if self.is_closed() || self.votes.is_quorum() {
             return;
         }
         let mut tasks = tasks.intersection(&IntervalSet::from(0..self.bag.tasks));
@@ -284,6 +299,10 @@ impl Ledger {
         config: &Config,
     ) {
         let bag = self.bag.id;
+        if self.votes.is_quorum() && !self.is_closed() {
+            // One receipt is one machine's word: votes come from those who cast them.
+            return;
+        }
         self.keeping.lost.subtract(tasks);
         let (mut unwanted, mut is_any_new) = (IntervalSet::new(), false);
         for (ran_on, result) in results {

@@ -125,7 +125,7 @@ fn is_sane(record: &Record) -> bool {
             bag.is_valid()
                 && *attempt <= ATTEMPTS_MAX
                 && bag.sizes(0).is_valid()
-                && replication.is_none()
+                && replication.is_valid()
                 && closed.is_none()
                 && conditions.is_valid()
                 // Endless bags have no stewards.

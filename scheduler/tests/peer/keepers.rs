@@ -9,6 +9,7 @@ mod apart;
 mod leaving;
 mod results;
 mod rounds;
+mod votes;
 
 const SUBMITTER: u8 = 2;
 const TASKS: u64 = 40;
