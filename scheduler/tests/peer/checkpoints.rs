@@ -137,6 +137,8 @@ fn a_task_keeps_its_checkpoint_over_a_restart() {
     let Message::Request { request, node, climbing } = request(1, 0, 0..3) else { unreachable!() };
     let request = Request { checkpoints: Box::new([(0, KEPT), (2, KEPT)]), ..request };
     host.receive(1, Message::Request { request, node, climbing });
+    let (version, _) = host.holdings()[0];
+    host.receive(1, lease(version, IntervalSet::new()));
     assert_eq!(host.going_on, BTreeMap::from([(0, KEPT)]));
     let held = host.persisted.iter().rfind(|record| matches!(record, Record::Held { .. })).cloned();
     host.finish(host.started[0], true);
