@@ -64,6 +64,8 @@ pub enum FirstTask {
     Partial {
         /// Processor time that it took.
         cpu: Duration,
+        /// How long it ran by the clock, without what it stood still.
+        wall: Duration,
     },
     /// It could not start yet.
     NotStarted,

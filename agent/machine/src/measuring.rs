@@ -52,7 +52,8 @@ struct PartialRuns {
     /// Iterations of the process, and processor time in which it did not do them.
     iterations: NonZeroU64,
     cpu: Duration,
-    /// Processor time that short runs have taken.
+    /// Processor time that short runs have taken, and how long that was by the clock.
+    computed: Duration,
     spent: Duration,
 }
 
@@ -60,7 +61,8 @@ impl PartialRuns {
     /// The iterations of the next run; `None`: enough is known, or there is no time for it.
     fn next(&self) -> Option<NonZeroU64> {
         let Step::Run(iterations) = self.sweep.step() else { return None };
-        let takes_s = self.sweep.estimate().map_or(0.0, |estimate| estimate.curve.time_s(iterations));
+        let by_the_clock = self.spent.as_secs_f64() / self.computed.max(CPU_LEAST).as_secs_f64();
+        let takes_s = self.sweep.estimate().map_or(0.0, |it| it.curve.time_s(iterations) * by_the_clock.max(1.0));
         let has_time = takes_s <= TIME_LIMIT.saturating_sub(self.spent).as_secs_f64();
         NonZeroU64::new(iterations).filter(|_| has_time)
     }
@@ -153,13 +155,15 @@ impl Measuring {
                     return Some(whole(curve, iterations, cpu));
                 }
                 let sweep = Sweep::new(iterations.get().min(ITERATIONS_MAX));
-                self.partial = Some(PartialRuns { sweep, iterations, cpu, spent: Duration::ZERO });
+                let (computed, spent) = (Duration::ZERO, Duration::ZERO);
+                self.partial = Some(PartialRuns { sweep, iterations, cpu, computed, spent });
             }
-            (FirstTask::Partial { cpu }, Some(partial)) => {
+            (FirstTask::Partial { cpu, wall }, Some(partial)) => {
                 if let Step::Run(iterations) = partial.sweep.step() {
                     partial.sweep.ended(PartialRun { iterations, took: cpu });
                 }
-                partial.spent = (partial.spent + cpu).min(TIME_LIMIT);
+                partial.computed += cpu;
+                partial.spent = (partial.spent + wall.max(cpu)).min(TIME_LIMIT);
                 if partial.next().is_none() {
                     return Some(partial.whole());
                 }
@@ -252,6 +256,11 @@ mod tests {
     /// A first task that takes `start_s` and `iteration_s` for each of 1,000 iterations: the iterations of its short runs, and how long it is
     /// predicted to take.
     fn swept(start_s: f64, iteration_s: f64) -> (Vec<u64>, Duration) {
+        swept_waiting(start_s, iteration_s, 1.0)
+    }
+
+    /// The same of one that takes so many times as long by the clock.
+    fn swept_waiting(start_s: f64, iteration_s: f64, waits: f64) -> (Vec<u64>, Duration) {
         let (mut measuring, now) = (Measuring::default(), Time::ZERO);
         measuring.push(bag(1));
         begin(&mut measuring, now);
@@ -266,7 +275,8 @@ mod tests {
                 panic!("{effects:?}");
             };
             let cpu = Duration::from_secs_f64(start_s + iteration_s * next.get() as f64);
-            ended = if cpu > time_limit { too_long(next.get(), &[]) } else { FirstTask::Partial { cpu } };
+            let wall = cpu.mul_f64(waits);
+            ended = if wall > time_limit { too_long(next.get(), &[]) } else { FirstTask::Partial { cpu, wall } };
             runs.push(next.get());
         }
     }
@@ -294,6 +304,10 @@ mod tests {
         // Nor is there for one whole run.
         let (runs, predicted) = swept(0.0, 30.0);
         assert_eq!((runs, predicted), (vec![3], TIME_LIMIT));
+        // It waits for most of the time, which counts.
+        let (runs, predicted) = swept_waiting(0.1, 0.4, 10.0);
+        assert_eq!(runs, [3, 6], "13 s and 25 s by the clock: the next would take 49");
+        assert!((predicted.as_secs_f64() - 400.1).abs() < 1.0, "{predicted:?}");
         // It does as much as it likes.
         assert_eq!(swept(70.0, 0.0), (vec![3], TIME_LIMIT));
         // Its first task took long by chance.

@@ -15,7 +15,7 @@ use serde_bytes::ByteBuf;
 
 use super::checkpoints;
 use super::pin::Pin;
-use super::progress::PROGRESS;
+use super::progress::{self, PROGRESS};
 use super::supplies::PrepareError;
 use crate::chosen::{self, Chosen};
 use crate::output::shortened;
@@ -42,6 +42,8 @@ pub(super) struct Rules {
     output_bytes: u64,
     /// It is the owner's limit, which is less than the bag's: another machine may take what this one does not.
     is_owners: bool,
+    /// It is told where to say how far it is ([`PROGRESS`]): that file is no output.
+    says_progress: bool,
 }
 
 impl Rules {
@@ -49,12 +51,14 @@ impl Rules {
     pub(super) fn of(manifest: &Manifest, index: u64, owner_bytes: u64) -> Self {
         let (success_codes, outputs) = (manifest.success_codes.clone(), chosen::patterns(manifest, index));
         let of_bag = manifest.output_bytes_max();
-        Self { success_codes, outputs, output_bytes: of_bag.min(owner_bytes), is_owners: owner_bytes < of_bag }
+        let (output_bytes, is_owners) = (of_bag.min(owner_bytes), owner_bytes < of_bag);
+        Self { success_codes, outputs, output_bytes, is_owners, says_progress: progress::is_told(manifest, index) }
     }
 
     /// Of a task that never begins: nothing is success.
     fn never() -> Self {
-        Self { success_codes: Vec::new(), outputs: Vec::new(), output_bytes: OUTPUT_BYTES_MAX, is_owners: false }
+        let (success_codes, outputs, output_bytes) = (Vec::new(), Vec::new(), OUTPUT_BYTES_MAX);
+        Self { success_codes, outputs, output_bytes, is_owners: false, says_progress: false }
     }
 }
 
@@ -369,7 +373,8 @@ fn read_outputs(job: &Job, rules: &Rules, output: &mut TaskOutput) -> io::Result
         }
         // A program that uses no files has none, even if it wrote to stdout.
         if let Some(work) = left.directory(WORK)? {
-            let contents = work.read_all(&mut room, |path| path != PROGRESS && chosen.takes(path))?;
+            let contents =
+                work.read_all(&mut room, |path| !(rules.says_progress && path == PROGRESS) && chosen.takes(path))?;
             let Contents { files, folders, left_out, unwanted_first, unwanted } = contents;
             if rules.outputs.is_empty() {
                 output.folders = folders;

@@ -183,7 +183,7 @@ impl Measuring {
     /// What a process shows that ran to its limit, or did fewer iterations. `None`: it is like any other task.
     fn told_of_iterations(&self, manifest: &Manifest, ended: &Ended, progress: Option<Progress>) -> Option<FirstTask> {
         let rounds = manifest.rounds.as_ref()?;
-        let cpu = ended.cpu;
+        let (cpu, wall) = (ended.cpu, ended.wall);
         match ended.outcome {
             Outcome::TimedOut { limit } if limit < Duration::from_secs(manifest.time_limit_s) => {
                 let marks = progress.map(|progress| progress.marks(cpu)).unwrap_or_default();
@@ -191,7 +191,7 @@ impl Measuring {
             }
             Outcome::Exited { code } if self.first.iterations.is_some() => {
                 let has_succeeded = manifest.success_codes.contains(&i32::from(code));
-                Some(if has_succeeded { FirstTask::Partial { cpu } } else { FirstTask::Nothing })
+                Some(if has_succeeded { FirstTask::Partial { cpu, wall } } else { FirstTask::Nothing })
             }
             _ => self.first.iterations.map(|_| FirstTask::Nothing),
         }

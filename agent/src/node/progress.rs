@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use idlewood_scheduler::rounds::PartialRun;
+use idlewood_trust::manifest::Manifest;
 use idlewood_worker::WORK;
 use idlewood_worker::untrusted::UntrustedDir;
 use tokio::task::JoinHandle;
@@ -16,10 +17,16 @@ use tokio::task::JoinHandle;
 /// The file, in the task's working directory. It is not part of the output.
 pub(super) const PROGRESS: &str = ".idlewood-progress";
 
+/// Whether a task is told of that file: a process of an application in rounds is.
+pub(super) fn is_told(manifest: &Manifest, index: u64) -> bool {
+    manifest.rounds.is_some() && !manifest.is_merge(index)
+}
+
 /// Pause between two looks. Our choice: a measured task runs for a minute.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Most that one look reads.
-const LOOK_BYTES_MAX: u64 = 256 << 10;
+/// Most that is read at a time, and how often in one look.
+const READ_BYTES_MAX: u64 = 256 << 10;
+const READS_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 struct Seen {
@@ -90,11 +97,17 @@ fn look(directory: &Path, seen: &Mutex<Seen>) -> io::Result<()> {
     let Some(work) = UntrustedDir::open(directory)?.and_then(|it| it.directory(WORK).transpose()).transpose()? else {
         return Ok(());
     };
-    let from = lock(seen).bytes;
-    let new = work.read_part(PROGRESS, from, LOOK_BYTES_MAX)?.unwrap_or_default();
-    let lines = new.iter().filter(|&&byte| byte == b'\n').count() as u64;
+    let (mut from, mut lines) = (lock(seen).bytes, 0);
+    // Not more than that of what it writes meanwhile.
+    for _ in 0..READS_MAX {
+        let new = work.read_part(PROGRESS, from, READ_BYTES_MAX)?.unwrap_or_default();
+        (from, lines) = (from + new.len() as u64, lines + new.iter().filter(|&&byte| byte == b'\n').count() as u64);
+        if (new.len() as u64) < READ_BYTES_MAX {
+            break;
+        }
+    }
     let mut seen = lock(seen);
-    seen.bytes += new.len() as u64;
+    seen.bytes = from;
     if lines > 0 {
         let before = seen.marks.last().map_or(0, |mark| mark.iterations);
         let mark = PartialRun { iterations: before + lines, took: seen.ran };

@@ -22,7 +22,7 @@ use super::checkpoints;
 use super::ended::{RETRY_AFTER, STREAM_BYTES_MAX};
 use super::homes::Home;
 use super::pin::Pin;
-use super::progress::PROGRESS;
+use super::progress::{self, PROGRESS};
 use super::signed;
 use super::supplies::{PrepareError, Supplies};
 
@@ -377,7 +377,7 @@ fn environment(manifest: &Manifest, task: TaskId, attempt: u32) -> Vec<(String, 
         env.insert("IDLEWOOD_ATTEMPT".to_owned(), attempt.to_string());
     }
     env.insert("IDLEWOOD_ENTRY".to_owned(), manifest.entry(task.index).text);
-    if manifest.rounds.is_some() && !manifest.is_merge(task.index) {
+    if progress::is_told(manifest, task.index) {
         env.insert("IDLEWOOD_PROGRESS".to_owned(), PROGRESS.to_owned());
     }
     env.extend(

@@ -44,6 +44,9 @@ pub(super) struct Keeping {
     pub(super) relayed: BTreeMap<u64, PeerId>,
 }
 
+/// The highest attempt that a steward is believed: numbers from there on are left to the submitter, whose word other stewards take up to a higher one.
+const ATTEMPTS_BELIEVED_MAX: u32 = u32::MAX - (1 << 29);
+
 impl Ledger {
     /// This machine keeps the bag for another.
     pub(crate) fn keep_with(&mut self, key: BagKey) {
@@ -188,8 +191,8 @@ impl Ledger {
         }
         self.go_on_with_rounds(io);
         let theirs = records.iter().map(|record| if let Record::Bag { attempt, .. } = record { *attempt } else { 0 });
-        // What is issued from now on is above all that a keeper can have counted, whatever it says.
-        self.attempt = theirs.fold(self.attempt, u32::max).saturating_add(1);
+        // What is issued from now on is above all that an honest keeper can have counted.
+        self.attempt = theirs.map(|it| it.min(ATTEMPTS_BELIEVED_MAX)).fold(self.attempt, u32::max).saturating_add(1);
         for record in records {
             match record {
                 Record::Bag { reruns, .. } => self.keeping.reruns = self.keeping.reruns.max(*reruns),
@@ -240,6 +243,7 @@ impl Ledger {
 
     /// Attempts are numbered above this one from now on.
     pub(crate) fn number_above(&mut self, attempt: u32, io: &mut Io) {
+        let attempt = attempt.min(ATTEMPTS_BELIEVED_MAX);
         if attempt > self.attempt {
             self.attempt = attempt;
             let record = self.record(io);

@@ -38,7 +38,7 @@ fn outputs_are_chosen_by_pattern_and_each_pattern_has_to_match() {
     fs::write(job.work_dir().join("scratch"), vec![0; 10_000]).expect("our directory");
     let of = |outputs: &[&str], output_bytes: u64, code: u8| {
         let outputs = outputs.iter().map(|text| (*text).to_owned()).collect();
-        let rules = Rules { success_codes: vec![0], outputs, output_bytes, is_owners: false };
+        let rules = Rules { success_codes: vec![0], outputs, output_bytes, is_owners: false, says_progress: false };
         let finished = match collect(&blobs, true, Some(&job), &rules, &exited(code), 1.0).outcome {
             TaskOutcome::Finished(finished) => finished,
             other => panic!("{other:?}"),
@@ -76,7 +76,8 @@ fn an_output_over_the_owners_limit_says_more_about_the_machine_than_about_the_ta
     fs::create_dir_all(job.work_dir().join("empty/folder")).expect("our directory");
     fs::write(job.work_dir().join("large"), vec![0; 10_000]).expect("our directory");
     let of = |output_bytes: u64, is_owners: bool| {
-        let rules = Rules { success_codes: vec![0], outputs: Vec::new(), output_bytes, is_owners };
+        let rules =
+            Rules { success_codes: vec![0], outputs: Vec::new(), output_bytes, is_owners, says_progress: false };
         let TaskOutcome::Finished(finished) = collect(&blobs, true, Some(&job), &rules, &exited(0), 1.0).outcome else {
             panic!("it ended by itself");
         };

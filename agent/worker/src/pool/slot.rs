@@ -17,6 +17,7 @@ use crate::disk::Allowance;
 use crate::job::Reach;
 use crate::open_files::Holder;
 use crate::outcome::Outcome;
+use crate::processor_time::cpu_of_tree;
 use crate::protocol;
 use crate::shared_output::SharedOutputReader;
 
@@ -95,6 +96,8 @@ pub(super) struct Running {
     pub(super) was_frozen: bool,
     /// The agent's decision: the worker is being killed for it.
     pub(super) verdict: Option<Outcome>,
+    /// Processor time that a native program had taken then.
+    pub(super) native_cpu: Duration,
 }
 
 impl JobSocket {
@@ -159,6 +162,10 @@ impl Slot {
         let Some(running) = &mut self.running else { return false };
         if running.verdict.is_none() {
             running.verdict = Some(verdict);
+            // What a native program took goes with it: then the system tells of the worker's own time alone.
+            if let Some(worker) = self.worker.filter(|_| self.serves.as_ref().is_some_and(|serves| serves.native)) {
+                running.native_cpu = cpu_of_tree(worker);
+            }
             self.signal(Signal::KILL);
         }
         true
@@ -227,7 +234,14 @@ impl Slot {
         let was_frozen = self.frozen_since.is_some();
         self.running = self.handed.front().map(|first| {
             let limit = first.limit;
-            Running { since: Instant::now(), limit, preparing: false, was_frozen, verdict: None }
+            Running {
+                since: Instant::now(),
+                limit,
+                preparing: false,
+                was_frozen,
+                verdict: None,
+                native_cpu: Duration::ZERO,
+            }
         });
     }
 
@@ -235,8 +249,14 @@ impl Slot {
     pub(super) fn starts(&mut self, worker: Option<Pid>, socket: JobSocket, serves: Serves) {
         (self.worker, self.socket, self.serves, self.ready) = (worker, Some(socket), Some(serves), false);
         let limit = Some(PREPARE_LIMIT);
-        self.running =
-            Some(Running { since: Instant::now(), limit, preparing: true, was_frozen: false, verdict: None });
+        self.running = Some(Running {
+            since: Instant::now(),
+            limit,
+            preparing: true,
+            was_frozen: false,
+            verdict: None,
+            native_cpu: Duration::ZERO,
+        });
     }
 
     /// Notes that there is no worker.

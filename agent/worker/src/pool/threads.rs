@@ -18,6 +18,7 @@ use crate::end::End;
 use crate::group::{Group, groups};
 use crate::open_files::Holder;
 use crate::outcome::Outcome;
+use crate::processor_time::cpu_of;
 use crate::protocol::{self, FromWorker, Hello, Role};
 use crate::shared_output::SharedOutputReader;
 
@@ -426,13 +427,15 @@ impl Shared {
     fn bury(&self, slot: usize, mut link: Link, lost: Lost) {
         let before = link.cpu;
         let shared_output = link.shared_output.take();
-        let (wall, verdict) = {
+        let (wall, verdict, native_cpu) = {
             let place = &mut self.lock().slots[slot];
             place.listening = false;
             let now = place.frozen_since.unwrap_or_else(Instant::now);
             match place.running.take() {
-                Some(Running { since, verdict, .. }) => (now.saturating_duration_since(since), verdict),
-                None => (Duration::ZERO, None),
+                Some(Running { since, verdict, native_cpu, .. }) => {
+                    (now.saturating_duration_since(since), verdict, native_cpu)
+                }
+                None => (Duration::ZERO, None, Duration::ZERO),
             }
         };
         let (was_ready, served) = {
@@ -457,8 +460,6 @@ impl Shared {
             Lost::Nonsense(reason) => Outcome::WorkerDied { reason },
             Lost::Unusable(end) => outcome_of(end),
         });
-        // What a native program took has gone with it: the system tells of the worker's own time alone.
-        let native_cpu = if job.serves.native { wall } else { Duration::ZERO };
         let (cpu, compile, output_truncated) = (cpu.saturating_sub(before).max(native_cpu), Duration::ZERO, false);
         let untouched = false;
         let streams = shared_output.map(|shared_output| shared_output.of(job.number)).unwrap_or_default();
@@ -568,15 +569,4 @@ fn exceeded(allowance: &Allowance, holder: Option<Holder>) -> Option<End> {
 
 fn pid_of(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
-}
-
-/// User and system time of a process that need not run any more, from `/proc/PID/stat`.
-fn cpu_of(pid: Pid) -> Option<Duration> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // The name in parentheses may hold anything; of what follows, fields 12 and 13 (14 and 15 of all) are the times.
-    let (_, fields) = stat.rsplit_once(") ")?;
-    let mut times = fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>().ok());
-    let ticks = times.next()?? + times.next()??;
-    // In USER_HZ, which is 100 on every Linux that Rust runs on.
-    Some(Duration::from_millis(ticks.saturating_mul(10)))
 }

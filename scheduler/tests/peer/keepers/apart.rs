@@ -133,6 +133,8 @@ fn a_steward_that_names_the_highest_numbers_does_not_void_what_comes() {
         let bag = grid.hosts[&liar].store[&RecordKey::Bag(BAG)].clone();
         let lie = Message::Deltas { deltas: vec![delta(&grid, liar, vec![numbered(bag.clone(), u32::MAX)])] };
         assert!(Message::decode(&lie.encode()).is_err(), "no attempt could follow");
+        // The highest that others still take: what the submitter says next must be sayable to them.
+        let bag = numbered(bag, u32::MAX - (1 << 28));
         let lie = delta(&grid, liar, std::iter::once(bag).chain((0..TASKS).map(failed)).collect());
         if replication.quorum > 1 {
             // Whoever adopts the bag has placed no task itself.
@@ -143,6 +145,7 @@ fn a_steward_that_names_the_highest_numbers_does_not_void_what_comes() {
         let message = Message::Deltas { deltas: vec![lie] };
         grid.hosts.get_mut(&SUBMITTER).expect("it is up").receive(liar, message);
         grid.pass(30);
+        assert!(attempt(&grid.hosts[&SUBMITTER]) < u32::MAX - (1 << 28), "stewards would take no word of it any more");
         let counted = grid.hosts[&SUBMITTER].store.values().filter_map(|record| match record {
             Record::Failures { count, .. } => Some(*count),
             _ => None,

@@ -3,11 +3,11 @@
 use super::*;
 use crate::rounds::{front, get, optimise, rounds};
 
-const ROUNDS: u64 = 30;
+const ROUNDS: u64 = 60;
 
 #[test]
 fn an_application_goes_on_from_its_last_complete_round_where_its_ticket_is_adopted() {
-    let options = ["--rounds", "30", "--iterations", "300"];
+    let options = ["--rounds", "60", "--iterations", "300"];
     let alone = {
         let grid = Grid::start(1);
         let bag = optimise(&grid.agents[0], grid.root.path(), &options);
@@ -40,8 +40,11 @@ fn an_application_goes_on_from_its_last_complete_round_where_its_ticket_is_adopt
     let shown = grid.agents[0].ask(&["bag", "show", &bag]);
     assert_eq!((shown["state"].as_str(), number(&shown["done"])), (Some("succeeded"), ROUNDS * 9), "{shown}");
     let gone = number(&shown["rounds"]["gone"]);
-    assert!((1..before).contains(&gone), "{gone} of {before}: {shown}");
-    let early = grid.agents[0].cli(&["bag", "get", &bag, "--round", "1", "--out", "early"]);
-    assert!(early.code == 2 && early.stderr.contains("lost"), "{} {}", early.code, early.stderr);
+    // Keepers that were told soon enough have the results of the first rounds, too.
+    assert!(gone < before, "{gone} of {before}: {shown}");
+    if gone > 0 {
+        let early = grid.agents[0].cli(&["bag", "get", &bag, "--round", "1", "--out", "early"]);
+        assert!(early.code == 2 && early.stderr.contains("lost"), "{} {}", early.code, early.stderr);
+    }
     assert!(front(&get(&grid.agents[0], &bag, out(&grid, "together"))) == alone, "the fronts differ");
 }
