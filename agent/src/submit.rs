@@ -174,11 +174,11 @@ fn replication(options: &Options) -> Replication {
 
 /// Whether the bag has stewards that can keep its results.
 fn check_keeps_results(options: &Options) -> Result<(), SubmitError> {
-    let against = [("--stewards 0", options.stewards == Some(0)), ("--endless", options.endless)];
-    if replication(options).replicas > 1 {
-        let why = "what a task comes to is decided by votes, and a result that another machine hands over is none";
-        return Err(SubmitError::Value(format!("--keep-results does not go with --replicas: {why}")));
-    }
+    let against = [
+        ("--stewards 0", options.stewards == Some(0)),
+        ("--replicas", replication(options).replicas > 1),
+        ("--endless", options.endless),
+    ];
     match against.into_iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => Err(SubmitError::Value(format!(
             "--keep-results does not go with {option}: other machines keep the results of bags that they keep, and none keeps this one"

@@ -17,10 +17,7 @@
 //!
 //! Where the bag's user wishes so, stewards keep its results, too (`giving`).
 //!
-//! Of a bag with a quorum a steward decides nothing: votes stay with the machines that cast them until the submitter is back, and of the machines that
-//! a steward names for a task one counts (`ledger/quorum`).
-//!
-//! Left out: endless bags; checkpoints, which a steward does not copy.
+//! Left out: bags with a quorum, whose votes no record holds; checkpoints, which a steward does not copy.
 
 pub(crate) mod acting;
 pub(crate) mod choice;

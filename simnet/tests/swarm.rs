@@ -41,8 +41,7 @@ fn no_random_grid_loses_what_it_was_given() {
 /// Small cases with bags that others keep, and with disks that are taken. In case 7 a machine hears nothing before its lid is shut, and
 /// acts when it opens; in 103 attempts of two lives of a bag met; in 371 a machine that adopts a bag with an old ticket meets a steward
 /// that the ticket does not name, and is told all that it knows before the steward goes; in 669 a steward went too early, in 781 a machine that adopted was lost before anybody knew.
-/// Bags of 4, 18 and 46 have a quorum, and of 46 one machine lies.
-const KEPT: [u64; 12] = [2, 4, 7, 11, 15, 18, 20, 46, 103, 371, 669, 781];
+const KEPT: [u64; 10] = [2, 4, 7, 11, 15, 20, 103, 371, 669, 781];
 
 /// I9: a bag is not lost while one of its keepers has its disk.
 #[test]

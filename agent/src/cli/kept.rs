@@ -14,9 +14,6 @@ pub(super) fn description(bag: &Bag) -> Vec<(&'static str, String)> {
         return vec![("kept by", who.to_owned())];
     }
     let off = match (bag.safe_to_switch_off, bag.stewards, bag.rounds.is_some()) {
-        (true, ..) if votes(bag) => {
-            "this machine can be switched off: tasks go on, and what they come to is decided when it is back"
-        }
         (true, ..) => "this machine can be switched off",
         (false, 0, _) => "the bag stands still while this machine is off",
         (false, _, true) if have(bag) > 1 => {
@@ -44,9 +41,8 @@ pub(super) fn description(bag: &Bag) -> Vec<(&'static str, String)> {
 /// Whether the results of an open bag are safe from the loss of this machine's disk.
 fn results(bag: &Bag) -> Option<String> {
     let Some(kept) = &bag.results_kept else {
-        let why = "on this machine alone: tasks that have ended are computed again if its disk is lost";
-        let cure = if votes(bag) { "" } else { " (submit --keep-results has others keep them)" };
-        return (bag.stewards > 0).then(|| format!("{why}{cure}"));
+        let why = "on this machine alone: tasks that have ended are computed again if its disk is lost (submit --keep-results has others keep them)";
+        return (bag.stewards > 0).then(|| why.to_owned());
     };
     let ended = output::count(kept.ended, "ended task");
     let elsewhere = match (have(bag), kept.safe) {
@@ -107,11 +103,6 @@ pub(super) fn at_first(bag: &Bag) -> String {
     }
 }
 
-/// Whether several machines have to agree on what a task comes to, which its submitter decides.
-fn votes(bag: &Bag) -> bool {
-    bag.replication.quorum > 1
-}
-
 /// How many machines have all that the bag needs.
 fn have(bag: &Bag) -> u64 {
     let others = bag.keepers.iter().filter(|keeper| keeper.rank > 0 && keeper.up_to_date && keeper.heard);
@@ -137,7 +128,6 @@ fn keeper(keeper: &Keeper, since: &str) -> String {
 #[cfg(test)]
 mod tests {
     use idlewood_api::{BagState, ResultsKept};
-    use idlewood_scheduler::Replication;
 
     use super::*;
 
@@ -214,14 +204,6 @@ mod tests {
         let adopted = Bag { results_lost: Some("3-7,9".to_owned()), ..bag() };
         let lost = said(&adopted).pop().expect("it says something");
         assert_eq!(lost, "lost: results that no machine has: tasks 3-7,9 are computed again");
-    }
-
-    #[test]
-    fn it_is_said_what_waits_while_the_machine_is_off() {
-        let replication = Replication { replicas: 3, quorum: 2, recheck: 0 };
-        let votes = said(&Bag { replication, ..bag() });
-        assert!(votes[0].ends_with("what they come to is decided when it is back"), "{votes:?}");
-        assert!(votes.iter().all(|line| !line.contains("--keep-results")), "{votes:?}: that does not go with replicas");
     }
 
     #[test]

@@ -28,13 +28,6 @@ impl Former {
         self.by_executor.get(&executor)
     }
 
-    /// The tasks of all machines.
-    pub(super) fn all(&self) -> IntervalSet {
-        let mut all: Vec<_> = self.by_executor.values().flat_map(IntervalSet::ranges).collect();
-        all.sort_unstable_by_key(|range| range.start);
-        all.into_iter().collect()
-    }
-
     /// An executor does not account for these tasks any more. Returns the change of the store.
     pub(super) fn add(&mut self, executor: PeerId, ranges: &IntervalSet, ended: &Ended, bag: BagId) -> Change {
         let mut all = self.by_executor.remove(&executor).unwrap_or_default();

@@ -16,6 +16,7 @@ use crate::peer::Effect;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 use crate::steward::STEWARDS_MAX;
+use crate::steward::feed::ATTEMPTS_MAX;
 
 /// How far the first attempt of a bag's next life is above that of the last. Keepers of a life issue far fewer; our choice.
 const ATTEMPTS_OF_A_LIFE: u64 = 1 << 20;
@@ -44,8 +45,8 @@ pub(super) struct Keeping {
     pub(super) relayed: BTreeMap<u64, PeerId>,
 }
 
-/// The highest attempt that a steward is believed: numbers from there on are left to the submitter, whose word other stewards take up to a higher one.
-const ATTEMPTS_BELIEVED_MAX: u32 = u32::MAX - (1 << 29);
+/// The highest attempt that a steward is believed: those above are left to the submitter, whose own stewards take its word up to [`ATTEMPTS_MAX`].
+const ATTEMPTS_BELIEVED_MAX: u32 = ATTEMPTS_MAX - (1 << 28);
 
 impl Ledger {
     /// This machine keeps the bag for another.
@@ -108,9 +109,9 @@ impl Ledger {
         self.keeping.is_held = is_held;
     }
 
-    /// Whether stewards can keep the bag: their records say nothing of the tasks of one without an end.
+    /// Whether stewards can keep the bag: its records say all that a ledger knows of it, which they do not of votes.
     pub(crate) fn can_have_stewards(&self) -> bool {
-        !self.bag.is_endless()
+        self.votes.replication().is_none()
     }
 
     /// Whether the bag may have stewards now.
@@ -174,8 +175,7 @@ impl Ledger {
     pub(crate) fn unite(&mut self, records: &[Record], io: &mut Io, config: &Config) {
         let bag = self.bag.id;
         let mut changes = Vec::new();
-        let is_quorum = self.votes.is_quorum();
-        for (peer, placement) in if is_quorum { BTreeMap::new() } else { self.placed.remove_all() } {
+        for (peer, placement) in self.placed.remove_all() {
             changes.push(Change::Delete(RecordKey::Placed(bag, peer)));
             changes.push(self.note_former(peer, &placement.ranges));
         }
@@ -184,7 +184,6 @@ impl Ledger {
         self.waiting.end_all_pauses();
         let mut open = IntervalSet::from(0..self.bag.tasks);
         self.ended.subtract_from(&mut open);
-        self.placed.subtract_from(&mut open);
         self.waiting.add(&open);
         if let Some(rounds) = &mut self.rounds {
             rounds.lacks_starts = true;
@@ -197,22 +196,15 @@ impl Ledger {
             match record {
                 Record::Bag { reruns, .. } => self.keeping.reruns = self.keeping.reruns.max(*reruns),
                 Record::Failures { index, count, crashed_on, next_attempt, void_before, endings, .. }
-                    if open.contains(*index) && (!is_quorum || *void_before > 0) =>
+                    if open.contains(*index) =>
                 {
                     let (next_attempt, void_before) =
                         ((*next_attempt).min(self.attempt), (*void_before).min(self.attempt));
                     let (count, crashed_on, endings) = (*count, crashed_on.clone(), endings.clone());
-                    let theirs = match is_quorum {
-                        // How often tasks failed, and where, are votes.
-                        true => Failures { void_before, ..Failures::default() },
-                        false => Failures { count, crashed_on, next_attempt, void_before, endings },
-                    };
-                    self.tries.unite(*index, theirs);
+                    self.tries.unite(*index, Failures { count, crashed_on, next_attempt, void_before, endings });
                     changes.push(self.tries.change(*index, bag));
                 }
-                Record::Former { executor, ranges, .. } if !is_quorum => {
-                    changes.push(self.note_former(*executor, ranges));
-                }
+                Record::Former { executor, ranges, .. } => changes.push(self.note_former(*executor, ranges)),
                 _ => {}
             }
         }
@@ -220,18 +212,13 @@ impl Ledger {
         let mut by_key = BTreeMap::new();
         changes.into_iter().for_each(|change| drop(by_key.insert(change.key(), change)));
         io.persist(by_key.into_values().collect(), Vec::new());
-        let placed = records.iter().filter_map(|record| match record {
-            Record::Placed { executor, ranges, .. } => Some((executor, ranges)),
-            _ => None,
-        });
-        if is_quorum {
-            return self.unite_placements(&placed.collect::<Vec<_>>(), io, config);
-        }
-        for (executor, ranges) in placed {
-            self.restore_placed(executor.clone(), ranges, io, config);
-            if let Some(placement) = self.placed.of(executor.peer) {
-                let change = placement.change(bag);
-                io.persist(vec![change], Vec::new());
+        for record in records {
+            if let Record::Placed { executor, ranges, .. } = record {
+                self.restore_placed(executor.clone(), ranges, io, config);
+                if let Some(placement) = self.placed.of(executor.peer) {
+                    let change = placement.change(bag);
+                    io.persist(vec![change], Vec::new());
+                }
             }
         }
     }
@@ -253,8 +240,7 @@ impl Ledger {
 
     /// A steward has the results of these tasks: they are its, as those of an executor that has not sent its results, for one lease.
     pub(crate) fn place_kept(&mut self, steward: &Contact, tasks: &IntervalSet, io: &mut Io, config: &Config) {
-        // In a bag with a quorum a steward has no results.
-        if self.is_closed() || self.votes.is_quorum() {
+        if self.is_closed() {
             return;
         }
         let mut tasks = tasks.intersection(&IntervalSet::from(0..self.bag.tasks));
@@ -303,10 +289,6 @@ impl Ledger {
         config: &Config,
     ) {
         let bag = self.bag.id;
-        if self.votes.is_quorum() && !self.is_closed() {
-            // One receipt is one machine's word: votes come from those who cast them.
-            return;
-        }
         self.keeping.lost.subtract(tasks);
         let (mut unwanted, mut is_any_new) = (IntervalSet::new(), false);
         for (ran_on, result) in results {

@@ -10,9 +10,6 @@
 //! a vote looks at its own task only. A decided task is taken from its voters; only where there are more copies than votes
 //! are other placements searched.
 //!
-//! A steward (`steward`) gives copies out and renews leases, and decides nothing: what it says of a task counts as one machine's word at
-//! most ([`Ledger::unite_placements`]).
-//!
 //! Left out: votes on disk (executors repeat them); checkpoints of bags with a quorum (a machine could have made one up);
 //! choosing machines for copies by their room.
 
@@ -22,12 +19,11 @@ use std::ops::Range;
 use idlewood_overlay::{Contact, PeerId, Time};
 
 pub(crate) use self::known::Known;
-use self::votes::{Decided, VOTES_MAX};
+use self::votes::Decided;
 pub use self::votes::{REPLICAS_MAX, Replication};
 pub(super) use self::votes::{Vote, Votes};
 use super::Ledger;
 use super::copies::RUNS_MAX;
-use super::placed::Placement;
 use crate::bag::{REQUEST_INTERVALS_MAX, Request, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
@@ -53,13 +49,12 @@ impl Ledger {
 
     /// Whether this machine's vote on this task is enough alone.
     fn is_believed(&self, executor: PeerId, index: u64, io: &Io) -> bool {
-        let believes = self.votes.replication().recheck > 0 && !self.is_kept();
-        believes && io.reputation(executor).is_clean() && !self.is_picked(index, io)
+        self.votes.replication().recheck > 0 && io.reputation(executor).is_clean() && !self.is_picked(index, io)
     }
 
     /// These tasks are newly placed with a machine: exempts them from copies if it is believed alone.
     pub(super) fn exempt(&mut self, executor: PeerId, gained: &IntervalSet, io: &Io) {
-        if self.votes.replication().recheck == 0 || self.is_kept() || !io.reputation(executor).is_clean() {
+        if self.votes.replication().recheck == 0 || !io.reputation(executor).is_clean() {
             return;
         }
         let unpicked = gained.indices().filter(|&index| !self.is_picked(index, io));
@@ -75,8 +70,7 @@ impl Ledger {
         if decided.is_none() && self.votes.has_voted(executor.peer, index) && self.lacks_copy(index) {
             self.votes.look_for_copies();
         }
-        // A steward counts votes to know which copies lack, and decides nothing: votes stay with their machines until the submitter is back.
-        decided.filter(|_| !self.is_kept())
+        decided
     }
 
     /// A task is decided: counts agreement and dissent for the voters' reputations. Returns the changes to write, and the
@@ -102,30 +96,6 @@ impl Ledger {
             }
         }
         (changes, then)
-    }
-
-    /// A steward says with which machines tasks are. What this machine knows itself stays so, and is given its full time; of the machines that the
-    /// steward names for a task one is believed, where nobody is known here that may vote. Else a steward could choose all that vote on a task.
-    pub(super) fn unite_placements(&mut self, named: &[(&Contact, &IntervalSet)], io: &mut Io, config: &Config) {
-        let until = io.now + self.term(io, config);
-        self.placed.renew_all(until);
-        let voted = self.votes.by_task.keys().map(|&index| index..index + 1).collect();
-        let mut spoken_for = self.former.all().union(&self.placed.all_held_by_more_than(0)).union(&voted);
-        for (executor, ranges) in named {
-            let new = ranges.difference(&spoken_for).intersection(self.waiting.unissued());
-            if new.is_empty() {
-                continue;
-            }
-            spoken_for.extend_with(&new);
-            self.waiting.take(&new);
-            let mine = self.placed.of(executor.peer).map(|known| known.ranges.clone()).unwrap_or_default();
-            let (executor, ranges, since) = (Contact::clone(executor), mine.union(&new), self.released);
-            let placement = Placement { executor, ranges, since, until, version: 0, withdrawn: false };
-            io.persist(vec![placement.change(self.bag.id)], Vec::new());
-            self.placed.replace(placement, &IntervalSet::new(), new);
-        }
-        self.ends_at(until);
-        self.votes.look_for_copies();
     }
 
     /// Tasks that need one more copy.
@@ -164,7 +134,7 @@ impl Ledger {
     fn lacks_copy(&self, index: u64) -> bool {
         let is_over = self.ended.contains(index);
         let Some(votes) = self.votes.by_task.get(&index).filter(|_| !is_over) else { return false };
-        if self.outputs.is_fetching(index) || self.waiting.unissued().contains(index) || votes.len() >= VOTES_MAX {
+        if self.outputs.is_fetching(index) || self.waiting.unissued().contains(index) {
             return false;
         }
         let most = votes.iter().map(|vote| votes.iter().filter(|other| other.agrees_with(&vote.result)).count()).max();

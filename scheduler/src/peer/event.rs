@@ -475,7 +475,7 @@ pub enum SubmitError {
     Stewards,
     /// Results to be kept by nobody.
     #[error(
-        "results are kept by stewards, and those of this bag are to keep none: leave out --keep-results, or --stewards 0, --replicas and --endless"
+        "results are kept by stewards, and this bag is to have none: leave out --keep-results, or --stewards 0, --replicas and --endless"
     )]
     KeepResults,
     /// No such conditions.

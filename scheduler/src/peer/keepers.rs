@@ -91,7 +91,7 @@ impl Peer {
         self.stewards.of_own(bag)
     }
 
-    /// How many stewards a bag that was submitted here is to have; an endless one has none.
+    /// How many stewards a bag that was submitted here is to have; one with a quorum has none.
     pub fn stewards_wanted(&self, bag: BagId) -> u32 {
         let ledger = self.ledgers.get(&bag).filter(|ledger| ledger.can_have_stewards());
         ledger.map_or(0, |ledger| ledger.stewards(&self.config))

@@ -26,7 +26,7 @@ const DELTAS_RECORDS_MAX: usize = 64;
 /// How often a machine that leaves says so until it is gone.
 pub(crate) const FAREWELL_EVERY: Duration = Duration::from_secs(1);
 /// The highest attempt of a bag that a keeper may say: those of any number of adoptions and stewards are below it, and enough are left above it. Our choice.
-const ATTEMPTS_MAX: u32 = u32::MAX - (1 << 28);
+pub(crate) const ATTEMPTS_MAX: u32 = u32::MAX - (1 << 28);
 /// Most bytes of records in one delta. Our choice: with the intervals beside them it stays below the largest message.
 const RECORDS_BYTES_MAX: usize = 96 * 1024;
 
@@ -125,7 +125,7 @@ fn is_sane(record: &Record) -> bool {
             bag.is_valid()
                 && *attempt <= ATTEMPTS_MAX
                 && bag.sizes(0).is_valid()
-                && replication.is_valid()
+                && replication.is_none()
                 && closed.is_none()
                 && conditions.is_valid()
                 // Endless bags have no stewards.

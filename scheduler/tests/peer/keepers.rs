@@ -9,7 +9,6 @@ mod apart;
 mod leaving;
 mod results;
 mod rounds;
-mod votes;
 
 const SUBMITTER: u8 = 2;
 const TASKS: u64 = 40;

@@ -283,8 +283,7 @@ impl Shard {
             let store = &mut self.host_mut(host).store;
             store.produce(task);
             store.fetch(task);
-            // Whoever makes results up for others does not for its own user.
-            Finished { output: output_of(task, None), ..self.finished(host, task, work_mops, around) }
+            self.finished(host, task, work_mops, around)
         } else {
             self.tell(host, Observed::Stopped(task));
             self.outcome_of(host, task, work_mops, Ending::Failure, around)

@@ -106,17 +106,13 @@ impl Case {
         let mut rng = stream(seed, "swarm of kept bags", 0);
         let scenario = &mut case.scenario;
         scenario.nodes = scenario.nodes.max(4);
+        // Bags with a quorum have no stewards.
+        (scenario.replicas, scenario.quorum, scenario.recheck, scenario.liars_percent) = (1, 1, 0, 0.0);
         scenario.tasks_per_node = rng.random_range(3..=12);
         scenario.peer.stewards = rng.random_range(1..=3);
         scenario.peer.kept_bags_max = pick(&mut rng, &[1, 8, 64]);
         scenario.peer.appoint_after = Duration::from_secs(pick(&mut rng, &[0, 10, 30]));
         scenario.keep_results = rng.random_range(0..2) == 0;
-        // One in four has a quorum, of whose results stewards keep none. Not drawn, so that the others are as they were before there were such.
-        if scenario.quorum > 1 && seed.is_multiple_of(2) {
-            scenario.keep_results = false;
-        } else {
-            (scenario.replicas, scenario.quorum, scenario.recheck, scenario.liars_percent) = (1, 1, 0, 0.0);
-        }
         case.faults.push(Fault::DiskTaken);
         case.faulty = case.faulty.max(Duration::from_secs(300));
         case

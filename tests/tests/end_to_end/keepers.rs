@@ -11,7 +11,6 @@ use crate::harness::{Agent, Grid, command, probe_program, wait_for};
 
 mod results;
 mod rounds;
-mod votes;
 
 const TASKS: usize = 100;
 /// Each task takes so long on each of four to six machines: a minute is left when others keep the bag.

@@ -100,6 +100,13 @@ pub(super) struct Running {
     pub(super) native_cpu: Duration,
 }
 
+impl Running {
+    /// A phase that begins now, of a worker that is not frozen.
+    fn begun(limit: Option<Duration>, preparing: bool) -> Self {
+        Self { since: Instant::now(), limit, preparing, was_frozen: false, verdict: None, native_cpu: Duration::ZERO }
+    }
+}
+
 impl JobSocket {
     pub(super) fn new() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
@@ -234,14 +241,7 @@ impl Slot {
         let was_frozen = self.frozen_since.is_some();
         self.running = self.handed.front().map(|first| {
             let limit = first.limit;
-            Running {
-                since: Instant::now(),
-                limit,
-                preparing: false,
-                was_frozen,
-                verdict: None,
-                native_cpu: Duration::ZERO,
-            }
+            Running { was_frozen, ..Running::begun(limit, false) }
         });
     }
 
@@ -249,14 +249,7 @@ impl Slot {
     pub(super) fn starts(&mut self, worker: Option<Pid>, socket: JobSocket, serves: Serves) {
         (self.worker, self.socket, self.serves, self.ready) = (worker, Some(socket), Some(serves), false);
         let limit = Some(PREPARE_LIMIT);
-        self.running = Some(Running {
-            since: Instant::now(),
-            limit,
-            preparing: true,
-            was_frozen: false,
-            verdict: None,
-            native_cpu: Duration::ZERO,
-        });
+        self.running = Some(Running::begun(limit, true));
     }
 
     /// Notes that there is no worker.

@@ -50,12 +50,7 @@ impl Ledger {
     }
 
     /// Has stuck tasks whose wait is over tried again by machines that have failed them.
-    ///
-    /// A steward withdraws no votes.
     pub(super) fn retry_stuck(&mut self, io: &mut Io) {
-        if self.is_kept() {
-            return;
-        }
         let due = self.votes.stuck.iter().filter(|(_, stuck)| stuck.until <= io.now);
         let due = due.filter_map(|(&index, stuck)| Some((index, stuck.retry?)));
         let mut by_machine: BTreeMap<PeerId, Vec<u64>> = BTreeMap::new();

@@ -201,13 +201,28 @@ fn a_machine_that_says_twice_that_it_cannot_keep_a_bag_is_not_asked_again() {
     assert!(grid.stewards().is_empty(), "{:?}", grid.stewards());
 }
 
-/// The second of three stewards acts, and the first is back: where the second leaves, one of them acts, and not both.
-#[test]
-fn one_steward_alone_acts_where_the_second_of_three_leaves() {
+/// A grid whose bag has three stewards, and these.
+fn kept_by_three() -> (Grid, Vec<u8>) {
     let mut grid = Grid::with(Config { stewards: 3, ..config() }, false);
     grid.pass(70);
     let stewards = grid.stewards();
     assert_eq!(stewards.len(), 3, "{stewards:?}");
+    (grid, stewards)
+}
+
+/// The submitter is off, the disk of the first steward is full, and the second acts, which tells the first nothing.
+fn the_first_misses_what_the_second_does(grid: &mut Grid, stewards: &[u8]) {
+    grid.crash(SUBMITTER);
+    grid.pass(60);
+    grid.give(stewards[0], Event::DiskFull(true));
+    grid.pass(130);
+    assert_eq!(grid.acting(), [stewards[1]]);
+}
+
+/// The second of three stewards acts, and the first is back: where the second leaves, one of them acts, and not both.
+#[test]
+fn one_steward_alone_acts_where_the_second_of_three_leaves() {
+    let (mut grid, stewards) = kept_by_three();
     grid.crash(SUBMITTER);
     grid.crash(stewards[0]);
     grid.pass(90);
@@ -232,9 +247,7 @@ fn one_steward_alone_acts_where_the_second_of_three_leaves() {
 /// Where the one that is named does not come, the others act after their silence.
 #[test]
 fn the_others_act_where_the_one_that_is_to_act_next_does_not() {
-    let mut grid = Grid::with(Config { stewards: 3, ..config() }, false);
-    grid.pass(70);
-    let stewards = grid.stewards();
+    let (mut grid, stewards) = kept_by_three();
     grid.give(SUBMITTER, Event::Leave);
     // The first is named, and crashes before it hears of that.
     grid.crash(stewards[0]);
@@ -312,11 +325,7 @@ fn a_steward_with_room_again_is_told_what_it_missed_and_does_not_act_beside_the_
 fn a_steward_that_missed_something_acts_where_nobody_else_does_for_long() {
     let mut grid = Grid::new();
     let stewards = grid.wait_until_kept();
-    grid.crash(SUBMITTER);
-    grid.pass(60);
-    grid.give(stewards[0], Event::DiskFull(true));
-    grid.pass(130);
-    assert_eq!(grid.acting(), [stewards[1]]);
+    the_first_misses_what_the_second_does(&mut grid, &stewards);
     grid.crash(stewards[1]);
     grid.give(stewards[0], Event::DiskFull(false));
     grid.pass(90);
@@ -332,14 +341,8 @@ fn a_steward_that_missed_something_acts_where_nobody_else_does_for_long() {
 /// The third steward, which missed nothing, comes before the first, which did.
 #[test]
 fn a_steward_that_missed_nothing_acts_before_one_that_did() {
-    let mut grid = Grid::with(Config { stewards: 3, ..config() }, false);
-    grid.pass(70);
-    let stewards = grid.stewards();
-    grid.crash(SUBMITTER);
-    grid.pass(60);
-    grid.give(stewards[0], Event::DiskFull(true));
-    grid.pass(130);
-    assert_eq!(grid.acting(), [stewards[1]]);
+    let (mut grid, stewards) = kept_by_three();
+    the_first_misses_what_the_second_does(&mut grid, &stewards);
     grid.crash(stewards[1]);
     grid.give(stewards[0], Event::DiskFull(false));
     for _ in 0..200 {
