@@ -11,7 +11,7 @@
 //! 3. A leaf asks submitters for tasks, as many as it may have in hand by its rates (`executor/endless`), and the submitter answers with
 //!    requests straight to that leaf (`ledger/endless`).
 //!
-//! Left out: stewards and replicas of endless bags. Where a machine declines a bag, the root does not learn of it: the other bags there
+//! Left out: replicas of endless bags, and stewards of those whose tasks are lines or files (docs/adr/0067). Where a machine declines a bag, the root does not learn of it: the other bags there
 //! share that bag's time in proportion to their rates.
 
 pub(crate) mod fold;

@@ -191,6 +191,9 @@ pub enum Record {
         done: IntervalSet,
         /// Tasks that have failed for good.
         failed: IntervalSet,
+        /// Of an endless bag: ended tasks whose results its user has saved.
+        #[serde(default, skip_serializing_if = "IntervalSet::is_empty")]
+        drained: IntervalSet,
         /// Whether the driver has the files that executors need.
         has_files: bool,
         /// The tasks whose results are here and with the submitter, too: they are kept in case that its disk is lost.

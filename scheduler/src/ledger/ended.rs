@@ -55,7 +55,13 @@ impl Ended {
     /// Restores which tasks are drained, and how many of these failed.
     pub(super) fn restore_drained(&mut self, drained: &IntervalSet, failed: u64) {
         self.drained.extend_with(drained);
-        self.drained_failed = failed;
+        self.drained_failed = failed.min(self.drained.len());
+    }
+
+    /// All ended tasks.
+    pub(super) fn all(&self) -> IntervalSet {
+        let (done, failed) = self.sets();
+        done.union(&failed).union(&self.drained().0)
     }
 
     /// The drained tasks, and how many of these failed.

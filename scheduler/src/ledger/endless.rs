@@ -56,12 +56,25 @@ pub struct Supply {
     /// How many of these failed.
     #[serde(rename = "f", default, skip_serializing_if = "is_zero")]
     pub drained_failed: u64,
+    /// Whether its tasks are those of an open range that has ended: its length follows from what was given, and no task has more than its number.
+    #[serde(rename = "r", default, skip_serializing_if = "std::ops::Not::not")]
+    pub was_range: bool,
 }
 
 impl Supply {
     /// Of a bag that is submitted now.
     pub(crate) fn of(endless: Endless) -> Self {
-        Self { endless, is_ended: false, drained: IntervalSet::new(), drained_failed: 0 }
+        Self { endless, is_ended: false, drained: IntervalSet::new(), drained_failed: 0, was_range: false }
+    }
+
+    /// Whether all that a task is follows from its number, so that any machine with the bag's files can issue it.
+    pub(crate) fn is_range(&self) -> bool {
+        self.was_range || self.endless.tasks == BAG_TASKS_MAX
+    }
+
+    /// Whether a ledger can be restored from it, whoever wrote it.
+    pub(crate) fn is_sane(&self) -> bool {
+        self.endless.is_valid() && self.is_range() && self.drained.is_empty()
     }
 }
 
@@ -107,6 +120,8 @@ impl Recent {
 pub(super) struct EndlessPart {
     endless: Endless,
     is_ended: bool,
+    /// See [`Supply::is_range`].
+    is_range: bool,
     /// By task, the bytes of its output.
     undrained: BTreeMap<u64, u64>,
     pub(super) undrained_bytes: u64,
@@ -159,10 +174,11 @@ impl Ledger {
 
     /// The bag is an endless one, with what its record says.
     pub(crate) fn set_supply(&mut self, supply: &Supply) {
-        let Supply { endless, is_ended, drained, drained_failed } = supply;
+        let Supply { endless, is_ended, drained, drained_failed, .. } = supply;
         self.endless = Some(Box::new(EndlessPart {
             endless: *endless,
             is_ended: *is_ended,
+            is_range: supply.is_range(),
             undrained: BTreeMap::new(),
             undrained_bytes: 0,
             wants: BTreeMap::new(),
@@ -174,17 +190,40 @@ impl Ledger {
             dry_since: None,
             grant: None,
         }));
-        self.keeping.stewards = Some(0);
         self.waiting = super::Waiting::new(endless.tasks);
         self.waiting.take(drained);
         self.ended.restore_drained(drained, *drained_failed);
+    }
+
+    /// This machine has adopted the bag, and a steward tells how it stood: which tasks are drained, and whether more come.
+    pub(crate) fn adopt_supply(&mut self, supply: &Supply, drained: &IntervalSet) {
+        let ended: IntervalSet = self.ended.all();
+        let news = drained.intersection(&IntervalSet::from(0..self.tasks())).difference(&ended);
+        self.waiting.take(&news);
+        let (_, failed) = self.ended.drained();
+        self.ended.restore_drained(&news, failed.max(supply.drained_failed));
+        let Some(part) = self.endless.as_mut().filter(|part| supply.is_ended && !part.is_ended) else { return };
+        let tasks = supply.endless.tasks.min(part.endless.tasks);
+        (part.is_ended, part.endless.tasks) = (true, tasks);
+        self.waiting.take(&IntervalSet::from(tasks..BAG_TASKS_MAX));
+    }
+
+    /// The ended tasks whose results its user has saved.
+    pub(crate) fn drained(&self) -> IntervalSet {
+        self.ended.drained().0
+    }
+
+    /// Whether any machine with the bag's files can issue its tasks: those of a pipe or a directory are on the submitter's disk.
+    pub(super) fn is_for_stewards(&self) -> bool {
+        self.endless.as_ref().is_none_or(|part| part.is_range)
     }
 
     /// What the bag's record says of it.
     pub(super) fn supply(&self) -> Option<Box<Supply>> {
         let part = self.endless.as_ref()?;
         let (drained, drained_failed) = self.ended.drained();
-        Some(Box::new(Supply { endless: part.endless, is_ended: part.is_ended, drained, drained_failed }))
+        let was_range = part.is_range && part.endless.tasks < BAG_TASKS_MAX;
+        Some(Box::new(Supply { endless: part.endless, is_ended: part.is_ended, drained, drained_failed, was_range }))
     }
 
     /// There are so many tasks now.
@@ -231,14 +270,14 @@ impl Ledger {
         }
         let all: IntervalSet = drained.iter().map(|&index| index..index + 1).collect();
         self.ended.drain(&all);
-        let mut changes: Vec<Change> =
-            drained.into_iter().map(|index| Change::Delete(RecordKey::Done(bag, index))).collect();
-        changes.push(Change::Put(self.record(io)));
+        // That they are drained comes first, by which keepers tell this from tasks that run again (`steward::feed`).
+        let mut changes = vec![Change::Put(self.record(io))];
+        changes.extend(drained.into_iter().map(|index| Change::Delete(RecordKey::Done(bag, index))));
         io.persist(changes, vec![Then::Notify(Notice::BagDrained(bag))]);
     }
 
     /// A task has ended, now or before a restart.
-    pub(super) fn note_undrained(&mut self, result: &TaskResult, now: Option<Time>) {
+    pub(crate) fn note_undrained(&mut self, result: &TaskResult, now: Option<Time>) {
         let Some(part) = self.endless.as_mut() else { return };
         let bytes = result.output_bytes;
         if part.undrained.insert(result.index, bytes).is_none() {

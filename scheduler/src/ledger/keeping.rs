@@ -109,9 +109,9 @@ impl Ledger {
         self.keeping.is_held = is_held;
     }
 
-    /// Whether stewards can keep the bag: its records say all that a ledger knows of it, which they do not of votes.
+    /// Whether stewards can keep the bag: its records say all that a ledger knows of it, which they do not of votes, nor of the lines of a pipe.
     pub(crate) fn can_have_stewards(&self) -> bool {
-        self.votes.replication().is_none()
+        self.votes.replication().is_none() && self.is_for_stewards()
     }
 
     /// Whether the bag may have stewards now.
@@ -122,7 +122,7 @@ impl Ledger {
 
     /// Restores which tasks have ended, without their results.
     pub(crate) fn restore_ended(&mut self, done: &IntervalSet, failed: &IntervalSet) {
-        let all = IntervalSet::from(0..self.bag.tasks);
+        let all = IntervalSet::from(0..self.tasks());
         let done = done.intersection(&all);
         let failed = failed.intersection(&all).difference(&done);
         self.waiting.take(&done);
@@ -182,7 +182,7 @@ impl Ledger {
         self.issues.clear();
         self.issues.restore();
         self.waiting.end_all_pauses();
-        let mut open = IntervalSet::from(0..self.bag.tasks);
+        let mut open = IntervalSet::from(0..self.tasks());
         self.ended.subtract_from(&mut open);
         self.waiting.add(&open);
         if let Some(rounds) = &mut self.rounds {
@@ -243,7 +243,7 @@ impl Ledger {
         if self.is_closed() {
             return;
         }
-        let mut tasks = tasks.intersection(&IntervalSet::from(0..self.bag.tasks));
+        let mut tasks = tasks.intersection(&IntervalSet::from(0..self.tasks()));
         self.ended.subtract_from(&mut tasks);
         if tasks.is_empty() {
             return;
@@ -293,7 +293,7 @@ impl Ledger {
         let (mut unwanted, mut is_any_new) = (IntervalSet::new(), false);
         for (ran_on, result) in results {
             let index = result.index;
-            if !result.is_valid(self.bag.tasks) || result.unfinished || io.is_recording_task(TaskId { bag, index }) {
+            if !result.is_valid(self.tasks()) || result.unfinished || io.is_recording_task(TaskId { bag, index }) {
                 continue;
             }
             if self.is_closed() || self.ended.contains(index) {

@@ -9,7 +9,7 @@ use super::feed::{Changes, Delta, Feed, Tap};
 use crate::conditions::Conditions;
 use crate::config::Config;
 use crate::io::Io;
-use crate::ledger::{Failures, Ledger};
+use crate::ledger::{Failures, Ledger, Supply};
 use crate::message::Message;
 use crate::peer::Effect;
 use crate::record::{Change, Record, RecordKey};
@@ -54,6 +54,7 @@ impl Copy {
             keep_results,
             reruns,
             conditions,
+            supply,
             ..
         } = self.told.records.get(&RecordKey::Bag(self.bag()))?
         else {
@@ -70,6 +71,10 @@ impl Copy {
         ledger.set_stewards(*stewards);
         ledger.set_keep_results(*keep_results, *reruns);
         ledger.set_conditions(Conditions::clone(conditions), io);
+        if let Some(supply) = supply {
+            ledger.set_supply(&Supply { drained: self.told.drained.clone(), ..Supply::clone(supply) });
+            self.results.iter().for_each(|(_, (_, result))| ledger.note_undrained(result, None));
+        }
         ledger.open();
         let [done, failed] = [true, false].map(|success| self.results.that_end(success));
         ledger.restore_ended(&self.told.done.union(&done), &self.told.failed.union(&failed));
@@ -136,7 +141,7 @@ impl Copy {
         self.feeds.clear();
         ledger.leave(io);
         self.told.records = ledger.records_in_store(io).into_iter().map(|record| (record.key(), record)).collect();
-        (self.told.done, self.told.failed) = ledger.ended();
+        ((self.told.done, self.told.failed), self.told.drained) = (ledger.ended(), ledger.drained());
         (self.told.number, self.told.is_whole) = (0, true);
         io.persist(vec![Change::Put(self.record())], Vec::new());
     }

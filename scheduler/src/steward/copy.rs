@@ -10,6 +10,7 @@ use super::results::{Coming, Results};
 use super::{Acting, Standing, Term};
 use crate::bag::{BagHeader, BagId, BagKey};
 use crate::config::Config;
+use crate::ledger::Supply;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 use crate::rounds::{Plan, Progress};
@@ -23,6 +24,8 @@ pub(crate) struct Told {
     pub(crate) records: BTreeMap<RecordKey, Record>,
     pub(crate) done: IntervalSet,
     pub(crate) failed: IntervalSet,
+    /// Of an endless bag: ended tasks whose results its user has saved.
+    pub(crate) drained: IntervalSet,
     /// The number of the last delta taken in.
     pub(crate) number: u64,
     /// Whether all was told, at some time.
@@ -62,10 +65,11 @@ impl Told {
                 changes.push(Change::Put(record.clone()));
             }
         }
-        self.failed.subtract(&delta.done);
-        self.done.subtract(&delta.failed);
+        self.failed.subtract(&delta.done.union(&delta.drained));
+        self.done.subtract(&delta.failed.union(&delta.drained));
         self.done.extend_with(&delta.done);
         self.failed.extend_with(&delta.failed);
+        self.drained.extend_with(&delta.drained);
         changes
     }
 
@@ -107,12 +111,22 @@ impl Told {
 
     /// All of it, as another keeper is told it.
     pub(crate) fn base(&self) -> Changes {
-        Changes::base(self.records.values().cloned().collect(), (self.done.clone(), self.failed.clone()))
+        let ended = (self.done.clone(), self.failed.clone());
+        Changes::base(self.records.values().cloned().collect(), ended).with_drained(self.drained.clone())
+    }
+
+    /// Of an endless bag: its tasks so far.
+    pub(crate) fn supply(&self, bag: BagId) -> Option<&Supply> {
+        match self.records.get(&RecordKey::Bag(bag)) {
+            Some(Record::Bag { supply, .. }) => supply.as_deref(),
+            _ => None,
+        }
     }
 
     /// Whether all tasks have ended.
     fn is_over(&self, bag: BagId) -> bool {
-        self.bag(bag).is_some_and(|bag| self.done.len() + self.failed.len() >= bag.tasks)
+        let tasks = self.supply(bag).map(|supply| supply.endless.tasks).or(self.bag(bag).map(|bag| bag.tasks));
+        tasks.is_some_and(|tasks| self.done.len() + self.failed.len() + self.drained.len() >= tasks)
     }
 }
 
@@ -216,6 +230,7 @@ impl Copy {
             key: self.key,
             done: self.told.done.clone(),
             failed: self.told.failed.clone(),
+            drained: self.told.drained.clone(),
             has_files: self.has_files,
             theirs: self.results.theirs().clone(),
         }
@@ -251,6 +266,16 @@ impl Copy {
         let bag = self.bag();
         let is_known = self.told.bag(bag).is_some() && self.told.rounds(bag).is_none();
         self.has_files && !self.is_dismissed && is_known && !self.told.is_over(bag)
+    }
+
+    /// Results that the bag's user has saved go. Returns the changes of the store.
+    pub(super) fn drop_drained(&mut self) -> Vec<Change> {
+        let bag = self.bag();
+        let gone = self.results.tasks().intersection(&self.told.drained);
+        for index in gone.indices() {
+            self.results.remove(index);
+        }
+        gone.indices().map(|index| Change::Delete(RecordKey::Done(bag, index))).collect()
     }
 
     /// Results of rounds that are not needed to go on, since those of a later, complete one are here, go. Returns the changes of the store.

@@ -60,6 +60,9 @@ pub struct Delta {
     /// Tasks that have failed for good.
     #[serde(rename = "f", default, skip_serializing_if = "IntervalSet::is_empty")]
     pub failed: IntervalSet,
+    /// Of an endless bag: tasks that have ended and whose results its user has saved.
+    #[serde(rename = "y", default, skip_serializing_if = "IntervalSet::is_empty")]
+    pub drained: IntervalSet,
     /// Whether the receiver, with this, knows all that the sender knows.
     #[serde(rename = "w", default, skip_serializing_if = "std::ops::Not::not")]
     pub is_whole: bool,
@@ -87,6 +90,7 @@ impl Delta {
             gone: Vec::new(),
             done: IntervalSet::new(),
             failed: IntervalSet::new(),
+            drained: IntervalSet::new(),
             is_whole: false,
             is_over: false,
             leaves: false,
@@ -96,7 +100,7 @@ impl Delta {
 
     /// Whether what a remote peer sent can be kept: records of this bag alone, and of kinds that a copy has.
     pub(crate) fn is_valid(&self) -> bool {
-        let most = self.done.intervals().max(self.failed.intervals());
+        let most = self.done.intervals().max(self.failed.intervals()).max(self.drained.intervals());
         most <= HELD_INTERVALS_MAX
             && self.acting.as_ref().is_none_or(|acting| acting.is_valid() && acting.appointment.bag == self.bag)
             && self.records.iter().all(|record| is_copied(record.key(), self.bag) && is_sane(record))
@@ -128,9 +132,8 @@ fn is_sane(record: &Record) -> bool {
                 && replication.is_none()
                 && closed.is_none()
                 && conditions.is_valid()
-                // Endless bags have no stewards.
-                && supply.is_none()
-                && !bag.is_endless()
+                && supply.is_some() == bag.is_endless()
+                && supply.as_ref().is_none_or(|supply| supply.is_sane())
         }
         Record::Placed { executor, ranges, .. } => executor.is_valid() && ranges.intervals() <= HELD_INTERVALS_MAX,
         Record::Former { ranges, .. } => ranges.intervals() <= HELD_INTERVALS_MAX,
@@ -145,17 +148,28 @@ pub(crate) struct Changes {
     records: BTreeMap<RecordKey, Change>,
     done: IntervalSet,
     failed: IntervalSet,
+    drained: IntervalSet,
 }
 
 impl Changes {
     /// All that a ledger knows.
     pub(crate) fn base(records: Vec<Record>, (done, failed): (IntervalSet, IntervalSet)) -> Self {
-        let records = records.into_iter().map(|record| (record.key(), Change::Put(record))).collect();
-        Self { records, done, failed }
+        let mut drained = IntervalSet::new();
+        let apart = |mut record: Record| {
+            drained.extend_with(&take_drained(&mut record));
+            (record.key(), Change::Put(record))
+        };
+        let records = records.into_iter().map(apart).collect();
+        Self { records, done, failed, drained }
+    }
+
+    /// With these tasks of an endless bag, whose results its user has saved.
+    pub(super) fn with_drained(self, drained: IntervalSet) -> Self {
+        Self { drained: self.drained.union(&drained), ..self }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.done.is_empty() && self.failed.is_empty()
+        self.records.is_empty() && self.done.is_empty() && self.failed.is_empty() && self.drained.is_empty()
     }
 
     /// Whether a task runs again that had ended.
@@ -180,7 +194,9 @@ impl Changes {
             Change::Delete(RecordKey::Done(_, index)) => {
                 self.done.remove_index(*index);
                 self.failed.remove_index(*index);
-                self.records.insert(key, change.clone());
+                if !self.drained.contains(*index) {
+                    self.records.insert(key, change.clone());
+                }
             }
             _ if is_copied(key, bag) => drop(self.records.insert(key, change.clone())),
             _ => {}
@@ -196,19 +212,20 @@ impl Changes {
             .collect();
         self.done.subtract(&reopened);
         self.failed.subtract(&reopened);
-        self.failed.subtract(&later.done);
-        self.done.subtract(&later.failed);
+        self.failed.subtract(&later.done.union(&later.drained));
+        self.done.subtract(&later.failed.union(&later.drained));
         self.done.extend_with(&later.done);
         self.failed.extend_with(&later.failed);
+        self.drained.extend_with(&later.drained);
         self.records.extend(later.records);
-        let ended = self.done.union(&self.failed);
+        let ended = self.done.union(&self.failed).union(&self.drained);
         self.records.retain(|key, _| !matches!(key, RecordKey::Done(_, index) if ended.contains(*index)));
     }
 
     /// Removes and returns as much as one message takes.
     fn take_part(&mut self) -> Self {
-        let mut part =
-            Self { done: take_intervals(&mut self.done), failed: take_intervals(&mut self.failed), ..Self::default() };
+        let [done, failed, drained] = [&mut self.done, &mut self.failed, &mut self.drained].map(take_intervals);
+        let mut part = Self { done, failed, drained, ..Self::default() };
         let mut bytes = 0;
         while let Some((key, change)) = self.records.pop_first() {
             if let Change::Put(record) = &change {
@@ -234,17 +251,36 @@ fn take_intervals(set: &mut IntervalSet) -> IntervalSet {
     part
 }
 
+/// Takes the drained tasks out of the record of an endless bag: a message has them apart, since a record goes whole, and they may be many.
+fn take_drained(record: &mut Record) -> IntervalSet {
+    match record {
+        Record::Bag { supply: Some(supply), .. } => std::mem::take(&mut supply.drained),
+        _ => IntervalSet::new(),
+    }
+}
+
 /// Where the writes of a ledger with keepers are noted until they are told.
 #[derive(Debug, Default)]
 pub(crate) struct Tap {
     pub(crate) changes: Changes,
+    /// The drained tasks, by the last record of the bag.
+    pub(crate) drained: IntervalSet,
     /// The results, where this machine keeps the bag for another.
     pub(crate) results: Option<BTreeMap<u64, (PeerId, TaskResult)>>,
 }
 
 impl Tap {
     pub(crate) fn note(&mut self, change: &Change, bag: BagId) {
-        self.changes.add(change, bag);
+        match change {
+            Change::Put(record @ Record::Bag { supply: Some(_), .. }) => {
+                let mut record = record.clone();
+                let drained = take_drained(&mut record);
+                self.changes.add(&Change::Put(record), bag);
+                self.changes.drained.extend_with(&drained.difference(&self.drained));
+                self.drained = drained;
+            }
+            _ => self.changes.add(change, bag),
+        }
         if let (Some(results), Change::Put(Record::Done { executor, result, .. })) = (&mut self.results, change) {
             results.insert(result.index, (*executor, result.clone()));
         }
@@ -355,7 +391,7 @@ impl Feed {
             delta.number = self.number;
             delta.key = (self.number == 1).then_some(key);
             delta.is_whole = self.pending.is_empty();
-            (delta.done, delta.failed) = (part.done.clone(), part.failed.clone());
+            (delta.done, delta.failed, delta.drained) = (part.done.clone(), part.failed.clone(), part.drained.clone());
             for change in part.records.values() {
                 match change {
                     Change::Put(record) => delta.records.push(record.clone()),
@@ -430,6 +466,11 @@ pub(super) fn successor(appointment: &Appointment, feeds: &BTreeMap<PeerId, Feed
     ready(appointment, feeds, io).or_else(first)
 }
 
+fn is_of_endless(delta: &Delta) -> bool {
+    !delta.drained.is_empty()
+        || delta.records.iter().any(|record| matches!(record, Record::Bag { supply: Some(_), .. }))
+}
+
 /// Sends each keeper what it is to be told, all bags together.
 pub(super) fn send(deltas: Vec<(Contact, Delta)>, io: &mut Io) {
     let mut by_keeper: BTreeMap<PeerId, (Contact, Vec<Delta>)> = BTreeMap::new();
@@ -439,8 +480,11 @@ pub(super) fn send(deltas: Vec<(Contact, Delta)>, io: &mut Io) {
     for (to, deltas) in by_keeper.into_values() {
         let mut message: Vec<Delta> = Vec::new();
         for delta in deltas {
-            // A delta with many records fills a message nearly.
-            let is_long = |delta: &Delta| delta.records.len() > DELTAS_RECORDS_MAX || delta.done.intervals() > 64;
+            // A delta with many records fills a message nearly. One of an endless bag is no message to machines of before, which have none of those.
+            let is_long = |delta: &Delta| {
+                let intervals = delta.done.intervals() + delta.drained.intervals();
+                delta.records.len() > DELTAS_RECORDS_MAX || intervals > 64 || is_of_endless(delta)
+            };
             let records: usize = message.iter().map(|delta| delta.records.len()).sum();
             if !message.is_empty()
                 && (is_long(&delta)

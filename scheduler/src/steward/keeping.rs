@@ -94,9 +94,10 @@ impl Stewards {
     /// Restores the copy of a bag from its records.
     pub(crate) fn restore_copy<'a>(&mut self, records: impl Iterator<Item = &'a Record> + Clone, now: Time) {
         for record in records.clone() {
-            if let Record::Kept { acting, key, done, failed, has_files, theirs } = record {
+            if let Record::Kept { acting, key, done, failed, drained, has_files, theirs } = record {
                 let mut copy = Copy::new(acting.clone(), *key, now);
                 (copy.told.done, copy.told.failed, copy.has_files) = (done.clone(), failed.clone(), *has_files);
+                copy.told.drained = drained.clone();
                 copy.told.is_whole = true;
                 copy.results.restore_theirs(theirs.clone());
                 copy.asks_anew = Some(now);
@@ -358,6 +359,9 @@ impl Stewards {
         copy.catch_up();
         if copy.told.keeps_results(bag) != reruns {
             copy.drop_kept_results(changes);
+        }
+        if !delta.drained.is_empty() {
+            changes.append(&mut copy.drop_drained());
         }
         if copy.told.number != before || standing > known {
             copy.key = delta.key.unwrap_or(copy.key);

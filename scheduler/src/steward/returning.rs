@@ -123,6 +123,11 @@ impl Returning {
         // One that did not act itself in the last term may have missed what was done in it.
         let standing = |(peer, (term, _)): &(&PeerId, &(Term, Told))| (*term, self.actors.contains(*peer), **peer);
         if let Some((peer, (_, told))) = newest.max_by_key(standing) {
+            if mine == Term::default()
+                && let Some(supply) = told.supply(ledger.header().id)
+            {
+                ledger.adopt_supply(supply, &told.drained);
+            }
             let records: Vec<_> = told.records.values().cloned().collect();
             ledger.unite(&records, io, config);
             // Whoever says that they have ended has their results, or knows who has: they are waited for.

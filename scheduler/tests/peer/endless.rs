@@ -1,8 +1,10 @@
 //! Endless bags on grids of a few peers: what each gets of them, and that nothing is lost or done twice.
 
-use idlewood_scheduler::{BAG_TASKS_MAX, Closing, Endless, EndlessBag, EndlessView, Limit, Standing};
+use idlewood_scheduler::{BAG_TASKS_MAX, Closing, Endless, EndlessBag, EndlessView, Limit, Standing, Supply};
 
 use super::*;
+
+mod stewards;
 
 const OPEN: Endless = Endless { weight: 1.0, task_bytes: 0.0, tasks: BAG_TASKS_MAX };
 
@@ -452,11 +454,12 @@ fn numbers_that_are_no_endless_bags_are_refused() {
     let check = |submission: Submission| host.peer.check(&submission);
     let good = Submission { tasks: BAG_TASKS_MAX, endless: Some(OPEN), ..submission(1, 2000.0) };
     assert_eq!(check(good.clone()), Ok(()));
+    assert_eq!(check(Submission { stewards: Some(1), ..good.clone() }), Ok(()));
     let of = |endless: Endless| Submission { endless: Some(endless), ..good.clone() };
     for bad in [
         Submission { endless: None, ..good.clone() },
         Submission { tasks: 5, ..good.clone() },
-        Submission { stewards: Some(1), ..good.clone() },
+        Submission { stewards: Some(1), ..of(Endless { tasks: 0, ..OPEN }) },
         Submission { replication: Replication { replicas: 2, quorum: 2, recheck: 0 }, ..good.clone() },
         of(Endless { weight: 0.0, ..OPEN }),
         of(Endless { weight: f64::NAN, ..OPEN }),

@@ -35,6 +35,7 @@ fn delta(grid: &Grid, steward: u8, records: Vec<Record>) -> Delta {
         gone: Vec::new(),
         done: IntervalSet::new(),
         failed: IntervalSet::new(),
+        drained: IntervalSet::new(),
         is_whole: true,
         is_over: false,
         leaves: false,

@@ -150,6 +150,7 @@ fn nobody_says_for_another_that_it_leaves_nor_in_a_term_that_is_over() {
             gone: Vec::new(),
             done: IntervalSet::new(),
             failed: IntervalSet::new(),
+            drained: IntervalSet::new(),
             is_whole: false,
             is_over: false,
             leaves: true,
