@@ -341,7 +341,7 @@ impl Peer {
         self.check_endless(submission)?;
         let has_stewards = submission.stewards.unwrap_or(self.config.stewards) > 0
             && submission.replication.is_none()
-            && submission.endless.is_none();
+            && submission.endless.as_ref().is_none_or(|endless| endless.tasks == BAG_TASKS_MAX);
         if submission.keep_results && !has_stewards {
             return Err(SubmitError::KeepResults);
         }

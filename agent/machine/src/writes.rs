@@ -117,7 +117,8 @@ fn may_not_fit(change: &Change) -> bool {
             of_attempts.map(|ranges| ranges.intervals()).sum::<usize>() + ranges.intervals() + checkpoints.len()
         }
         Record::Placed { ranges, .. } | Record::Former { ranges, .. } => ranges.intervals(),
-        Record::Kept { done, failed, .. } => done.intervals() + failed.intervals(),
+        Record::Kept { done, failed, drained, .. } => done.intervals() + failed.intervals() + drained.intervals(),
+        Record::Bag { supply: Some(supply), .. } => supply.drained.intervals(),
         _ => 0,
     };
     parts >= SMALL_PARTS && record.encode().len() > RECORD_BYTES_MAX

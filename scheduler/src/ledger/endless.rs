@@ -29,6 +29,8 @@ use crate::record::{Change, RecordKey};
 
 /// Most undrained results. Our choice: their records take some 20 MB on disk.
 pub(crate) const UNDRAINED_MAX: u64 = 1 << 16;
+/// The same on a steward that acts, which has them in memory, too. Our choice.
+const KEPT_UNDRAINED_MAX: u64 = 1 << 14;
 /// A machine that does not repeat what it wants is given nothing from then on. Machines repeat it every 10 s.
 const WANTS_FOR: Duration = Duration::from_secs(35);
 /// Most machines whose wants are known.
@@ -138,8 +140,14 @@ pub(super) struct EndlessPart {
 }
 
 impl EndlessPart {
-    fn is_full(&self, config: &Config) -> bool {
-        self.undrained.len() as u64 >= UNDRAINED_MAX || self.undrained_bytes >= config.undrained_bytes_max
+    /// `is_kept`: this machine keeps the bag for another, which has no more room here than other results that are kept.
+    fn is_full(&self, is_kept: bool, config: &Config) -> bool {
+        let (most, bytes) = if is_kept {
+            (KEPT_UNDRAINED_MAX, config.kept_result_bytes_max)
+        } else {
+            (UNDRAINED_MAX, config.undrained_bytes_max)
+        };
+        self.undrained.len() as u64 >= most || self.undrained_bytes >= bytes
     }
 
     /// b: bytes of a task on the busier direction.
@@ -195,17 +203,41 @@ impl Ledger {
         self.ended.restore_drained(drained, *drained_failed);
     }
 
-    /// This machine has adopted the bag, and a steward tells how it stood: which tasks are drained, and whether more come.
+    /// Takes over from a steward which tasks of an adopted bag are drained, and how many there are where the bag was closed. Of a bag that is no open
+    /// range nothing is taken over.
     pub(crate) fn adopt_supply(&mut self, supply: &Supply, drained: &IntervalSet) {
+        if !self.endless.as_ref().is_some_and(|part| part.is_range) {
+            return;
+        }
         let ended: IntervalSet = self.ended.all();
         let news = drained.intersection(&IntervalSet::from(0..self.tasks())).difference(&ended);
         self.waiting.take(&news);
         let (_, failed) = self.ended.drained();
         self.ended.restore_drained(&news, failed.max(supply.drained_failed));
+        let last = self.ended.all().ranges().last().map_or(0, |range| range.end);
         let Some(part) = self.endless.as_mut().filter(|part| supply.is_ended && !part.is_ended) else { return };
-        let tasks = supply.endless.tasks.min(part.endless.tasks);
+        let tasks = supply.endless.tasks.min(part.endless.tasks).max(last);
         (part.is_ended, part.endless.tasks) = (true, tasks);
         self.waiting.take(&IntervalSet::from(tasks..BAG_TASKS_MAX));
+    }
+
+    /// Whether there is no such task, since the bag was closed before it was given. A steward that did not hear of that may have given it.
+    pub(super) fn is_beyond_end(&self, index: u64) -> bool {
+        index >= self.tasks() && self.is_supply_ended()
+    }
+
+    /// An open range that was closed has the tasks from then on that were given. Where stewards may have given some that this machine has not heard
+    /// of, that is found out first.
+    pub(crate) fn settle_end(&mut self, io: &mut Io) {
+        let is_settled = self.is_closed() || self.keeping.is_held || self.tasks() < BAG_TASKS_MAX;
+        if !self.is_endless() || is_settled || !self.is_supply_ended() {
+            return self.close_if_over(io);
+        }
+        let given = self.given();
+        self.waiting.take(&IntervalSet::from(given..BAG_TASKS_MAX));
+        self.endless.iter_mut().for_each(|part| part.endless.tasks = given);
+        io.persist(vec![Change::Put(self.record(io))], vec![Then::Notify(Notice::BagChanged(self.bag.id))]);
+        self.close_if_over(io);
     }
 
     /// The ended tasks whose results its user has saved.
@@ -243,14 +275,10 @@ impl Ledger {
         let is_open = !self.is_closed();
         let Some(part) = self.endless.as_mut().filter(|part| is_open && !part.is_ended) else { return };
         part.is_ended = true;
-        if part.endless.tasks == BAG_TASKS_MAX {
-            let given = self.given();
-            self.waiting.take(&IntervalSet::from(given..BAG_TASKS_MAX));
-            self.endless.iter_mut().for_each(|part| part.endless.tasks = given);
+        if part.endless.tasks < BAG_TASKS_MAX || self.keeping.is_held {
+            io.persist(vec![Change::Put(self.record(io))], vec![Then::Notify(Notice::BagChanged(self.bag.id))]);
         }
-        let changed = Then::Notify(Notice::BagChanged(self.bag.id));
-        io.persist(vec![Change::Put(self.record(io))], vec![changed]);
-        self.close_if_over(io);
+        self.settle_end(io);
     }
 
     /// The user has saved the results of these tasks: they need not be kept. Those that have not ended, or are drained already, do
@@ -315,10 +343,10 @@ impl Ledger {
 
     /// Requests for the tasks that machines want, as far as there are any.
     pub(crate) fn serve(&mut self, io: &Io, config: &Config) -> Vec<(Contact, Request)> {
-        let (may_issue, is_open_range) = (self.may_issue(), self.tasks() == BAG_TASKS_MAX);
+        let (may_issue, is_open_range, is_kept) = (self.may_issue(), self.tasks() == BAG_TASKS_MAX, self.is_kept());
         let Some(part) = self.endless.as_mut() else { return Vec::new() };
         part.wants.retain(|_, want| want.heard + WANTS_FOR > io.now);
-        let may_give = may_issue && !part.is_full(config);
+        let may_give = may_issue && !part.is_full(is_kept, config);
         if !may_give || self.waiting.unissued().is_empty() {
             part.dry_since.get_or_insert(io.now);
             return Vec::new();
@@ -428,7 +456,7 @@ impl Ledger {
         let part = self.endless.as_ref()?;
         let age_s = io.now.since(self.released).as_secs_f64().max(1.0);
         let limit = match part.dry_since {
-            _ if part.is_full(config) => Some(Limit::Undrained),
+            _ if part.is_full(self.is_kept(), config) => Some(Limit::Undrained),
             Some(_) => Some(Limit::Tasks),
             None => part.grant.map(|grant| grant.limit),
         };

@@ -168,6 +168,14 @@ impl Issues {
         self.forget_empty();
     }
 
+    /// These tasks are in no request any more.
+    pub(super) fn forget(&mut self, ranges: &IntervalSet) {
+        for issue in &mut self.issued {
+            issue.ranges.subtract(ranges);
+        }
+        self.forget_empty();
+    }
+
     fn forget_empty(&mut self) {
         self.issued.retain(|issue| !issue.ranges.is_empty());
     }

@@ -109,7 +109,8 @@ impl Ledger {
         self.keeping.is_held = is_held;
     }
 
-    /// Whether stewards can keep the bag: its records say all that a ledger knows of it, which they do not of votes, nor of the lines of a pipe.
+    /// Whether stewards can keep the bag: its records say all that a ledger knows of it, which they do not of votes, nor of lines and files that are tasks
+    /// of an endless bag.
     pub(crate) fn can_have_stewards(&self) -> bool {
         self.votes.replication().is_none() && self.is_for_stewards()
     }
@@ -123,8 +124,10 @@ impl Ledger {
     /// Restores which tasks have ended, without their results.
     pub(crate) fn restore_ended(&mut self, done: &IntervalSet, failed: &IntervalSet) {
         let all = IntervalSet::from(0..self.tasks());
-        let done = done.intersection(&all);
-        let failed = failed.intersection(&all).difference(&done);
+        let mut done = done.intersection(&all);
+        self.ended.subtract_from(&mut done);
+        let mut failed = failed.intersection(&all).difference(&done);
+        self.ended.subtract_from(&mut failed);
         self.waiting.take(&done);
         self.waiting.take(&failed);
         self.ended.restore(&done, &failed);
@@ -262,10 +265,9 @@ impl Ledger {
                 changes.push(self.note_former(peer, &taken));
             }
         }
-        for index in tasks.indices() {
-            self.waiting.remove(index);
-            self.issues.remove(index);
-        }
+        // In ranges: a steward may say any number of tasks of an endless bag.
+        self.waiting.forget(&tasks);
+        self.issues.forget(&tasks);
         let gained = tasks.difference(&mine);
         let until = io.now + self.term(io, config);
         let ranges = mine.union(&tasks);
@@ -293,10 +295,11 @@ impl Ledger {
         let (mut unwanted, mut is_any_new) = (IntervalSet::new(), false);
         for (ran_on, result) in results {
             let index = result.index;
-            if !result.is_valid(self.tasks()) || result.unfinished || io.is_recording_task(TaskId { bag, index }) {
+            let is_valid = result.is_valid(self.bag.tasks);
+            if !is_valid || result.unfinished || io.is_recording_task(TaskId { bag, index }) {
                 continue;
             }
-            if self.is_closed() || self.ended.contains(index) {
+            if self.is_closed() || self.ended.contains(index) || self.is_beyond_end(index) {
                 unwanted.insert_index(index);
                 continue;
             }

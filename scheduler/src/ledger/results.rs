@@ -43,9 +43,13 @@ impl Ledger {
     pub(crate) fn results(&mut self, executor: &Contact, results: Vec<TaskResult>, io: &mut Io, config: &Config) {
         let (mut unwanted, mut retried) = (Vec::new(), Vec::new());
         let (mut begins_anew, mut asks_for_holding) = (Vec::new(), false);
-        let tasks = self.tasks();
-        for result in results.into_iter().filter(|result| result.is_valid(tasks)) {
+        let (tasks, most) = (self.tasks(), self.bag.tasks);
+        for result in results.into_iter().filter(|result| result.is_valid(most)) {
             let index = result.index;
+            if index >= tasks {
+                unwanted.extend(self.is_beyond_end(index).then_some(result));
+                continue;
+            }
             match self.standing(executor, &result, io) {
                 Standing::Pending => {}
                 Standing::Over => {

@@ -109,6 +109,15 @@ impl Waiting {
         });
     }
 
+    /// Forgets these tasks, since another machine has their results.
+    pub(super) fn forget(&mut self, ranges: &IntervalSet) {
+        self.take(ranges);
+        self.pausing.retain(|_, pausing| {
+            pausing.subtract(ranges);
+            !pausing.is_empty()
+        });
+    }
+
     /// Forgets all pausing tasks, since the bag is closed.
     pub(super) fn end_all_pauses(&mut self) {
         self.pausing.clear();

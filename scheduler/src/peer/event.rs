@@ -475,7 +475,7 @@ pub enum SubmitError {
     Stewards,
     /// Results to be kept by nobody.
     #[error(
-        "results are kept by stewards, and this bag is to have none: leave out --keep-results, or --stewards 0, --replicas and --endless"
+        "results are kept by stewards, and this bag is to have none: leave out --keep-results, or --stewards 0, --replicas, and lines or files that come one by one"
     )]
     KeepResults,
     /// No such conditions.
@@ -490,7 +490,7 @@ pub enum SubmitError {
     ConditionsOfVotes,
     /// Not the numbers of an endless bag.
     #[error(
-        "an endless bag has a weight between {WEIGHT_MIN} and {WEIGHT_MAX}, no replicas and no stewards, and as many tasks as no other bag"
+        "an endless bag has a weight between {WEIGHT_MIN} and {WEIGHT_MAX}, no replicas, stewards only where its tasks are an open range, and as many tasks as no other bag"
     )]
     Endless,
     /// No such application in rounds.

@@ -65,11 +65,15 @@ impl Told {
                 changes.push(Change::Put(record.clone()));
             }
         }
-        self.failed.subtract(&delta.done.union(&delta.drained));
-        self.done.subtract(&delta.failed.union(&delta.drained));
+        self.failed.subtract(&delta.done);
+        self.done.subtract(&delta.failed);
         self.done.extend_with(&delta.done);
         self.failed.extend_with(&delta.failed);
-        self.drained.extend_with(&delta.drained);
+        if self.supply(delta.bag).is_some() {
+            self.drained.extend_with(&delta.drained);
+            self.done.subtract(&delta.drained);
+            self.failed.subtract(&delta.drained);
+        }
         changes
     }
 
@@ -268,10 +272,10 @@ impl Copy {
         self.has_files && !self.is_dismissed && is_known && !self.told.is_over(bag)
     }
 
-    /// Results that the bag's user has saved go. Returns the changes of the store.
+    /// Results that the submitter has, too, and that its user has saved go: no keeper's word makes others go. Returns the changes of the store.
     pub(super) fn drop_drained(&mut self) -> Vec<Change> {
         let bag = self.bag();
-        let gone = self.results.tasks().intersection(&self.told.drained);
+        let gone = self.results.theirs().intersection(&self.told.drained);
         for index in gone.indices() {
             self.results.remove(index);
         }

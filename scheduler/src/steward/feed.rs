@@ -480,7 +480,7 @@ pub(super) fn send(deltas: Vec<(Contact, Delta)>, io: &mut Io) {
     for (to, deltas) in by_keeper.into_values() {
         let mut message: Vec<Delta> = Vec::new();
         for delta in deltas {
-            // A delta with many records fills a message nearly. One of an endless bag is no message to machines of before, which have none of those.
+            // A delta with many records fills a message nearly. A message with one of an endless bag is refused by agents of older releases.
             let is_long = |delta: &Delta| {
                 let intervals = delta.done.intervals() + delta.drained.intervals();
                 delta.records.len() > DELTAS_RECORDS_MAX || intervals > 64 || is_of_endless(delta)

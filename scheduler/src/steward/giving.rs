@@ -151,7 +151,7 @@ impl Stewards {
         let Coming { from, executor, result, .. } = coming;
         let mut have = IntervalSet::new();
         let mut changes = Vec::new();
-        if is_here {
+        if is_here && !copy.told.drained.contains(task.index) {
             have.insert_index(task.index);
             changes.push(copy.keep_result(executor, result, from.peer, io));
         }

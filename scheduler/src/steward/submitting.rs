@@ -260,6 +260,7 @@ impl Own {
         if !self.is_unknown {
             ledger.hold(false);
             ledger.greet(io, config);
+            ledger.settle_end(io);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Runs one simulation, and measures it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::Time;
@@ -27,14 +28,12 @@ const FOR_GOOD: Duration = Duration::from_secs(24 * 3600);
 /// Kinds of messages of the wave of shares.
 const WAVE: [&str; 4] = ["announce", "granted", "absorbs", "shares"];
 
-/// Bytes of messages and their answers so far, and of those of the wave.
-fn bytes(simulation: &Simulation) -> (f64, f64) {
+/// Bytes of messages and their answers so far: of all, and of each kind.
+fn bytes(simulation: &Simulation) -> (f64, BTreeMap<&'static str, f64>) {
     let report = simulation.report();
     // An answer goes with each message that is not carried by one.
-    let of = |kind: &&str| report.messages_by_kind.get(*kind).copied().unwrap_or_default();
-    let wave: MessageCount = WAVE.iter().map(of).sum();
-    let answers = wave.count * report.scenario.answer_bytes;
-    (report.bytes as f64, (wave.bytes + answers) as f64)
+    let of = |count: MessageCount| (count.bytes + count.count * report.scenario.answer_bytes) as f64;
+    (report.bytes as f64, report.messages_by_kind.iter().map(|(&kind, &count)| (kind, of(count))).collect())
 }
 
 /// Work of each bag without an end whose results are at its submitter, in Mop.
@@ -172,7 +171,11 @@ pub(super) fn run(case: &Case, seed: u64, progress: &mut dyn FnMut(f64)) -> (Str
     let (bytes_after, after) = (bytes(&simulation), delivered(&simulation));
     let machine_s = f64::from(case.nodes) * case.window.as_secs_f64();
     values.push(("bytes_per_machine_s".to_owned(), (bytes_after.0 - bytes_before.0) / machine_s));
-    values.push(("wave_bytes_per_machine_s".to_owned(), (bytes_after.1 - bytes_before.1) / machine_s));
+    let of = |(kind, after): (&&'static str, &f64)| (*kind, after - bytes_before.1.get(kind).copied().unwrap_or(0.0));
+    let by_kind: Vec<(&str, f64)> = bytes_after.1.iter().map(of).filter(|(_, bytes)| *bytes > 0.0).collect();
+    let wave: f64 = by_kind.iter().filter(|(kind, _)| WAVE.contains(kind)).map(|(_, bytes)| bytes).sum();
+    values.push(("wave_bytes_per_machine_s".to_owned(), wave / machine_s));
+    values.extend(by_kind.into_iter().map(|(kind, bytes)| (format!("bytes_{kind}_per_machine_s"), bytes / machine_s)));
     if case.bags > 0 {
         let done: Vec<f64> = after.iter().zip(&before).map(|(after, before)| after - before).collect();
         for (number, (done, best)) in done.iter().zip(&best).enumerate() {

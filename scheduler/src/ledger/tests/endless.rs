@@ -203,3 +203,22 @@ fn results_that_are_made_again_count_once() {
     let given: u64 = ledger.serve(&io, &config).iter().map(|(_, request)| request.ranges.len()).sum();
     assert!(given <= IN_HAND_MAX, "{given}");
 }
+
+/// What a steward tells of a bag that this machine has adopted: it makes no tasks of a bag with an end count as saved, and ends no bag before a task that
+/// has ended.
+#[test]
+fn an_adopter_believes_of_saved_results_what_its_bag_can_have() {
+    let io = io();
+    let closed_at = |tasks| {
+        let endless = Endless { weight: 1.0, task_bytes: 0.0, tasks };
+        Supply { is_ended: true, drained_failed: u64::MAX, was_range: true, ..Supply::of(endless) }
+    };
+    let all = IntervalSet::from(0..BAG_TASKS_MAX);
+    let mut finite = ledger(4);
+    finite.adopt_supply(&closed_at(1), &all);
+    assert_eq!((finite.ended.len(), finite.tasks()), (0, 4));
+    let mut range = endless(&io);
+    range.ended.insert(9, true);
+    range.adopt_supply(&closed_at(5), &IntervalSet::from(0..3));
+    assert_eq!((range.ended.done(), range.ended.failed(), range.tasks()), (1, 3, 10));
+}

@@ -1,5 +1,7 @@
 //! Endless bags whose submitters leave: stewards go on with those whose tasks are an open range.
 
+use idlewood_scheduler::{Acting, Delta};
+
 use super::*;
 
 fn kept() -> Config {
@@ -121,10 +123,7 @@ fn a_bag_that_ends_with_its_submitter_away_is_over_when_it_is_back() {
 
 #[test]
 fn a_steward_takes_as_many_results_as_it_has_room_for() {
-    let mut grid = grid(Config { undrained_bytes_max: 3000, ..kept() });
-    let drained = grid.hosts[&2].peer.over(id(2)).0;
-    grid.give(2, Event::Drained { bag: id(2), tasks: drained.clone() });
-    grid.pass(10.0);
+    let mut grid = grid(Config { kept_result_bytes_max: 3000, ..kept() });
     let records = grid.crash(2);
     grid.pass(400.0);
     let before = runs(&grid);
@@ -138,9 +137,90 @@ fn a_steward_takes_as_many_results_as_it_has_room_for() {
     assert!(runs(&grid) - before <= 2, "{} more are given", runs(&grid) - before);
     grid.start(2, records);
     grid.pass(60.0);
-    let ended = grid.hosts[&2].peer.over(id(2)).0;
-    grid.give(2, Event::Drained { bag: id(2), tasks: ended });
     grid.pass(120.0);
     assert!(runs(&grid) > before + 150, "it goes on");
-    assert_whole(&grid, grid.view(2, 2).drained_below);
+    assert_whole(&grid, 0);
+}
+
+#[test]
+fn a_bag_that_is_closed_before_stewards_were_heard_has_all_that_they_gave() {
+    let mut grid = grid(kept());
+    let records = grid.crash(2);
+    grid.pass(150.0);
+    let run = grid.runs.len() as u64;
+    grid.start(2, records);
+    grid.give(2, Event::SupplyEnded(id(2)));
+    assert!(grid.view(2, 2).is_ended);
+    grid.pass(90.0);
+    let bag = grid.hosts[&2].peer.bag(id(2)).expect("it was submitted");
+    assert!(bag.closed.is_some() && bag.done >= run, "{bag:?}, {run} had run");
+    assert_eq!(Some(bag.done), grid.view(2, 2).tasks);
+}
+
+/// The steward `from` acts, by its own word.
+fn claims(grid: &Grid, from: u8, claim: impl FnOnce(&mut Delta)) -> Message {
+    let kept = grid.hosts[&from].store.values().find_map(|record| match record {
+        Record::Kept { acting, .. } => Some(acting.clone()),
+        _ => None,
+    });
+    let known = kept.expect("it keeps the bag");
+    let rank = known.appointment.keepers.iter().position(|keeper| keeper.peer == contact(from).peer);
+    let rank = u8::try_from(rank.expect("a steward")).expect("few");
+    let acting = Acting { acting: known.acting + 1, rank, ..known };
+    let mut delta = Delta {
+        bag: id(2),
+        term: acting.term(),
+        number: 1,
+        acting: Some(Box::new(acting)),
+        key: None,
+        records: Vec::new(),
+        gone: Vec::new(),
+        done: IntervalSet::new(),
+        failed: IntervalSet::new(),
+        drained: IntervalSet::new(),
+        is_whole: true,
+        is_over: false,
+        leaves: false,
+        next: None,
+    };
+    claim(&mut delta);
+    Message::Deltas { deltas: vec![delta] }
+}
+
+fn stewards(grid: &Grid) -> [u8; 2] {
+    let keepers = grid.hosts[&2].peer.keepers(id(2));
+    [1, 2].map(|rank: usize| keepers[rank].peer.0[0])
+}
+
+#[test]
+fn a_steward_that_says_that_all_tasks_have_ended_holds_them_up_for_one_lease() {
+    let mut grid = grid(kept());
+    let [_, liar] = stewards(&grid);
+    let all = claims(&grid, liar, |delta| delta.done = IntervalSet::from(0..BAG_TASKS_MAX));
+    grid.hosts.get_mut(&2).expect("it is up").receive(liar, all);
+    grid.pass(300.0);
+    let before = grid.done(2, 2);
+    grid.pass(60.0);
+    assert!(grid.done(2, 2) > before + 100, "{before}");
+    assert_whole(&grid, 0);
+}
+
+#[test]
+fn no_keepers_word_deletes_results_that_the_submitter_does_not_have() {
+    let mut grid = grid(kept());
+    let [first, liar] = stewards(&grid);
+    let records = grid.crash(2);
+    grid.pass(120.0);
+    assert_eq!(acting(&grid), [first]);
+    let run = grid.runs.len() as u64;
+    let all = claims(&grid, liar, |delta| delta.drained = IntervalSet::from(0..BAG_TASKS_MAX));
+    grid.hosts.get_mut(&first).expect("it is up").receive(liar, all);
+    grid.pass(5.0);
+    grid.start(2, records);
+    grid.pass(200.0);
+    assert!(grid.done(2, 2) >= run, "{} of {run}", grid.done(2, 2));
+    assert_whole(&grid, 0);
+    let twice = grid.twice().len();
+    // What the two gave who acted one after the other, and not the 200 that the first had taken.
+    assert!(twice <= 80, "{twice} ran twice");
 }
