@@ -214,9 +214,9 @@ fn an_adopter_believes_of_saved_results_what_its_bag_can_have() {
         Supply { is_ended: true, drained_failed: u64::MAX, was_range: true, ..Supply::of(endless) }
     };
     let all = IntervalSet::from(0..BAG_TASKS_MAX);
-    let mut finite = ledger(4);
+    let mut finite = ledger(&io, 0);
     finite.adopt_supply(&closed_at(1), &all);
-    assert_eq!((finite.ended.len(), finite.tasks()), (0, 4));
+    assert_eq!((finite.ended.len(), finite.tasks()), (0, TASKS));
     let mut range = endless(&io);
     range.ended.insert(9, true);
     range.adopt_supply(&closed_at(5), &IntervalSet::from(0..3));
