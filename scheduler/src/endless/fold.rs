@@ -2,7 +2,8 @@
 //! the root computes from that come down.
 //!
 //! All of it is soft state. What a node says is said again when it changed by more than [`CHANGE_MIN`], when whom it is said to is
-//! another, and every [`REFRESH`]; a child that has not answered a table is told it again soon. A child that is gone is an entry less. Each
+//! another, and every [`REFRESH`]; a child that has not answered a table is told it again soon, and one that says again what it said before is told its
+//! rates, since it may have taken another parent for a while and missed them. A child that is gone is an entry less. Each
 //! node divides no more than its children can do, so that rates stay feasible while the next wave is under way.
 //!
 //! A table comes from the parent, and replaces whatever was there before, unless it is an older one of the same root. Numbers of a
@@ -29,7 +30,8 @@ const RATIO_MIN: f64 = 1.0;
 /// Everything is said again after so long, which repairs what was lost. Our choice: with half of it the wave was an eighth of the traffic of an
 /// idle grid (docs/lab/shares.md).
 const REFRESH: Duration = Duration::from_secs(60);
-/// A table that was not answered is told again after so long.
+/// A table that was not answered is told again after so long; and a child that does not repeat what it says is told its rates so much later than
+/// it should have.
 const UNANSWERED: Duration = Duration::from_secs(2);
 /// Least time between two messages on one edge, and between two solutions of the root's. Our choice: a wave over a tree of a
 /// million machines then takes some seconds.
@@ -78,8 +80,7 @@ struct Sent {
 impl Sent {
     /// When these numbers have to be sent instead.
     fn next(&self, to: PeerId, stamp: Stamp, numbers: &[f64], refresh: Duration) -> Time {
-        let differs = |(before, now): (&f64, &f64)| (before - now).abs() > CHANGE_MIN * before.max(*now);
-        let has_changed = self.stamp != stamp || self.numbers.iter().zip(numbers).any(differs);
+        let has_changed = self.stamp != stamp || differ(&self.numbers, numbers);
         if self.to != to {
             Time::ZERO
         } else if has_changed {
@@ -90,6 +91,11 @@ impl Sent {
     }
 }
 
+/// Whether some number has changed so much that it is said again.
+fn differ(before: &[f64], now: &[f64]) -> bool {
+    before.iter().zip(now).any(|(before, now)| (before - now).abs() > CHANGE_MIN * before.max(*now))
+}
+
 /// A child of this machine's router.
 #[derive(Debug)]
 struct Child {
@@ -98,6 +104,8 @@ struct Child {
     absorption: Vec<f64>,
     /// Whether it has said so of the present table.
     is_current: bool,
+    /// Whether it has said again what is known of it, and so may not have what it was told.
+    asks: bool,
     told: Option<Sent>,
 }
 
@@ -222,6 +230,7 @@ impl Fold {
         let Some(child) = self.children.iter_mut().flatten().find(is_it) else { return };
         self.touched = true;
         if stamp == self.table.stamp && work.len() == self.table.bags.len() {
+            child.asks = child.is_current && !differ(&child.absorption, &work);
             (child.absorption, child.is_current) = (work, true);
         } else {
             // It has another table: it is told this one.
@@ -373,8 +382,8 @@ impl Fold {
                 continue;
             }
             *slot = child.clone().map(|(contact, node)| {
-                let (absorption, is_current, told) = (none.clone(), false, None);
-                Child { contact, node, absorption, is_current, told }
+                let (absorption, is_current, asks, told) = (none.clone(), false, false, None);
+                Child { contact, node, absorption, is_current, asks, told }
             });
         }
         self.place = place;
@@ -455,9 +464,11 @@ impl Fold {
             if bags.is_empty() && child.told.as_ref().is_none_or(|told| told.stamp == *stamp) {
                 continue;
             }
-            let (to, refresh) = (child.contact.peer, if child.is_current { REFRESH } else { UNANSWERED });
+            let to = child.contact.peer;
+            let refresh = if child.is_current { REFRESH + UNANSWERED } else { UNANSWERED };
+            let again = if child.asks { SPACING } else { refresh };
             let is_other = child.told.as_ref().is_none_or(|told| told.to != to || told.stamp != *stamp);
-            let next = child.told.as_ref().map(|told| told.next(to, *stamp, &rates, refresh));
+            let next = child.told.as_ref().map(|told| told.next(to, *stamp, &rates, again));
             if let Some(next) = next.filter(|next| *next > io.now) {
                 due = due.into_iter().chain([next]).min();
                 continue;
@@ -466,6 +477,7 @@ impl Fold {
             child.told = Some(Sent { to, stamp: *stamp, numbers: rates.clone(), at: io.now });
             let message = Message::Shares { node: child.node, stamp: *stamp, table, work_mops: rates };
             io.send(child.contact.clone(), message);
+            child.asks = false;
             due = due.into_iter().chain([io.now + refresh]).min();
         }
         due
@@ -534,6 +546,35 @@ mod tests {
             any::<u8>().prop_map(Said::Moves),
             (0_u64..40_000).prop_map(Said::Waits),
         ]
+    }
+
+    /// A child that took another machine for its parent for a while has missed what it was told meanwhile, and says to this one what it said before.
+    #[test]
+    fn a_child_that_repeats_what_it_said_is_told_its_rates_again() {
+        let mut io = Io::new(Time::ZERO, WallTime(1_700_000_000_000_000), contact(1));
+        let (mut fold, capacity) = (Fold::new(), Capacity { speed_mops: 1000.0, link_bytes_s: f64::INFINITY });
+        fold.take_place(place(0), io.now);
+        drop(fold.announced(bag(1, 1.0, 0.0), contact(1).peer, io.now));
+        let mut told = |fold: &mut Fold, wait: Duration| {
+            io.now += wait;
+            fold.settle(place(0), capacity, &mut io);
+            let to_leaf = |effect| match effect {
+                Effect::Send { message: Message::Shares { node: Node::Leaf, work_mops, .. }, .. } => Some(work_mops),
+                _ => None,
+            };
+            io.effects.drain(..).filter_map(to_leaf).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&mut fold, Duration::ZERO).len(), 1, "the table");
+        let stamp = fold.table.stamp;
+        let says = |fold: &mut Fold| fold.absorbs(contact(2).peer, Node::Leaf, stamp, vec![500.0]);
+        says(&mut fold);
+        let second = Duration::from_secs(1);
+        let rates = told(&mut fold, second);
+        assert_eq!(rates.len(), 1, "its rates");
+        assert_eq!(told(&mut fold, second), [] as [Vec<f64>; 0]);
+        says(&mut fold);
+        assert_eq!(told(&mut fold, second), rates);
+        assert_eq!(told(&mut fold, second), [] as [Vec<f64>; 0]);
     }
 
     proptest! {
