@@ -36,6 +36,10 @@ pub const WEIGHT_MIN: f64 = 1e-3;
 pub const WEIGHT_MAX: f64 = 1e3;
 /// How often a submitter announces a bag again. Our choice: a third of the time that the root believes it.
 pub(crate) const ANNOUNCE_EVERY: Duration = Duration::from_secs(10);
+/// How often an announcement climbs at least: within the time that the root believes a bag, with one that is lost. Others go straight to the root.
+pub(crate) const CLIMB_EVERY: Duration = Duration::from_secs(25);
+/// A machine that was not heard as the root for so long is not taken for it.
+pub(crate) const ROOT_FOR: Duration = Duration::from_secs(30);
 /// The root forgets a bag that was not announced for so long: three lost messages.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(35);
 

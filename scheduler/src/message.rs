@@ -371,13 +371,13 @@ pub enum Message {
         page: Box<MachinesPage>,
     },
     /// Submitter to the root, by way of the routers above it: an endless bag wants a share of the grid. Repeated like a lease. Also straight to the
-    /// root, which asks for that ([`Self::Granted`]): not climbed then.
+    /// root that this machine knows, or that asks for it ([`Self::Granted`]): with 0 then.
     #[serde(rename = "en")]
     Announce {
         /// The bag.
         #[serde(rename = "b")]
         bag: Box<EndlessBag>,
-        /// Routers that it has climbed through.
+        /// Routers that it has climbed through; 0 where it is the answer to a question, and not answered itself.
         #[serde(rename = "c")]
         climbed: u16,
     },

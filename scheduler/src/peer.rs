@@ -77,6 +77,8 @@ pub struct Peer {
     ledgers: BTreeMap<BagId, Box<Ledger>>,
     stewards: Stewards,
     fold: Fold,
+    /// The root, as it last asked for an announcement, and when it was last heard as that.
+    root_heard: Option<(Contact, Time)>,
     removals: Removals,
     io: Io,
     /// When the leaf's summary may be, and when it must be, published again.

@@ -20,7 +20,9 @@ use serde::{Deserialize, Serialize};
 use super::Ledger;
 use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, LINES_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult, is_zero};
 use crate::config::Config;
-use crate::endless::{ANNOUNCE_EVERY, Endless, EndlessBag, EndlessView, Grant, IN_HAND_MAX, Limit, Standing};
+use crate::endless::{
+    ANNOUNCE_EVERY, CLIMB_EVERY, Endless, EndlessBag, EndlessView, Grant, IN_HAND_MAX, Limit, Standing,
+};
 use crate::io::{Io, Then};
 use crate::peer::Notice;
 use crate::queue::WORK_MOPS_MIN;
@@ -133,6 +135,8 @@ pub(super) struct EndlessPart {
     outputs: (f64, u64),
     first_announced: Option<Time>,
     announces_at: Time,
+    /// From when on an announcement climbs the tree again, instead of going to the root as this machine knows it.
+    climbs_from: Time,
     told: Option<Standing>,
     /// Since when there is nothing to give.
     dry_since: Option<Time>,
@@ -194,6 +198,7 @@ impl Ledger {
             outputs: (0.0, 0),
             first_announced: None,
             announces_at: Time::ZERO,
+            climbs_from: Time::ZERO,
             told: None,
             dry_since: None,
             grant: None,
@@ -400,8 +405,9 @@ impl Ledger {
         }
     }
 
-    /// The announcement that is due.
-    pub(crate) fn announcement(&mut self, io: &Io, config: &Config) -> Option<EndlessBag> {
+    /// The announcement that is due, and whether it climbs: one that says something new does, and every third, since the root as this machine knows it
+    /// may be none.
+    pub(crate) fn announcement(&mut self, io: &Io, config: &Config) -> Option<(EndlessBag, bool)> {
         let standing = self.wants_now(io);
         if !self.sized || standing == Standing::Gone && self.endless.as_ref()?.told.is_none_or(|told| told == standing)
         {
@@ -416,7 +422,11 @@ impl Ledger {
         let again = if is_news || !has_share && standing == Standing::Active { ANNOUNCE_SOON } else { ANNOUNCE_EVERY };
         (part.told, part.announces_at) = (Some(standing), io.now + again);
         part.first_announced.get_or_insert(io.now);
-        self.announced_as(io, config)
+        let climbs = is_news || !has_share || part.climbs_from <= io.now;
+        if climbs {
+            part.climbs_from = io.now + CLIMB_EVERY;
+        }
+        Some((self.announced_as(io, config)?, climbs))
     }
 
     /// What is announced of the bag now; none where its work is not known yet.

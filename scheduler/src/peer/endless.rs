@@ -7,7 +7,7 @@ use super::event::{Submission, SubmitError};
 use super::{Peer, contact_of};
 use crate::bag::{BAG_TASKS_MAX, BagId};
 use crate::endless::fold::Place;
-use crate::endless::{EndlessBag, Grant};
+use crate::endless::{EndlessBag, Grant, ROOT_FOR};
 use crate::message::Message;
 use crate::router::CLIMBED_MAX;
 
@@ -42,7 +42,11 @@ impl Peer {
             Message::Granted { bag, grant, asks } => {
                 self.granted(bag, grant);
                 if let Some(root) = asks {
-                    self.answer_root(bag, root.contact(from));
+                    let root = root.contact(from);
+                    self.root_heard = Some((root.clone(), self.io.now));
+                    self.answer_root(bag, root);
+                } else if let Some((_, heard)) = self.root_heard.as_mut().filter(|(root, _)| root.peer == from) {
+                    *heard = self.io.now;
                 }
             }
             Message::Absorbs { node, stamp, work_mops } => self.fold.absorbs(from, node, stamp, work_mops),
@@ -102,7 +106,7 @@ impl Peer {
     /// Announces the endless bags submitted here, lets the wave go on, and asks for tasks.
     pub(super) fn share_endless(&mut self) {
         if self.is_attached() {
-            let due: Vec<EndlessBag> = self
+            let due: Vec<(EndlessBag, bool)> = self
                 .ledgers
                 .values_mut()
                 .filter(|ledger| ledger.is_endless())
@@ -112,7 +116,16 @@ impl Peer {
                 self.fold.take_place(self.place_in_tree(), self.io.now);
             }
             let own = self.io.me.peer;
-            due.into_iter().for_each(|bag| self.announced(bag, 0, own));
+            let is_heard = |(_, heard): &&(Contact, Time)| self.io.now.since(*heard) < ROOT_FOR;
+            let root = self.root_heard.as_ref().filter(is_heard).map(|(root, _)| root.clone());
+            let root = root.filter(|_| !self.overlay.is_root());
+            for (bag, climbs) in due {
+                match root.clone().filter(|_| !climbs) {
+                    // Not 0: the root answers it with what the bag has.
+                    Some(root) => self.io.send(root, Message::Announce { bag: Box::new(bag), climbed: 1 }),
+                    None => self.announced(bag, 0, own),
+                }
+            }
         }
         if !self.fold.is_active() {
             return;

@@ -129,6 +129,7 @@ impl Peer {
             ledgers: BTreeMap::new(),
             stewards,
             fold: Fold::new(),
+            root_heard: None,
             removals: Removals::new(),
             io,
             summary_earliest: now,
