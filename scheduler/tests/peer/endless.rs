@@ -1,6 +1,6 @@
 //! Endless bags on grids of a few peers: what each gets of them, and that nothing is lost or done twice.
 
-use idlewood_scheduler::{BAG_TASKS_MAX, Closing, Endless, EndlessBag, EndlessView, Limit, Standing, Supply};
+use idlewood_scheduler::{BAG_TASKS_MAX, Closing, Endless, EndlessBag, EndlessView, Grant, Limit, Standing, Supply};
 
 use super::*;
 
@@ -343,6 +343,27 @@ fn what_others_say_of_a_bag_does_not_take_its_share() {
     let ended = grid.done(two, two);
     grid.pass(60.0);
     assert_near((grid.done(two, two) - ended) as f64, 180.0, 0.04, "tasks of the other, which has all");
+}
+
+/// A submitter says again what it wants to the root that asked it last, which may be any machine.
+#[test]
+fn a_machine_that_asks_as_the_root_takes_no_share() {
+    let mut grid = Grid::new(6, Config::default());
+    let root = grid.root();
+    let others: Vec<u8> = grid.hosts.keys().copied().filter(|&number| number != root).collect();
+    let (one, two, liar) = (others[0], others[1], others[2]);
+    for host in [one, two] {
+        grid.give(host, endless(host, 2000.0, OPEN));
+    }
+    grid.pass(60.0);
+    let before = grid.done(one, one);
+    let grant = Grant { ahead: 0, work_mops: 3000.0, alone_mops: 6000.0, grid_mops: 6000.0, limit: Limit::Processors };
+    for _ in 0..150 {
+        let asks = Some((&contact(liar)).into());
+        grid.hosts.get_mut(&one).unwrap().receive(liar, Message::Granted { bag: id(one), grant, asks });
+        grid.pass(2.0);
+    }
+    assert_near((grid.done(one, one) - before) as f64, 450.0, 0.04, "tasks of the one that is asked");
 }
 
 #[test]
