@@ -46,7 +46,7 @@ mod views;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_overlay::{PeerId, Time};
+use idlewood_overlay::{Contact, PeerId, Time};
 
 use self::admission::Unauthorised;
 use self::endless::EndlessBags;
@@ -62,7 +62,7 @@ use crate::config::{Config, PerSubmitter};
 use crate::enclosed::Enclosed;
 use crate::factors::Factors;
 use crate::io::{Io, Then};
-use crate::message::Lease;
+use crate::message::{Lease, Message};
 use crate::pace::Pace;
 use crate::peer::{Effect, TaskOutcome};
 use crate::ranges::IntervalSet;
@@ -313,6 +313,21 @@ impl Executor {
         if withheld {
             self.give_back_unstarted(bag, io, config);
         }
+    }
+
+    /// Whether tasks of a bag are here, their results, or requests that wait to be let in.
+    pub(crate) fn knows(&self, bag: BagId) -> bool {
+        self.bags.get(&bag).is_some() || self.unauthorised.keeper(bag).is_some()
+    }
+
+    /// A keeper of a bag asks what this machine holds of it, which is nothing: what was here was handed to another keeper, or is lost. Silence
+    /// would cost it a whole lease.
+    pub(crate) fn holds_nothing(&mut self, bag: BagId, keeper: Contact, io: &mut Io) {
+        self.version += 1;
+        let (executor, ranges, finished) = ((&io.me).into(), IntervalSet::new(), IntervalSet::new());
+        let holding =
+            Message::Holding { bag, executor, version: self.version, attempt: 0, ranges, finished, capacity: None };
+        io.send(keeper, holding);
     }
 
     /// The submitter says other sizes of a bag than requests did, if `are_corrected`, or another priority than before: the bag's place in

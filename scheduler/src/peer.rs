@@ -450,6 +450,11 @@ impl Peer {
                 }
             }
             Message::Renewal { executor, bags } => self.renewal(executor.contact(from), bags),
+            Message::Lease(lease) if self.is_asked_for_nothing(&lease) => {
+                let keeper = lease.submitter.map(|keeper| keeper.contact(from));
+                let keeper = keeper.unwrap_or_else(|| contact_of(&self.certified, from));
+                self.executor.holds_nothing(lease.bag, keeper, &mut self.io);
+            }
             Message::Lease(lease) => self.executor.lease(from, lease, &mut self.io, &self.config),
             Message::Acts { acting } => self.executor.acts(from, &acting, &mut self.io, &self.config),
             Message::KeepOffer { .. }
@@ -574,6 +579,7 @@ impl Peer {
             self.executor.tick(&mut self.io, &self.config);
         }
         for ledger in self.ledgers.values_mut() {
+            ledger.ask_again(&mut self.io, &self.config);
             ledger.expire(&mut self.io);
         }
         self.end_waits();
@@ -612,6 +618,7 @@ impl Peer {
         let Some(ledger) = self.ledgers.get_mut(&bag) else { return };
         // Also where the measured task was the only one: a rerun opens the bag again.
         ledger.open();
+        self.stewards.submitted(ledger, &self.config);
         self.measure(bag);
     }
 

@@ -19,6 +19,7 @@
 //!
 //! Left out: bags with a quorum, whose votes no record holds; endless bags whose tasks are lines or files of the submitter's machine (docs/adr/0067); checkpoints, which a steward does not copy.
 
+mod acks;
 pub(crate) mod acting;
 pub(crate) mod choice;
 pub(crate) mod copy;
@@ -27,6 +28,7 @@ pub(crate) mod giving;
 pub(crate) mod handing;
 pub(crate) mod keeping;
 pub(crate) mod leaving;
+mod past;
 pub(crate) mod results;
 pub(crate) mod returning;
 pub(crate) mod submitting;

@@ -189,7 +189,7 @@ pub(crate) fn fail(sentence: &str, code: u8) -> ExitCode {
 /// The main results; the rest is in the files.
 fn text(plan: &Plan, summary: &Value) -> String {
     let mut text = format!("{}\ncommit {}; files in {}\n", plan.command(), Plan::commit(), plan.out.display());
-    const SHOWN: [&str; 33] = [
+    const SHOWN: [&str; 35] = [
         "ratio_mincent",
         "ended_ratio_mincent",
         "ended_ratio_mincent_plus",
@@ -199,8 +199,10 @@ fn text(plan: &Plan, summary: &Value) -> String {
         "null_prediction_error_percent",
         "predictions_held_percent",
         "known_after_ended_s_max",
+        "known_after_return_s_max",
         "wasted_work_share",
         "unfinished_bags",
+        "unended_bags",
         "ratio_mincent_plus",
         "ratio_mincent_submitters",
         "ratio_mincent_plus_submitters",

@@ -4,6 +4,7 @@
 //! and the simulator saw its output arrive there. A peer's claims do not count.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use idlewood_overlay::Time;
 use idlewood_scheduler::ranges::IntervalSet;
@@ -93,6 +94,11 @@ pub struct BagRecord {
     pub ended: Option<Time>,
     /// The same of its last task but one.
     pub ended_but_one: Option<Time>,
+    /// For how long its submitter was up between the end of its last task and the moment at which it knew of that, once it does: its absences do not
+    /// count.
+    pub known_after: Option<Duration>,
+    /// For how long its submitter had been up when its last task ended.
+    up_at_end: Duration,
     /// How well its submitter predicted its end.
     pub predicted: Option<Predicted>,
     /// Its tasks by index; none of a bag without an end.
@@ -117,12 +123,29 @@ impl BagRecord {
     }
 }
 
+/// When a machine was up.
+#[derive(Clone, Copy, Debug, Default)]
+struct Presence {
+    /// Since when it is up, if it is.
+    since: Option<Time>,
+    /// For how long it was up before.
+    before: Duration,
+}
+
+impl Presence {
+    fn until(self, now: Time) -> Duration {
+        self.before + self.since.map_or(Duration::ZERO, |since| now.since(since))
+    }
+}
+
 /// Everything the simulator knows of the tasks.
 #[derive(Debug, Default)]
 pub struct Record {
     bags: Vec<BagRecord>,
     numbers: BTreeMap<BagId, usize>,
     open: usize,
+    /// When machines were up.
+    presence: BTreeMap<HostIndex, Presence>,
     /// Results that were journalled although their output had never arrived: peers broke their promise.
     pub without_output: u64,
 }
@@ -145,10 +168,12 @@ impl Record {
                 completed: None,
                 ended: None,
                 ended_but_one: None,
+                known_after: None,
+                up_at_end: Duration::ZERO,
                 predicted: None,
             })
             .collect();
-        Self { open: bags.len(), bags, numbers, without_output: 0 }
+        Self { open: bags.len(), bags, numbers, presence: BTreeMap::new(), without_output: 0 }
     }
 
     /// The bags in the order of their arrival.
@@ -167,6 +192,24 @@ impl Record {
     /// When there is none: peers invented a bag.
     pub fn number(&self, bag: BagId) -> usize {
         *self.numbers.get(&bag).expect("a bag of this run")
+    }
+
+    /// A machine is switched on.
+    pub(crate) fn up(&mut self, host: HostIndex, now: Time) {
+        self.presence.entry(host).or_default().since = Some(now);
+    }
+
+    /// A machine goes down.
+    pub(crate) fn down(&mut self, host: HostIndex, now: Time) {
+        let presence = self.presence.entry(host).or_default();
+        *presence = Presence { since: None, before: presence.until(now) };
+    }
+
+    /// For how long the submitter of a bag has been up so far.
+    fn submitter_was_up(&self, number: usize, now: Time) -> Duration {
+        let submitter = self.bags[number].submitted.map(|(host, _)| host);
+        let presence = submitter.and_then(|host| self.presence.get(&host)).copied();
+        presence.unwrap_or_default().until(now)
     }
 
     /// A bag is handed to a machine.
@@ -223,13 +266,14 @@ impl Record {
     /// A task has succeeded for the first time, or failed for good without success.
     fn stops_running(&mut self, task: TaskId, now: Time) {
         let number = self.number(task.bag);
+        let was_up = self.submitter_was_up(number, now);
         let bag = &mut self.bags[number];
         bag.running -= 1;
         if bag.running == 1 {
             bag.ended_but_one = Some(now);
         }
         if bag.running == 0 {
-            bag.ended = Some(now);
+            (bag.ended, bag.up_at_end) = (Some(now), was_up);
         }
     }
 
@@ -265,11 +309,13 @@ impl Record {
             self.stops_running(task, now);
         }
         let number = self.number(task.bag);
+        let was_up = self.submitter_was_up(number, now);
         let bag = &mut self.bags[number];
         if is_new {
             bag.open -= 1;
             if bag.open == 0 {
                 bag.completed = Some(now);
+                bag.known_after = bag.ended.map(|_| was_up.saturating_sub(bag.up_at_end));
             }
         }
     }
@@ -293,8 +339,6 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn bag(id: BagId, tasks: u64) -> Bag {
@@ -335,6 +379,23 @@ mod tests {
             assert_eq!(record.bags()[0].ended, ended);
         }
         assert_eq!(record.bags()[0].completed, None);
+    }
+
+    #[test]
+    fn the_absences_of_a_submitter_do_not_count_where_it_knows_late() {
+        let id = BagId([7; 32]);
+        let mut record = Record::new(vec![bag(id, 1)]);
+        let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
+        let task = TaskId { bag: id, index: 0 };
+        record.up(3, at(0));
+        record.submitted(0, 3, at(0));
+        record.down(3, at(10));
+        record.run_ended(task, Ending::Success, at(20));
+        record.up(3, at(100));
+        record.down(3, at(107));
+        record.up(3, at(1000));
+        record.journalled(task, 3, true, true, at(1005));
+        assert_eq!(record.bags()[0].known_after, Some(Duration::from_secs(12)));
     }
 
     #[test]

@@ -304,7 +304,7 @@ impl Simulation {
     fn start(&mut self, host: HostIndex) {
         let (now, around) = (self.now, Arc::clone(&self.around));
         let contacts = self.contacts(host);
-        self.world.started(host);
+        self.world.started(host, now);
         if let Some(history) = &mut self.world.history {
             history.note(now, "up", host, None, None);
         }

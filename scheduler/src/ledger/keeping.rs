@@ -269,12 +269,12 @@ impl Ledger {
         self.waiting.forget(&tasks);
         self.issues.forget(&tasks);
         let gained = tasks.difference(&mine);
-        let until = io.now + self.term(io, config);
+        let until = io.now + self.shortest_term(io, config);
         let ranges = mine.union(&tasks);
         let known = self.placed.of(steward.peer);
         let (version, since) = known.map_or((0, self.released), |known| (known.version, known.since));
         let executor = Contact { incarnation: known.map_or(0, |known| known.executor.incarnation), ..steward.clone() };
-        let placement = Placement { executor, ranges, since, until, version, withdrawn: false };
+        let placement = Placement { executor, ranges, since, until, version, withdrawn: false, asks_left: 0 };
         changes.push(placement.change(self.bag.id));
         self.placed.replace(placement, &IntervalSet::new(), gained);
         self.ends_at(until);

@@ -22,6 +22,8 @@ pub(super) struct Placement {
     /// Whether tasks were withdrawn without the executor's knowledge: a `Renewal` is refused, and the answer to its next
     /// `Holding` has them dropped.
     pub(super) withdrawn: bool,
+    /// Where this machine was away, or begins to act, and has not heard from the executor since: how often that is asked still what it holds.
+    pub(super) asks_left: u32,
 }
 
 impl Placement {
@@ -165,6 +167,20 @@ impl Placed {
     /// All leases last until then.
     pub(super) fn renew_all(&mut self, until: Time) {
         self.by_executor.values_mut().for_each(|placement| placement.until = until);
+    }
+
+    /// Where the lease of a machine has ended that is to be asked again what it holds, it lasts until then. Returns these; nobody is asked, and none
+    /// of the asking counts, unless `may_ask`.
+    pub(super) fn wait_on(&mut self, now: Time, until: Time, may_ask: bool) -> Vec<Contact> {
+        let mut asked = Vec::new();
+        for placement in self.by_executor.values_mut().filter(|one| one.until <= now && one.asks_left > 0) {
+            placement.until = until;
+            if may_ask {
+                placement.asks_left -= 1;
+                asked.push(placement.executor.clone());
+            }
+        }
+        asked
     }
 
     /// Machines whose lease has ended.

@@ -29,6 +29,8 @@ use crate::record::{Change, Record, RecordKey};
 const LEASE_AGE_SHARE: u32 = 8;
 /// The longest lease by age. Our choice.
 const LEASE_MAX: Duration = Duration::from_secs(600);
+/// How often an executor is asked within a lease what it holds, after this machine was away. Our choice: as many messages may be lost.
+const ASKED: u32 = 3;
 
 /// The fields of [`crate::Message::Holding`].
 #[derive(Debug)]
@@ -43,7 +45,8 @@ pub(crate) struct Holding {
 }
 
 impl Ledger {
-    /// Restores a placement from its record, with a full new term: a submitter that was away must not issue all tasks again.
+    /// Restores a placement from its record: a submitter that was away must not issue all tasks again. Its executor is asked what it holds
+    /// ([`Self::greet`]), again where it does not answer, and has the shortest term for that, whatever the bag's age: it may have gone long ago.
     pub(crate) fn restore_placed(&mut self, executor: Contact, ranges: &IntervalSet, io: &mut Io, config: &Config) {
         let mut known = ranges.intersection(self.waiting.unissued());
         let mut copies = self.placed.held_by_more_than(0, ranges);
@@ -56,10 +59,11 @@ impl Ledger {
             return;
         }
         self.waiting.take(&ranges);
-        let until = io.now + self.term(io, config);
+        let until = io.now + self.shortest_term(io, config) / ASKED;
         self.ends_at(until);
         let (since, gained) = (self.released, ranges.clone());
-        let placement = Placement { executor, ranges, since, until, version: 0, withdrawn: false };
+        let asks_left = ASKED - 1;
+        let placement = Placement { executor, ranges, since, until, version: 0, withdrawn: false, asks_left };
         self.placed.replace(placement, &IntervalSet::new(), gained);
     }
 
@@ -73,12 +77,24 @@ impl Ledger {
         if self.is_closed() {
             return;
         }
-        let term = self.term(io, config);
-        for placement in self.placed.iter() {
-            let submitter = Some((&io.me).into());
-            let (key, sizes) = (Some(self.key(io)), Some(self.sizes()));
-            let lease = Message::Lease(Lease { submitter, term, key, sizes, ..Lease::of(self.bag.id) });
-            io.send(placement.executor.clone(), lease);
+        self.placed.iter().for_each(|placement| self.ask(&placement.executor, io, config));
+    }
+
+    /// Asks an executor what it holds, and says where this machine is.
+    fn ask(&self, executor: &Contact, io: &mut Io, config: &Config) {
+        let (term, submitter) = (self.term(io, config), Some((&io.me).into()));
+        let (key, sizes) = (Some(self.key(io)), Some(self.sizes()));
+        io.send(executor.clone(), Message::Lease(Lease { submitter, term, key, sizes, ..Lease::of(self.bag.id) }));
+    }
+
+    /// Asks executors once more that have not answered since this machine was away, and waits for them.
+    pub(crate) fn ask_again(&mut self, io: &mut Io, config: &Config) {
+        if self.is_closed() || self.next_end.is_none_or(|next| next > io.now) {
+            return;
+        }
+        let until = io.now + self.shortest_term(io, config) / ASKED;
+        for executor in self.placed.wait_on(io.now, until, !self.keeping.is_held) {
+            self.ask(&executor, io, config);
         }
     }
 
@@ -103,9 +119,14 @@ impl Ledger {
     /// How long a lease lasts: longer for an older bag, and so long that the renewals of all bags submitted here, each
     /// after half of it, stay within a tenth of the submitter's link.
     pub(super) fn term(&self, io: &Io, config: &Config) -> Duration {
-        let executors = io.placements.max(self.executors());
         let by_age = (io.now.since(self.released) / LEASE_AGE_SHARE).min(LEASE_MAX);
-        config.lease.max(by_age).max(2 * renewals_take(executors, io.link_kb_s))
+        self.shortest_term(io, config).max(by_age)
+    }
+
+    /// The same of a young bag.
+    pub(super) fn shortest_term(&self, io: &Io, config: &Config) -> Duration {
+        let executors = io.placements.max(self.executors());
+        config.lease.max(2 * renewals_take(executors, io.link_kb_s))
     }
 
     /// A `Renewal` of the `Holding` with this version: returns the term by which the lease is extended. `None` where that
@@ -333,8 +354,15 @@ impl Ledger {
         }
         let until = io.now + term;
         let is_known = self.placed.of(executor.peer).is_some();
-        let placement =
-            Placement { executor: executor.clone(), ranges: keep.clone(), since, until, version, withdrawn };
+        let placement = Placement {
+            executor: executor.clone(),
+            ranges: keep.clone(),
+            since,
+            until,
+            version,
+            withdrawn,
+            asks_left: 0,
+        };
         self.placed.replace(placement, &lost, gained);
         if keep.is_empty() {
             self.placed.remove(executor.peer);

@@ -4,7 +4,7 @@ use idlewood_overlay::{Contact, PeerId, Time};
 
 use super::{Peer, contact_of};
 use crate::bag::BagId;
-use crate::message::Message;
+use crate::message::{Lease, Message};
 use crate::ranges::IntervalSet;
 use crate::steward::{KeeperView, ResultsKept};
 
@@ -27,7 +27,7 @@ impl Peer {
                 self.stewards.deltas(contact, deltas, &mut self.ledgers, &mut self.io);
             }
             Message::DeltasAck { bags } => {
-                self.stewards.acknowledged(from, bags, &mut self.ledgers, &mut self.io);
+                self.stewards.acknowledged(contact, bags, &mut self.ledgers, &mut self.io);
             }
             Message::WhatIsKept { bags } => self.stewards.asked(contact, bags, &self.ledgers, &mut self.io),
             Message::Kept { .. } if self.disk_is_full => {}
@@ -42,6 +42,12 @@ impl Peer {
             Message::KeptAck { bag, indices, full } => self.stewards.taken(from, bag, &indices, full, &mut self.io),
             _ => debug_assert!(false, "{message:?} is no message between keepers"),
         }
+    }
+
+    /// Whether a keeper of a bag asks what this machine holds of it, and that is nothing, not even results that it keeps.
+    pub(super) fn is_asked_for_nothing(&self, lease: &Lease) -> bool {
+        let is_here = self.executor.knows(lease.bag) || self.stewards.keeps(lease.bag);
+        lease.version == 0 && lease.key.is_some() && !is_here
     }
 
     /// Does what is due as one of several keepers.

@@ -1,6 +1,8 @@
 //! A steward acts: a ledger of the bag is restored from its copy, as a submitter's is after a restart, and it stands down when it hears
 //! of a keeper with a higher standing.
 
+use std::time::Duration;
+
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use super::Acting;
@@ -20,6 +22,9 @@ const ATTEMPTS_UNTOLD: u32 = 1024;
 /// The same for a steward that was told nothing since it started, had no room, or acted last itself: others may have acted since, one after the other.
 const ATTEMPTS_MISSED: u32 = 1 << 16;
 
+/// How often the submitter of a bag is asked that is over by the word of another steward.
+const ASK_PAST_EVERY: Duration = Duration::from_secs(60);
+
 impl Copy {
     /// Whether the keepers before this one have been silent for long enough. They are asked once more before.
     pub(super) fn is_to_act(&mut self, io: &mut Io, config: &Config) -> bool {
@@ -27,19 +32,21 @@ impl Copy {
         if rank == 0 || io.now < self.acts_from(rank, config) || io.wall(io.now) >= self.acting.appointment.until {
             return false;
         }
-        // One that was given up for want of room asks, to learn that others keep the bag, and does not act.
-        if self.waits_for(rank) == 0 {
+        // One that was given up for want of room, or that has heard that the bag is over, asks, to learn that of the submitter, and does not act.
+        let may_act = self.given_up.is_none() && !self.is_past;
+        if self.waits_for(rank) == 0 && !self.is_past {
             self.probed = None;
-            return self.given_up.is_none();
+            return may_act;
         }
-        if self.probed.is_none_or(|probed| probed <= self.heard) {
+        let asks_again = |probed| self.is_past && io.now.since(probed) >= ASK_PAST_EVERY;
+        if self.probed.is_none_or(|probed| probed <= self.heard || asks_again(probed)) {
             self.probed = Some(io.now);
             for keeper in self.acting.appointment.keepers.iter().take(usize::from(rank)) {
                 io.send(keeper.clone(), Message::Deltas { deltas: vec![self.ping()] });
             }
             return false;
         }
-        self.given_up.is_none() && self.probed.is_some_and(|probed| io.now.since(probed) >= config.steward_silence / 6)
+        may_act && self.probed.is_some_and(|probed| io.now.since(probed) >= config.steward_silence / 6)
     }
 
     /// The ledger that this copy describes.

@@ -171,6 +171,8 @@ pub(crate) struct Copy {
     pub(crate) submitter_heard: Option<Time>,
     /// The submitter has appointed others: this machine does not act, and forgets the bag when its results are taken.
     pub(crate) is_dismissed: bool,
+    /// Another steward has said that the bag is over, or kept by others: this machine does not act before it hears of the submitter.
+    pub(crate) is_past: bool,
     /// To whom this machine tells what it knows.
     pub(crate) feeds: BTreeMap<PeerId, Feed>,
     /// When results are handed to the submitter next, and from which task on.
@@ -199,6 +201,7 @@ impl Copy {
             asks_anew: None,
             submitter_heard: None,
             is_dismissed: false,
+            is_past: false,
             feeds: BTreeMap::new(),
             handing_due: now,
             handing_from: 0,

@@ -9,6 +9,9 @@
 //! Of an application in rounds stewards keep results in any case: those of the last complete round and of what has ended since, from which
 //! whoever adopts it goes on; and of all rounds where the user wishes so.
 //!
+//! Where the user does not wish so, a steward that acts gives the other stewards what it takes while the submitter is away, as far as it comes with its
+//! output: it may be away itself when the submitter is back, who would have those tasks run again (docs/adr/0065).
+//!
 //! Results are kept until the bag is over, the submitter appoints others, or its user has tasks run again, which makes them void. A machine that asks
 //! for an older term than that in force has lost what it had: it is handed all of them.
 
@@ -35,8 +38,10 @@ const RECORD_BYTES_MAX: u64 = 64 << 20;
 impl Stewards {
     /// Gives stewards the results that they are to keep.
     pub(super) fn give_results(&mut self, ledgers: &Ledgers, io: &mut Io) {
-        for (&bag, ledger) in ledgers.iter().filter(|(_, ledger)| ledger.keeps_results() && !ledger.is_closed()) {
-            if let Some(own) = self.own.get_mut(&bag).filter(|own| !own.is_elsewhere && own.returning.is_none()) {
+        for (&bag, ledger) in ledgers.iter().filter(|(_, ledger)| !ledger.is_closed()) {
+            let keeps_all = ledger.keeps_results();
+            let mine = self.own.get_mut(&bag).filter(|own| keeps_all && !own.is_elsewhere && own.returning.is_none());
+            if let Some(own) = mine {
                 let (done, failed) = ledger.ended();
                 let needed = done.union(&failed).difference(&ledger.past());
                 for (to, tasks) in next_of(&mut own.feeds, &needed, io.now) {
@@ -48,7 +53,10 @@ impl Stewards {
                 }
             } else if let Some(copy) = self.copies.get_mut(&bag) {
                 let submitter = copy.submitter().map(|submitter| submitter.peer);
-                let here = copy.results.tasks();
+                let here = if keeps_all { copy.results.tasks() } else { copy.results.small_untaken() };
+                if !keeps_all && here.is_empty() {
+                    continue;
+                }
                 let next = next_of(&mut copy.feeds, &here, io.now);
                 for (to, tasks) in next.into_iter().filter(|(to, _)| Some(to.peer) != submitter) {
                     let results = tasks.indices().filter_map(|index| copy.results.all.get(&index).cloned()).collect();
@@ -101,7 +109,7 @@ impl Stewards {
         let Some(keeper) = acting.keeper().filter(|keeper| keeper.peer == from).cloned() else { return };
         let tasks = copy.told.bag(bag).map_or(0, |bag| bag.tasks);
         let is_wished = copy.told.keeps_results(bag).is_some();
-        if ledgers.contains_key(&bag) || copy.acting.standing() != acting.standing() || !is_wished {
+        if ledgers.contains_key(&bag) || copy.acting.standing() != acting.standing() {
             return;
         }
         let is_question = results.is_empty();
@@ -109,7 +117,8 @@ impl Stewards {
         let mut full = copy.given_up.is_some();
         for (executor, result) in results {
             let index = result.index;
-            if !result.is_valid(tasks) || result.unfinished || copy.coming.contains_key(&index) {
+            let is_kept = is_wished || result.content.is_some();
+            if !result.is_valid(tasks) || result.unfinished || !is_kept || copy.coming.contains_key(&index) {
                 continue;
             }
             if copy.results.all.contains_key(&index) {

@@ -6,8 +6,9 @@ use idlewood_overlay::{Contact, PeerId, Time};
 
 use super::copy::Copy;
 use super::feed::{Changes, Delta, send};
-use super::submitting::Own;
-use super::{Acting, Appointment, DELTA_EVERY, DISMISSED, LIFE, REPLACE_AFTER, Term};
+use super::past::Past;
+use super::submitting::{Own, next_to_appoint};
+use super::{Acting, Appointment, DELTA_EVERY, LIFE, REPLACE_AFTER, Term};
 use crate::bag::{BagHeader, BagId, BagKey};
 use crate::config::Config;
 use crate::io::{Io, Then};
@@ -28,6 +29,8 @@ pub(crate) struct Stewards {
     pub(super) copies: BTreeMap<BagId, Copy>,
     /// Bags that this machine has agreed to keep: for whom, and when.
     pub(super) agreed: BTreeMap<BagId, (PeerId, Time)>,
+    /// Bags that were kept here, and are over or kept by others.
+    pub(super) past: Past,
     /// Most bags that are kept here for others.
     pub(super) kept_bags_max: u32,
     /// Most bytes of results that are kept here for others.
@@ -44,7 +47,8 @@ impl Stewards {
     pub(crate) fn new(config: &Config, now: Time) -> Self {
         let (own, copies, agreed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (kept_bags_max, result_bytes_max) = (config.kept_bags_max, config.kept_result_bytes_max);
-        Self { own, copies, agreed, kept_bags_max, result_bytes_max, disk_is_full: false, away: None, due: now }
+        let (past, disk_is_full, away) = (Past::default(), false, None);
+        Self { own, copies, agreed, past, kept_bags_max, result_bytes_max, disk_is_full, away, due: now }
     }
 
     /// When [`Self::step`] has something to do next.
@@ -142,7 +146,7 @@ impl Stewards {
         if io.now < self.due || self.is_away(ledgers, io) {
             return;
         }
-        self.due = io.now + DELTA_EVERY;
+        self.due = next_to_appoint(ledgers, io.now, config).fold(io.now + DELTA_EVERY, Time::min);
         self.agreed.retain(|_, (_, at)| io.now.since(*at) < REPLACE_AFTER);
         self.begin_own(ledgers, io.now, config);
         self.own.retain(|bag, own| ledgers.get_mut(bag).is_some_and(|ledger| !own.step(ledger, known, io, config)));
@@ -152,7 +156,12 @@ impl Stewards {
         self.give_up_what_is_too_much(ledgers, io);
         let over = |copy: &mut Copy| is_over(copy, ledgers.contains_key(&copy.bag()), io);
         let ended: Vec<BagId> = self.copies.values_mut().filter_map(over).collect();
-        ended.into_iter().for_each(|bag| self.forget(bag, ledgers, io));
+        for bag in ended {
+            if let Some(copy) = self.copies.get(&bag).filter(|copy| copy.is_dismissed) {
+                self.past.insert(bag, copy.term().appointed);
+            }
+            self.forget(bag, ledgers, io);
+        }
         for (bag, copy) in &mut self.copies {
             let is_acting = ledgers.contains_key(bag);
             if !is_acting && is_connected && copy.is_to_act(io, config) && !copy.has_heard_since_probe() {
@@ -284,6 +293,9 @@ impl Stewards {
     ) -> Option<(BagId, u64, Term)> {
         let (bag, me) = (delta.bag, io.me.peer);
         if !self.copies.contains_key(&bag) {
+            if let Some(answer) = self.is_past_for(from.peer, delta) {
+                return Some(answer);
+            }
             let Some(acting) = delta.acting.as_ref().filter(|_| !delta.is_over && delta.number == 1) else {
                 return Some((bag, 0, Term::default()));
             };
@@ -296,12 +308,14 @@ impl Stewards {
                 io.send(from.clone(), Message::KeepAnswer { bag, accepts: false });
                 return None;
             }
+            self.past.remove(bag);
             self.copies.insert(bag, Copy::new((**acting).clone(), key, io.now));
         }
         let copy = self.copies.get_mut(&bag)?;
         if delta.is_over && copy.is_submitter(from.peer) && delta.term.appointed >= copy.term().appointed {
             // Whoever acts: nobody but the submitter closes a bag, and not the machine that another has replaced.
             let term = delta.term.max(copy.term());
+            self.past.insert(bag, term.appointed);
             self.forget(bag, ledgers, io);
             return Some((bag, 0, term));
         }
@@ -346,6 +360,7 @@ impl Stewards {
             return None;
         }
         copy.hear(None, io.now);
+        copy.is_past = false;
         copy.note_leaving(from.peer, delta, me);
         if copy.is_submitter(from.peer) && !delta.leaves {
             copy.submitter_heard = Some(io.now);
@@ -374,62 +389,6 @@ impl Stewards {
         Some((bag, copy.told.number, copy.term()))
     }
 
-    /// A keeper has acknowledged what it was told.
-    pub(crate) fn acknowledged(
-        &mut self,
-        from: PeerId,
-        bags: Vec<(BagId, u64, Term)>,
-        ledgers: &mut Ledgers,
-        io: &mut Io,
-    ) {
-        for (bag, number, term) in bags {
-            if self.away.is_some() {
-                self.farewell_heard(from, bag, number, term, io.now);
-                continue;
-            }
-            if let (Some(own), Some(ledger)) = (self.own.get_mut(&bag), ledgers.get_mut(&bag)) {
-                own.acknowledged(from, number, term, ledger, io);
-                if self.is_to_ask(bag, from, ledgers) {
-                    self.due = io.now;
-                }
-                continue;
-            }
-            let Some(copy) = self.copies.get_mut(&bag) else { continue };
-            let is_before = copy.is_before(from, io.me.peer);
-            if copy.is_submitter(from) {
-                copy.submitter_heard = Some(io.now);
-                if term > copy.term() {
-                    // It acts again, in a term that this machine has not been told of, or has appointed others.
-                    copy.is_dismissed |= number == DISMISSED && term.appointed > copy.term().appointed;
-                    copy.hear(None, io.now);
-                    if let Some(ledger) = ledgers.remove(&bag) {
-                        copy.stand_down(ledger, io);
-                    }
-                    continue;
-                }
-            }
-            if !ledgers.contains_key(&bag) && is_before && term >= copy.term() {
-                copy.hear(None, io.now);
-            }
-            let mine = copy.term();
-            if let Some(ledger) = ledgers.get(&bag).filter(|_| number == 0)
-                && copy.tells_again(from, ledger, io)
-            {
-                self.due = io.now;
-                continue;
-            }
-            if let Some(feed) = copy.feeds.get_mut(&from)
-                && feed.acknowledged(number, term == mine, io.now)
-                && let Some(ledger) = ledgers.get(&bag)
-            {
-                feed.restart(Changes::base(ledger.records(io), ledger.ended()));
-            }
-            if self.is_to_ask(bag, from, ledgers) {
-                self.due = io.now;
-            }
-        }
-    }
-
     /// A submitter is back: it is told all that is known here beyond its term.
     pub(crate) fn asked(&mut self, from: Contact, bags: Vec<(BagId, Term)>, ledgers: &Ledgers, io: &mut Io) {
         let mut acks = Vec::new();
@@ -439,6 +398,7 @@ impl Stewards {
                 continue;
             };
             copy.submitter_heard = Some(io.now);
+            copy.is_past = false;
             copy.gone.remove(&from.peer);
             copy.handing_due = io.now;
             if term.appointed < copy.term().appointed {

@@ -59,6 +59,12 @@ impl Results {
         self.all.range(from..).filter(|(index, _)| !self.theirs.contains(**index)).map(|(_, result)| result)
     }
 
+    /// Those of them whose outputs are part of their results.
+    pub(super) fn small_untaken(&self) -> IntervalSet {
+        let small = self.untaken_from(0).filter(|(_, result)| result.content.is_some());
+        small.map(|(_, result)| result.index..result.index + 1).collect()
+    }
+
     /// The tasks that have succeeded, or failed, by their results.
     pub(crate) fn that_end(&self, success: bool) -> IntervalSet {
         let results = self.all.values().filter(|(_, result)| result.success == success);

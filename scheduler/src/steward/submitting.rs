@@ -7,6 +7,7 @@ use idlewood_overlay::{Contact, PeerId, Time};
 
 use super::choice::choose;
 use super::feed::{Changes, Delta, Feed, Tap, successor};
+use super::keeping::{Ledgers, Stewards};
 use super::returning::Returning;
 use super::{APPOINTED_FOR, Acting, Appointment, DISMISSED, LIFE, REPLACE_AFTER, Term};
 use crate::bag::BagId;
@@ -54,6 +55,20 @@ pub(crate) struct Own {
     /// Since when this machine acts, by its last appointment that followed its return; `None`: it does not.
     acting_since: Option<Time>,
     over_since: Option<Time>,
+}
+
+impl Stewards {
+    /// A bag was submitted here: it asks for stewards once it is due to, and not as late as other things are due.
+    pub(crate) fn submitted(&mut self, ledger: &Ledger, config: &Config) {
+        self.due = self.due.min(ledger.released() + ledger.appoint_after(config));
+    }
+}
+
+/// When bags that were submitted here are to ask for stewards that are too young still.
+pub(super) fn next_to_appoint(ledgers: &Ledgers, now: Time, config: &Config) -> impl Iterator<Item = Time> {
+    let may = |ledger: &&Box<Ledger>| !ledger.is_kept() && !ledger.is_closed() && ledger.stewards(config) > 0;
+    let moments = ledgers.values().filter(may).map(|ledger| ledger.released() + ledger.appoint_after(config));
+    moments.filter(move |at| *at > now)
 }
 
 impl Own {

@@ -8,6 +8,7 @@ mod adopting;
 mod apart;
 mod leaving;
 mod results;
+mod returning;
 mod rounds;
 
 const SUBMITTER: u8 = 2;

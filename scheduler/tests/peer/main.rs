@@ -33,8 +33,8 @@ use idlewood_scheduler::rounds::Sources;
 use idlewood_scheduler::{
     AGE_MAX, Approval, Asker, BagHeader, BagId, BagKey, BlobId, Change, Checkpoint, Conditions, Config, DeclineReason,
     ENCLOSED_BYTES_MAX, Effect, Enclosed, Event, Finished, Lease, MESSAGE_BYTES_MAX, MachinesPage, Message, Notice,
-    Path, Peer, Record, RecordKey, Replication, Request, Seed, Sizes, Speaker, StartMade, Submission, SubmitError,
-    TaskId, TaskOutcome, TaskResult,
+    Path, Peer, Record, RecordKey, Replication, Request, Seed, Sizes, SmallOutput, Speaker, StartMade, Submission,
+    SubmitError, TaskId, TaskOutcome, TaskResult,
 };
 
 const BAG: BagId = BagId([7; 32]);
@@ -87,6 +87,8 @@ struct Host {
     /// What tasks of later rounds were to begin with, and what became of that.
     starts: Vec<(u64, Sources)>,
     makes_starts: fn(u64) -> StartMade,
+    /// What tasks leave, where that is part of their results.
+    small_output: Option<SmallOutput>,
 }
 
 /// What a task begins with, as this driver makes it.
@@ -154,6 +156,7 @@ impl Host {
             forgotten: Vec::new(),
             starts: Vec::new(),
             makes_starts: start,
+            small_output: None,
         };
         host.give(Event::DeadlineReached);
         host
@@ -266,7 +269,7 @@ impl Host {
             crashed: false,
             output: BlobId([1; 32]),
             output_bytes: 1,
-            content: None,
+            content: self.small_output.clone(),
             work_mops,
             exit_code: Some(0),
             fingerprint: None,

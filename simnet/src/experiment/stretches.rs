@@ -19,6 +19,8 @@ pub(super) fn compared(measure: Measure, instance: &Instance, simulation: &Simul
     let bags = &simulation.record().bags()[..instance.bags.len()];
     let ours: Vec<Option<Time>> = bags.iter().map(|bag| bag.completed).collect();
     values.push(("unfinished_bags".to_owned(), ours.iter().filter(|completed| completed.is_none()).count() as f64));
+    // Those of them of which a task never ran to its end: of the others the submitter is away, or does not know.
+    values.push(("unended_bags".to_owned(), bags.iter().filter(|bag| bag.ended.is_none()).count() as f64));
     // An incomplete bag counts with the time so far.
     let ours: Vec<Option<Time>> = ours.into_iter().map(|completed| completed.or(Some(end))).collect();
     // A rival's bag is complete when its last task ends, whether or not its submitter knows.
@@ -85,11 +87,13 @@ pub(super) fn compared(measure: Measure, instance: &Instance, simulation: &Simul
     by_submitter(measure, instance, bags, &ours, (&rivals, per_submitter), values);
 }
 
-/// By how much submitters knew of their bags' ends later than those were, at most, and how far one task held its bag up: the bag's time as
+/// By how much submitters knew of their bags' ends later than those were, at most, with their absences and without; and how far one task held its bag up: the bag's time as
 /// a multiple of that of all its other tasks and one task more on a usual machine, at most.
 fn after_the_end(instance: &Instance, bags: &[BagRecord], values: &mut Values) {
     let known = bags.iter().filter_map(|bag| Some(bag.completed?.since(bag.ended?).as_secs_f64()));
     values.push(("known_after_ended_s_max".to_owned(), known.fold(0.0, f64::max)));
+    let known = bags.iter().filter_map(|bag| bag.known_after).max();
+    values.push(("known_after_return_s_max".to_owned(), known.unwrap_or_default().as_secs_f64()));
     let median_mops = instance.median_speed_mops();
     let held_up = bags.iter().filter_map(|bag| {
         let since = |at: Time| at.since(bag.bag.arrival).as_secs_f64();

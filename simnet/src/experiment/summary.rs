@@ -123,8 +123,14 @@ fn by_honest(number: usize, cases: &[Case], jobs: &[Job], table: &Table, row: &m
 /// How the values of a quantity are combined.
 fn how(experiment: Experiment, name: &str) -> Combination {
     match name {
-        "lost_tasks" | "open_tasks" | "unaccepted_tasks" | "duplicate_tasks" | "unfinished_bags" => Combination::Sum,
-        "peak_rss_bytes" | "update_time_max_s" | "known_after_ended_s_max" | "held_up_max" => Combination::Largest,
+        "lost_tasks" | "open_tasks" | "unaccepted_tasks" | "duplicate_tasks" | "unfinished_bags" | "unended_bags" => {
+            Combination::Sum
+        }
+        "peak_rss_bytes"
+        | "update_time_max_s"
+        | "known_after_ended_s_max"
+        | "known_after_return_s_max"
+        | "held_up_max" => Combination::Largest,
         _ if ["link_peak", "tree_peak", "data_peak"].iter().any(|peak| name.starts_with(peak)) => Combination::Largest,
         _ if matches!(experiment, Experiment::Desktops | Experiment::Loads) && name.contains("ratio_") => {
             Combination::Geometric

@@ -68,12 +68,14 @@ impl World {
     }
 
     /// A machine was switched on.
-    pub(super) fn started(&mut self, host: HostIndex) {
+    pub(super) fn started(&mut self, host: HostIndex, now: Time) {
+        self.record.up(host, now);
         self.places[host as usize] = self.up.len() as u32;
         self.up.push(host);
     }
 
-    fn stopped(&mut self, host: HostIndex) {
+    fn stopped(&mut self, host: HostIndex, now: Time) {
+        self.record.down(host, now);
         let place = std::mem::replace(&mut self.places[host as usize], NOWHERE) as usize;
         self.up.swap_remove(place);
         if let Some(&moved) = self.up.get(place) {
@@ -111,7 +113,7 @@ impl World {
             let Observation { at, host, observed } = observation;
             match observed {
                 Observed::Down { until } => {
-                    self.stopped(host);
+                    self.stopped(host, at);
                     self.plan(until, Act::Start(host));
                 }
                 Observed::Accepted(bag) => self.record.accepted(bag, at),
@@ -139,7 +141,7 @@ mod tests {
         let down = |micros, host| Observation { at: at(micros), host, observed: Observed::Down { until: at(50) } };
         let world = |mut shards: Vec<Vec<Observation>>| {
             let mut world = World::new(6, 6, SmallStream::new(1, "submitter", 0), Record::new(Vec::new()));
-            (0..6).for_each(|host| world.started(host));
+            (0..6).for_each(|host| world.started(host, Time::ZERO));
             world.hear(shards.iter_mut());
             assert!(shards.iter().all(Vec::is_empty));
             world.up().to_vec()

@@ -183,7 +183,7 @@ proptest! {
         for (number, ranges) in (1..).zip(&held) {
             let (executor, ranges) = (contact(number), set(ranges));
             let (since, until, version, withdrawn) = (Time::ZERO, Time::ZERO, 1, false);
-            let placement = super::super::super::placed::Placement { executor, ranges, since, until, version, withdrawn };
+            let placement = super::super::super::placed::Placement { executor, ranges, since, until, version, withdrawn, asks_left: 0 };
             machines.ledger.placed.insert_uncounted(placement);
         }
         for (index, number) in voted {
