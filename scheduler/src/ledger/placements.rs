@@ -446,7 +446,8 @@ impl Ledger {
         }
         for peer in self.placed.ended(io.now) {
             if let Some(placement) = self.placed.remove(peer) {
-                self.answers_not(Some(peer));
+                // A machine whose tasks have all ended has nothing to renew.
+                self.answers_not((!placement.ranges.is_empty()).then_some(peer));
                 let former = self.note_former(peer, &placement.ranges);
                 self.reissue(placement.ranges, io);
                 io.persist(vec![Change::Delete(RecordKey::Placed(self.bag.id, peer)), former], Vec::new());

@@ -241,6 +241,40 @@ fn a_process_stays_where_its_state_is() {
     }
 }
 
+/// The other machine's process ends at once, and the submitter's after more than a lease. The other one holds nothing meanwhile, and is still known
+/// when the next round begins.
+#[test]
+fn a_machine_whose_process_ended_long_before_the_round_is_preferred_in_the_next_one() {
+    let plan = plan(2, 4, true, false);
+    let [mut host, mut other] = pair();
+    host.give(Event::Submitted(Submission { task_mops: Some(200_000.0), ..application(plan, 0) }));
+    let (mut there, mut straight, mut ran_s) = (BTreeSet::new(), BTreeSet::new(), 0);
+    for _ in 0..1200 {
+        talk_and(&mut host, &mut other, 1, |message| {
+            if let Message::Request { request, .. } = message
+                && request.begins_within.is_some_and(|within_s| within_s != u32::MAX)
+            {
+                straight.extend(request.ranges.indices());
+            }
+        });
+        for running in other.peer.running() {
+            there.insert(running.task.index);
+            other.finish_with(running.task, true, 200_000.0);
+        }
+        for running in host.peer.running() {
+            ran_s += 1;
+            if ran_s > 150 || matches!(plan.part(running.task.index), Part::Merge { .. }) {
+                host.finish_with(running.task, true, 200_000.0);
+                ran_s = 0;
+            }
+        }
+    }
+    assert!(host.state().2, "{:?}", host.state());
+    let is_later = |index: &u64| matches!(plan.part(*index), Part::Process { round: 1.., .. });
+    let there: BTreeSet<u64> = there.into_iter().filter(is_later).collect();
+    assert_eq!((there.len(), &straight), (3, &there), "one process of each round but the first");
+}
+
 #[test]
 fn a_machine_whose_owner_is_back_declines_and_its_processes_go_elsewhere() {
     let plan = plan(2, 6, true, false);
