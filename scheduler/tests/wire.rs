@@ -271,6 +271,7 @@ fn messages() -> Vec<Message> {
             node: Node::Leaf,
             climbing: false,
         },
+        Message::Deltas { deltas: vec![Delta { drained: IntervalSet::from(0..9), ..empty_delta() }] },
     ]
 }
 
@@ -297,7 +298,7 @@ fn stamp() -> Stamp {
 
 fn supply() -> Supply {
     let endless = Endless { weight: 2.0, task_bytes: 100.0, tasks: 50 };
-    Supply { endless, is_ended: true, drained: IntervalSet::from(0..9), drained_failed: 1 }
+    Supply { endless, is_ended: true, drained: IntervalSet::from(0..9), drained_failed: 1, was_range: false }
 }
 
 fn acting() -> Acting {
@@ -322,6 +323,7 @@ fn empty_delta() -> Delta {
         gone: Vec::new(),
         done: IntervalSet::new(),
         failed: IntervalSet::new(),
+        drained: IntervalSet::new(),
         is_whole: false,
         is_over: false,
         leaves: false,
@@ -437,6 +439,7 @@ fn records() -> Vec<Record> {
             key: [3; 32].into(),
             done: IntervalSet::from(0..2),
             failed: IntervalSet::from(2..3),
+            drained: IntervalSet::new(),
             has_files: true,
             theirs: IntervalSet::new(),
         },
@@ -445,6 +448,7 @@ fn records() -> Vec<Record> {
             key: [3; 32].into(),
             done: IntervalSet::from(0..2),
             failed: IntervalSet::new(),
+            drained: IntervalSet::new(),
             has_files: true,
             theirs: IntervalSet::from(0..1),
         },
@@ -516,6 +520,15 @@ fn records() -> Vec<Record> {
             next_attempt: 4,
             void_before: 0,
             endings: vec![Ending { machine: PeerId([2; 32]), exit_code: 3, fingerprint: 7 }],
+        },
+        Record::Kept {
+            acting: acting(),
+            key: [3; 32].into(),
+            done: IntervalSet::from(5..6),
+            failed: IntervalSet::new(),
+            drained: IntervalSet::from(0..5),
+            has_files: true,
+            theirs: IntervalSet::new(),
         },
     ]
 }
