@@ -78,7 +78,7 @@ fn a_machine_that_holds_nothing_says_so_to_a_keeper_that_asks() {
 #[test]
 fn a_steward_that_acts_gives_the_other_small_results_that_the_submitter_has_not() {
     let mut grid = Grid::new();
-    let small = SmallOutput::new(&[7; 100]);
+    let small = SmallOutput::new(&[7]);
     grid.hosts.values_mut().for_each(|host| host.small_output = small.clone());
     let stewards = grid.wait_until_kept();
     grid.crash(SUBMITTER);
@@ -105,14 +105,16 @@ fn a_steward_that_was_away_when_a_bag_ended_does_not_run_it_anew() {
     for rank in [0, 1] {
         let mut grid = Grid::new();
         let away = grid.wait_until_kept()[rank];
+        let held = grid.hosts[&away].peer.unfinished()[&BAG].clone();
         grid.crash(away);
         grid.pass(1300);
         assert_eq!(grid.done(), TASKS);
-        let runs = grid.runs.clone();
+        assert!(held.len() < TASKS / 2);
         grid.crash(SUBMITTER);
         grid.start(away);
         grid.pass(400);
-        assert_eq!(grid.runs, runs, "rank {}: nothing runs again", rank + 1);
+        let again = grid.runs.iter().filter(|(task, runs)| **runs > 1 && !held.contains(task.index)).count();
+        assert_eq!(again, 0, "rank {}: nothing runs again but what it held itself", rank + 1);
         assert!(grid.acting().is_empty());
         grid.start(SUBMITTER);
         grid.pass(150);
