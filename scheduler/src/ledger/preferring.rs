@@ -122,7 +122,7 @@ impl Ledger {
         }
     }
 
-    /// A machine did not answer, or does not renew its lease: nothing is known of it any more.
+    /// A machine did not answer, or does not renew the lease of tasks that it has: nothing is known of it any more.
     pub(super) fn answers_not(&mut self, machine: Option<PeerId>) {
         if let Some((preferring, machine)) = self.preferring().zip(machine) {
             preferring.machines.remove(&machine);
