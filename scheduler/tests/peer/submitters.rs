@@ -111,6 +111,9 @@ fn leases_begin_anew_after_a_sleep() {
     // For a bag of an hour a lease is an eighth of that.
     host.pass(seconds(445.0));
     assert_eq!(reissued(&host), 0);
+    // It has not answered since the restart either, and is asked twice more.
+    host.pass(seconds(40.0));
+    assert_eq!(reissued(&host), 0);
     host.pass(seconds(10.0));
     assert_eq!(reissued(&host), 100, "now somebody did");
 }

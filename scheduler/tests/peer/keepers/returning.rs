@@ -81,16 +81,22 @@ fn a_steward_that_acts_gives_the_other_small_results_that_the_submitter_has_not(
     let small = SmallOutput::new(&[7]);
     grid.hosts.values_mut().for_each(|host| host.small_output = small.clone());
     let stewards = grid.wait_until_kept();
+    // What the submitter's own slot had begun it goes on with when it is back.
+    let own: Vec<TaskId> = grid.hosts[&SUBMITTER].peer.running().into_iter().map(|running| running.task).collect();
     grid.crash(SUBMITTER);
     grid.pass(600);
     assert_eq!(grid.hosts[&stewards[0]].peer.over(BAG).0.len(), TASKS);
     grid.crash(stewards[0]);
     grid.pass(600);
-    let before = grid.run_twice();
+    let twice = |grid: &Grid| {
+        let others = grid.runs.iter().filter(|(task, runs)| **runs > 1 && !own.contains(task));
+        others.map(|(task, _)| *task).collect::<Vec<_>>()
+    };
+    let before = twice(&grid);
     grid.start(SUBMITTER);
     grid.pass(30);
     assert_eq!(grid.done(), TASKS);
-    assert_eq!(grid.run_twice(), before, "nothing runs again");
+    assert_eq!(twice(&grid), before, "nothing runs again");
     grid.start(stewards[0]);
     grid.pass(100);
     assert!(grid.hosts.values().all(|host| host.peer.kept().next().is_none()), "it is over, and nobody keeps it");
