@@ -272,6 +272,8 @@ impl Ledger {
         let until = io.now + self.shortest_term(io, config);
         let ranges = mine.union(&tasks);
         let known = self.placed.of(steward.peer);
+        // What it runs itself keeps its lease.
+        let until = known.map_or(until, |known| known.until.max(until));
         let (version, since) = known.map_or((0, self.released), |known| (known.version, known.since));
         let executor = Contact { incarnation: known.map_or(0, |known| known.executor.incarnation), ..steward.clone() };
         let placement = Placement { executor, ranges, since, until, version, withdrawn: false, asks_left: 0 };
@@ -299,7 +301,8 @@ impl Ledger {
             if !is_valid || result.unfinished || io.is_recording_task(TaskId { bag, index }) {
                 continue;
             }
-            if self.is_closed() || self.ended.contains(index) || self.is_beyond_end(index) {
+            let is_void = self.tries.is_void(&result);
+            if self.is_closed() || self.ended.contains(index) || self.is_beyond_end(index) || is_void {
                 unwanted.insert_index(index);
                 continue;
             }

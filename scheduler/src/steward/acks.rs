@@ -45,6 +45,7 @@ impl Stewards {
             let is_before = copy.is_before(from, io.me.peer);
             if copy.is_submitter(from) {
                 copy.submitter_heard = Some(io.now);
+                copy.is_past &= number == DISMISSED;
                 if term > copy.term() {
                     // It acts again, in a term that this machine has not been told of, or has appointed others.
                     copy.is_dismissed |= number == DISMISSED && term.appointed > copy.term().appointed;

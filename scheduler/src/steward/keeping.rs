@@ -333,6 +333,10 @@ impl Stewards {
         };
         let Some(standing) = standing.filter(|standing| *standing >= known) else {
             // A keeper after this one asks whether it is there: it need not wait for one that has no room for results, or is behind.
+            if copy.is_past && !copy.is_submitter(from.peer) {
+                // It hears what this machine has heard.
+                return Some((bag, DISMISSED, Term { appointed: copy.term().appointed, acting: 0 }));
+            }
             return Some((bag, 0, if copy.misses_nothing() { copy.term() } else { Term::default() }));
         };
         if standing > known {
