@@ -8,7 +8,7 @@ use super::copy::Copy;
 use super::feed::{Changes, Delta, send};
 use super::past::Past;
 use super::submitting::{Own, next_to_appoint};
-use super::{Acting, Appointment, DELTA_EVERY, LIFE, REPLACE_AFTER, Term};
+use super::{Acting, Appointment, DELTA_EVERY, DISMISSED, LIFE, REPLACE_AFTER, Term};
 use crate::bag::{BagHeader, BagId, BagKey};
 use crate::config::Config;
 use crate::io::{Io, Then};
