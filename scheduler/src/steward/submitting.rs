@@ -66,8 +66,9 @@ impl Stewards {
 
 /// When bags that were submitted here are to ask for stewards that are too young still.
 pub(super) fn next_to_appoint(ledgers: &Ledgers, now: Time, config: &Config) -> impl Iterator<Item = Time> {
-    let may = |ledger: &&Box<Ledger>| !ledger.is_kept() && !ledger.is_closed() && ledger.stewards(config) > 0;
-    let moments = ledgers.values().filter(may).map(|ledger| ledger.released() + ledger.appoint_after(config));
+    let may = |ledger: &Ledger| !ledger.is_kept() && !ledger.is_closed() && ledger.stewards(config) > 0;
+    let due = move |ledger: &Ledger| ledger.released() + ledger.appoint_after(config);
+    let moments = ledgers.values().filter(move |ledger| may(ledger)).map(move |ledger| due(ledger));
     moments.filter(move |at| *at > now)
 }
 
