@@ -131,7 +131,7 @@ impl Plan {
             outputs: options.output_files,
             output_bytes: options.output_limit.map(|size| size.0),
             replication,
-            stewards: if endless.is_some() { Some(0) } else { options.stewards },
+            stewards: if endless.is_some() { Some(options.stewards.unwrap_or(0)) } else { options.stewards },
             keep_results: options.keep_results,
             hold: options.hold,
             after: options.after,
