@@ -11,8 +11,8 @@
 //! 3. A leaf asks submitters for tasks, as many as it may have in hand by its rates (`executor/endless`), and the submitter answers with
 //!    requests straight to that leaf (`ledger/endless`).
 //!
-//! Left out: replicas of endless bags, and stewards of those whose tasks are lines or files (docs/adr/0067). Where a machine declines a bag, the root does not learn of it: the other bags there
-//! share that bag's time in proportion to their rates.
+//! Left out: replicas of endless bags, and stewards of those whose tasks are lines or files (docs/adr/0067). Where a machine declines a bag, the root
+//! does not learn of it: the other bags there share that bag's time in proportion to their rates.
 
 pub(crate) mod fold;
 mod root;
@@ -36,9 +36,11 @@ pub const WEIGHT_MIN: f64 = 1e-3;
 pub const WEIGHT_MAX: f64 = 1e3;
 /// How often a submitter announces a bag again. Our choice: a third of the time that the root believes it.
 pub(crate) const ANNOUNCE_EVERY: Duration = Duration::from_secs(10);
-/// How often an announcement climbs at least: within the time that the root believes a bag, with one that is lost. Others go straight to the root.
+/// An announcement climbs the tree where the last one that did is so old: every third, which is before the root forgets the bag. The others go straight
+/// to the machine that the submitter takes for the root. Our choice.
 pub(crate) const CLIMB_EVERY: Duration = Duration::from_secs(25);
-/// A machine that was not heard as the root for so long is not taken for it.
+/// A submitter that has not heard from the machine that it takes for the root for so long lets all announcements climb. Our choice: three that were not
+/// answered.
 pub(crate) const ROOT_FOR: Duration = Duration::from_secs(30);
 /// The root forgets a bag that was not announced for so long: three lost messages.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(35);

@@ -371,13 +371,13 @@ pub enum Message {
         page: Box<MachinesPage>,
     },
     /// Submitter to the root, by way of the routers above it: an endless bag wants a share of the grid. Repeated like a lease. Also straight to the
-    /// root that this machine knows, or that asks for it ([`Self::Granted`]): with 0 then.
+    /// machine that the submitter takes for the root, and to a root that asks for it ([`Self::Granted`]).
     #[serde(rename = "en")]
     Announce {
         /// The bag.
         #[serde(rename = "b")]
         bag: Box<EndlessBag>,
-        /// Routers that it has climbed through; 0 where it is the answer to a question, and not answered itself.
+        /// How often it was sent on, from 1; 0 in the answer to a question of the root's, which the root does not answer again.
         #[serde(rename = "c")]
         climbed: u16,
     },

@@ -77,7 +77,7 @@ pub struct Peer {
     ledgers: BTreeMap<BagId, Box<Ledger>>,
     stewards: Stewards,
     fold: Fold,
-    /// The root, as it last asked for an announcement, and when it was last heard as that.
+    /// The machine that last asked for an announcement as the root, and when it last asked or answered.
     root_heard: Option<(Contact, Time)>,
     removals: Removals,
     io: Io,

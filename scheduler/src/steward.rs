@@ -17,7 +17,8 @@
 //!
 //! Where the bag's user wishes so, stewards keep its results, too (`giving`).
 //!
-//! Left out: bags with a quorum, whose votes no record holds; endless bags whose tasks are lines or files of the submitter's machine (docs/adr/0067); checkpoints, which a steward does not copy.
+//! Left out: bags with a quorum, whose votes no record holds; endless bags whose tasks are lines or files of the submitter's machine
+//! (docs/adr/0067); checkpoints, which a steward does not copy.
 
 mod acks;
 pub(crate) mod acting;

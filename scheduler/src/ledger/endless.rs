@@ -60,7 +60,7 @@ pub struct Supply {
     /// How many of these failed.
     #[serde(rename = "f", default, skip_serializing_if = "is_zero")]
     pub drained_failed: u64,
-    /// Whether its tasks are those of an open range that has ended: its length follows from what was given, and no task has more than its number.
+    /// Whether the bag was an open range before its user closed it: all that a task of it is follows from its number.
     #[serde(rename = "r", default, skip_serializing_if = "std::ops::Not::not")]
     pub was_range: bool,
 }
@@ -135,7 +135,7 @@ pub(super) struct EndlessPart {
     outputs: (f64, u64),
     first_announced: Option<Time>,
     announces_at: Time,
-    /// From when on an announcement climbs the tree again, instead of going to the root as this machine knows it.
+    /// From when on an announcement climbs the tree again, instead of going straight to the machine that this one takes for the root.
     climbs_from: Time,
     told: Option<Standing>,
     /// Since when there is nothing to give.
@@ -231,16 +231,15 @@ impl Ledger {
         index >= self.tasks() && self.is_supply_ended()
     }
 
-    /// An open range that was closed has the tasks from then on that were given. Where stewards may have given some that this machine has not heard
-    /// of, that is found out first.
+    /// The tasks of an open range that its user has closed are those that were given. While this machine has not heard its stewards, which may have given
+    /// some, the range stays open. The user is told once the end is durable.
     pub(crate) fn settle_end(&mut self, io: &mut Io) {
-        let is_settled = self.is_closed() || self.keeping.is_held || self.tasks() < BAG_TASKS_MAX;
-        if !self.is_endless() || is_settled || !self.is_supply_ended() {
-            return self.close_if_over(io);
+        let Some(part) = self.endless.as_ref().filter(|part| part.is_ended) else { return };
+        if part.endless.tasks == BAG_TASKS_MAX && !self.keeping.is_held {
+            let given = self.given();
+            self.waiting.take(&IntervalSet::from(given..BAG_TASKS_MAX));
+            self.endless.iter_mut().for_each(|part| part.endless.tasks = given);
         }
-        let given = self.given();
-        self.waiting.take(&IntervalSet::from(given..BAG_TASKS_MAX));
-        self.endless.iter_mut().for_each(|part| part.endless.tasks = given);
         io.persist(vec![Change::Put(self.record(io))], vec![Then::Notify(Notice::BagChanged(self.bag.id))]);
         self.close_if_over(io);
     }
@@ -280,9 +279,6 @@ impl Ledger {
         let is_open = !self.is_closed();
         let Some(part) = self.endless.as_mut().filter(|part| is_open && !part.is_ended) else { return };
         part.is_ended = true;
-        if part.endless.tasks < BAG_TASKS_MAX || self.keeping.is_held {
-            io.persist(vec![Change::Put(self.record(io))], vec![Then::Notify(Notice::BagChanged(self.bag.id))]);
-        }
         self.settle_end(io);
     }
 
@@ -405,8 +401,8 @@ impl Ledger {
         }
     }
 
-    /// The announcement that is due, and whether it climbs: one that says something new does, and every third, since the root as this machine knows it
-    /// may be none.
+    /// The announcement that is due, and whether it climbs the tree: one that says something new does, each while the bag has no share, and else every
+    /// third, since the machine that this one takes for the root may not be it any more.
     pub(crate) fn announcement(&mut self, io: &Io, config: &Config) -> Option<(EndlessBag, bool)> {
         let standing = self.wants_now(io);
         if !self.sized || standing == Standing::Gone && self.endless.as_ref()?.told.is_none_or(|told| told == standing)

@@ -121,7 +121,7 @@ impl Peer {
             let root = root.filter(|_| !self.overlay.is_root());
             for (bag, climbs) in due {
                 match root.clone().filter(|_| !climbs) {
-                    // Not 0: the root answers it with what the bag has.
+                    // 1, so that the root answers with what the bag has.
                     Some(root) => self.io.send(root, Message::Announce { bag: Box::new(bag), climbed: 1 }),
                     None => self.announced(bag, 0, own),
                 }

@@ -79,7 +79,7 @@ pub struct Delta {
 
 impl Delta {
     /// Says that its sender is there.
-    pub(crate) fn alive(bag: BagId, term: Term) -> Self {
+    pub fn alive(bag: BagId, term: Term) -> Self {
         Self {
             bag,
             term,

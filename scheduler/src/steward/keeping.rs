@@ -332,11 +332,11 @@ impl Stewards {
             None => None,
         };
         let Some(standing) = standing.filter(|standing| *standing >= known) else {
-            // A keeper after this one asks whether it is there: it need not wait for one that has no room for results, or is behind.
             if copy.is_past && !copy.is_submitter(from.peer) {
-                // It hears what this machine has heard.
+                // Another steward that asks hears what this one has heard: that the bag is over, or kept by others.
                 return Some((bag, DISMISSED, Term { appointed: copy.term().appointed, acting: 0 }));
             }
+            // A keeper after this one asks whether it is there: it need not wait for one that has no room for results, or is behind.
             return Some((bag, 0, if copy.misses_nothing() { copy.term() } else { Term::default() }));
         };
         if standing > known {
