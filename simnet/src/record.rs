@@ -96,7 +96,7 @@ pub struct BagRecord {
     pub ended_but_one: Option<Time>,
     /// For how long its submitter was up between the end of its last task and the moment at which it knew of that, once it does: its absences do not
     /// count.
-    pub known_after: Option<Duration>,
+    known_after: Option<Duration>,
     /// For how long its submitter had been up when its last task ended.
     up_at_end: Duration,
     /// How well its submitter predicted its end.
@@ -208,8 +208,16 @@ impl Record {
     /// For how long the submitter of a bag has been up so far.
     fn submitter_was_up(&self, number: usize, now: Time) -> Duration {
         let submitter = self.bags[number].submitted.map(|(host, _)| host);
-        let presence = submitter.and_then(|host| self.presence.get(&host)).copied();
-        presence.unwrap_or_default().until(now)
+        let presence = submitter.and_then(|host| self.presence.get(&host));
+        presence.map_or(Duration::ZERO, |presence| presence.until(now))
+    }
+
+    /// For how long the submitter of a bag was up since the bag's last task had ended, until it knew of that, or until now where it does not know;
+    /// `None` where a task has not ended.
+    pub fn known_after(&self, number: usize, now: Time) -> Option<Duration> {
+        let bag = &self.bags[number];
+        let so_far = || self.submitter_was_up(number, now).saturating_sub(bag.up_at_end);
+        bag.ended.map(|_| bag.known_after.unwrap_or_else(so_far))
     }
 
     /// A bag is handed to a machine.
@@ -394,8 +402,9 @@ mod tests {
         record.up(3, at(100));
         record.down(3, at(107));
         record.up(3, at(1000));
+        assert_eq!(record.known_after(0, at(1002)), Some(Duration::from_secs(9)), "it does not know yet");
         record.journalled(task, 3, true, true, at(1005));
-        assert_eq!(record.bags()[0].known_after, Some(Duration::from_secs(12)));
+        assert_eq!(record.known_after(0, at(2000)), Some(Duration::from_secs(12)));
     }
 
     #[test]

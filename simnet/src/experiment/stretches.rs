@@ -28,6 +28,8 @@ pub(super) fn compared(measure: Measure, instance: &Instance, simulation: &Simul
     let ended: Vec<Option<Time>> = ended.collect();
     let rivals = rivals::outcomes(measure, instance, bags);
     after_the_end(instance, bags, values);
+    let known = (0..bags.len()).filter_map(|number| simulation.record().known_after(number, end));
+    values.extend(known.max().map(|known| ("known_after_return_s_max".to_owned(), known.as_secs_f64())));
     predicted(bags, values);
     // The experiment's own measure comes first and without a prefix.
     let others = [Measure::Application, Measure::Effective, Measure::Dedicated];
@@ -87,13 +89,11 @@ pub(super) fn compared(measure: Measure, instance: &Instance, simulation: &Simul
     by_submitter(measure, instance, bags, &ours, (&rivals, per_submitter), values);
 }
 
-/// By how much submitters knew of their bags' ends later than those were, at most, with their absences and without; and how far one task held its bag up: the bag's time as
+/// By how much submitters knew of their bags' ends later than those were, at most, and how far one task held its bag up: the bag's time as
 /// a multiple of that of all its other tasks and one task more on a usual machine, at most.
 fn after_the_end(instance: &Instance, bags: &[BagRecord], values: &mut Values) {
     let known = bags.iter().filter_map(|bag| Some(bag.completed?.since(bag.ended?).as_secs_f64()));
     values.push(("known_after_ended_s_max".to_owned(), known.fold(0.0, f64::max)));
-    let known = bags.iter().filter_map(|bag| bag.known_after).max();
-    values.push(("known_after_return_s_max".to_owned(), known.unwrap_or_default().as_secs_f64()));
     let median_mops = instance.median_speed_mops();
     let held_up = bags.iter().filter_map(|bag| {
         let since = |at: Time| at.since(bag.bag.arrival).as_secs_f64();

@@ -173,7 +173,8 @@ pub(super) fn run(case: &Case, seed: u64, progress: &mut dyn FnMut(f64)) -> (Str
     values.push(("bytes_per_machine_s".to_owned(), (bytes_after.0 - bytes_before.0) / machine_s));
     let of = |(kind, after): (&&'static str, &f64)| (*kind, after - bytes_before.1.get(kind).copied().unwrap_or(0.0));
     let by_kind: Vec<(&str, f64)> = bytes_after.1.iter().map(of).filter(|(_, bytes)| *bytes > 0.0).collect();
-    let wave: f64 = by_kind.iter().filter(|(kind, _)| WAVE.contains(kind)).map(|(_, bytes)| bytes).sum();
+    let of_wave = by_kind.iter().filter(|(kind, _)| WAVE.contains(kind)).map(|(_, bytes)| bytes);
+    let wave = of_wave.fold(0.0, |all, bytes| all + bytes);
     values.push(("wave_bytes_per_machine_s".to_owned(), wave / machine_s));
     values.extend(by_kind.into_iter().map(|(kind, bytes)| (format!("bytes_{kind}_per_machine_s"), bytes / machine_s)));
     if case.bags > 0 {
