@@ -313,22 +313,7 @@ fn acting() -> Acting {
 }
 
 fn empty_delta() -> Delta {
-    Delta {
-        bag: bag().id,
-        term: acting().term(),
-        number: 7,
-        acting: None,
-        key: None,
-        records: Vec::new(),
-        gone: Vec::new(),
-        done: IntervalSet::new(),
-        failed: IntervalSet::new(),
-        drained: IntervalSet::new(),
-        is_whole: false,
-        is_over: false,
-        leaves: false,
-        next: None,
-    }
+    Delta { number: 7, ..Delta::alive(bag().id, acting().term()) }
 }
 
 fn delta() -> Delta {

@@ -303,17 +303,23 @@ fn another_root_goes_on_and_half_of_the_machines_leave() {
     }
 }
 
-/// Any machine can say of a bag of another one that it is over, has hardly any weight, or has no tasks.
-#[test]
-fn what_others_say_of_a_bag_does_not_take_its_share() {
+/// Two machines, each with an endless bag for a minute, and a third that is neither of them nor the root.
+fn two_bags_and_a_liar() -> (Grid, [u8; 3]) {
     let mut grid = Grid::new(6, Config::default());
     let root = grid.root();
     let others: Vec<u8> = grid.hosts.keys().copied().filter(|&number| number != root).collect();
-    let (one, two, liar) = (others[0], others[1], others[2]);
-    for host in [one, two] {
+    for &host in &others[..2] {
         grid.give(host, endless(host, 2000.0, OPEN));
     }
     grid.pass(60.0);
+    (grid, [others[0], others[1], others[2]])
+}
+
+/// Any machine can say of a bag of another one that it is over, has hardly any weight, or has no tasks.
+#[test]
+fn what_others_say_of_a_bag_does_not_take_its_share() {
+    let (mut grid, [one, two, liar]) = two_bags_and_a_liar();
+    let root = grid.root();
     let before = grid.done(one, one);
     let of_one = EndlessBag {
         bag: id(one),
@@ -348,14 +354,7 @@ fn what_others_say_of_a_bag_does_not_take_its_share() {
 /// A submitter says again what it wants to the root that asked it last, which may be any machine.
 #[test]
 fn a_machine_that_asks_as_the_root_takes_no_share() {
-    let mut grid = Grid::new(6, Config::default());
-    let root = grid.root();
-    let others: Vec<u8> = grid.hosts.keys().copied().filter(|&number| number != root).collect();
-    let (one, two, liar) = (others[0], others[1], others[2]);
-    for host in [one, two] {
-        grid.give(host, endless(host, 2000.0, OPEN));
-    }
-    grid.pass(60.0);
+    let (mut grid, [one, _, liar]) = two_bags_and_a_liar();
     let before = grid.done(one, one);
     let grant = Grant { ahead: 0, work_mops: 3000.0, alone_mops: 6000.0, grid_mops: 6000.0, limit: Limit::Processors };
     for _ in 0..150 {

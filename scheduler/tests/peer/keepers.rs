@@ -474,22 +474,7 @@ fn a_steward_that_withholds_a_bag_holds_it_up_until_its_submitter_is_back() {
             host.receive(liar, Message::Acts { acting: Box::new(acting.clone()) });
             host.receive(liar, lease(u64::MAX, IntervalSet::from(0..TASKS)));
         }
-        let delta = Delta {
-            bag: BAG,
-            term: acting.term(),
-            number: 0,
-            acting: Some(Box::new(acting.clone())),
-            key: None,
-            records: Vec::new(),
-            gone: Vec::new(),
-            done: IntervalSet::new(),
-            failed: IntervalSet::new(),
-            drained: IntervalSet::new(),
-            is_whole: false,
-            is_over: false,
-            leaves: false,
-            next: None,
-        };
+        let delta = Delta { acting: Some(Box::new(acting.clone())), ..Delta::alive(BAG, acting.term()) };
         grid.hosts.get_mut(&next).expect("it is up").receive(liar, Message::Deltas { deltas: vec![delta] });
         grid.pass(10);
     }
@@ -512,21 +497,14 @@ fn a_steward_that_claims_that_all_has_ended_is_not_believed() {
     grid.crash(liar);
     let before = grid.done();
     assert!(before < TASKS);
+    let term = acting.term();
     let delta = Delta {
-        bag: BAG,
-        term: acting.term(),
         number: 1,
         acting: Some(Box::new(acting)),
-        key: None,
         records: records.get(&RecordKey::Bag(BAG)).cloned().into_iter().collect(),
-        gone: Vec::new(),
         done: IntervalSet::from(0..TASKS),
-        failed: IntervalSet::new(),
-        drained: IntervalSet::new(),
         is_whole: true,
-        is_over: false,
-        leaves: false,
-        next: None,
+        ..Delta::alive(BAG, term)
     };
     grid.hosts.get_mut(&SUBMITTER).expect("it is up").receive(liar, Message::Deltas { deltas: vec![delta] });
     grid.pass(20);

@@ -167,22 +167,8 @@ fn claims(grid: &Grid, from: u8, claim: impl FnOnce(&mut Delta)) -> Message {
     let rank = known.appointment.keepers.iter().position(|keeper| keeper.peer == contact(from).peer);
     let rank = u8::try_from(rank.expect("a steward")).expect("few");
     let acting = Acting { acting: known.acting + 1, rank, ..known };
-    let mut delta = Delta {
-        bag: id(2),
-        term: acting.term(),
-        number: 1,
-        acting: Some(Box::new(acting)),
-        key: None,
-        records: Vec::new(),
-        gone: Vec::new(),
-        done: IntervalSet::new(),
-        failed: IntervalSet::new(),
-        drained: IntervalSet::new(),
-        is_whole: true,
-        is_over: false,
-        leaves: false,
-        next: None,
-    };
+    let term = acting.term();
+    let mut delta = Delta { number: 1, acting: Some(Box::new(acting)), is_whole: true, ..Delta::alive(id(2), term) };
     claim(&mut delta);
     Message::Deltas { deltas: vec![delta] }
 }

@@ -25,22 +25,8 @@ fn delta(grid: &Grid, steward: u8, records: Vec<Record>) -> Delta {
     let Some(Record::Kept { acting, .. }) = kept else { panic!("no copy: {kept:?}") };
     let rank = acting.appointment.keepers.iter().position(|keeper| number(keeper.peer) == steward).expect("a steward");
     let acting = Acting { acting: 1, rank: rank as u8, ..acting };
-    Delta {
-        bag: BAG,
-        term: acting.term(),
-        number: 1,
-        acting: Some(Box::new(acting)),
-        key: None,
-        records,
-        gone: Vec::new(),
-        done: IntervalSet::new(),
-        failed: IntervalSet::new(),
-        drained: IntervalSet::new(),
-        is_whole: true,
-        is_over: false,
-        leaves: false,
-        next: None,
-    }
+    let term = acting.term();
+    Delta { number: 1, acting: Some(Box::new(acting)), records, is_whole: true, ..Delta::alive(BAG, term) }
 }
 
 /// Both act, each on its side of a partition. Found by `simnet`'s `i7_once`, once a steward acted with its copy of long ago.

@@ -140,22 +140,7 @@ fn nobody_says_for_another_that_it_leaves_nor_in_a_term_that_is_over() {
         panic!("no copy")
     };
     let farewell = |term: Term, acting: Option<Acting>| Message::Deltas {
-        deltas: vec![Delta {
-            bag: BAG,
-            term,
-            number: 0,
-            acting: acting.map(Box::new),
-            key: None,
-            records: Vec::new(),
-            gone: Vec::new(),
-            done: IntervalSet::new(),
-            failed: IntervalSet::new(),
-            drained: IntervalSet::new(),
-            is_whole: false,
-            is_over: false,
-            leaves: true,
-            next: None,
-        }],
+        deltas: vec![Delta { acting: acting.map(Box::new), leaves: true, ..Delta::alive(BAG, term) }],
     };
     let older = Term { appointed: acting.term().appointed - 1, acting: 7 };
     let replayed =
