@@ -131,7 +131,7 @@ impl Plan {
             outputs: options.output_files,
             output_bytes: options.output_limit.map(|size| size.0),
             replication,
-            stewards: if endless.is_some() { Some(options.stewards.unwrap_or(0)) } else { options.stewards },
+            stewards: options.stewards,
             keep_results: options.keep_results,
             hold: options.hold,
             after: options.after,
@@ -177,7 +177,7 @@ fn check_keeps_results(options: &Options) -> Result<(), SubmitError> {
     let against = [
         ("--stewards 0", options.stewards == Some(0)),
         ("--replicas", replication(options).replicas > 1),
-        ("--endless", options.endless),
+        ("--each-line and --watch of endless bags", options.endless && options.array.is_none()),
     ];
     match against.into_iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => Err(SubmitError::Value(format!(

@@ -8,6 +8,7 @@ use idlewood_machine::Machine;
 use idlewood_overlay::Time;
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, Closing, Conditions, Event, NAME_BYTES_MAX, PRIORITY_MAX, Peer, Wish};
+use idlewood_trust::manifest::Source;
 
 use super::bag_views::{self, find};
 use super::done::Done;
@@ -96,7 +97,10 @@ impl Submissions {
             Ok(conditions) => conditions,
             Err(refusal) => return answer(reply, Err(refusal)),
         };
-        request.stewards.get_or_insert(shared.settings.get().submit.stewards.get());
+        // No other machine can go on with lines and files that come to this one.
+        if request.endless.is_none_or(|endless| matches!(endless.source, Source::Range { .. })) {
+            request.stewards.get_or_insert(shared.settings.get().submit.stewards.get());
+        }
         self.accepting += 1;
         let (blobs, gate, me) = (shared.supplies.blobs.clone(), shared.supplies.gate.clone(), peer.me().peer);
         let (notify, speed_mops) = (notify.clone(), shared.config.speed_mops);

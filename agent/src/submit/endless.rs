@@ -54,15 +54,9 @@ pub(super) fn request(options: &Options) -> Result<Option<EndlessRequest>, Submi
     if options.replicas.is_some_and(|replicas| replicas > 1) {
         return wrong("--endless does not go with --replicas: each task of an endless bag runs once");
     }
-    let is_range = matches!(source, Source::Range { .. });
-    if !is_range && options.stewards.is_some_and(|stewards| stewards > 0) {
+    if !matches!(source, Source::Range { .. }) && options.stewards.is_some_and(|stewards| stewards > 0) {
         return wrong(
             "--stewards does not go with lines and files that come one by one: they are on this machine alone, and so nobody else can go on with them; an array without an end has stewards",
-        );
-    }
-    if !is_range && options.keep_results {
-        return wrong(
-            "--keep-results does not go with lines and files that come one by one: no other machine keeps such a bag",
         );
     }
     Ok(Some(EndlessRequest { share, source }))
@@ -122,7 +116,6 @@ mod tests {
             Options { share: Some(f64::NAN), ..plain() },
             Options { replicas: Some(2), ..plain() },
             Options { stewards: Some(1), ..here() },
-            Options { keep_results: true, ..here() },
             Options { glob: Some("*".to_owned()), ..plain() },
             Options { endless: false, share: Some(2.0), ..plain() },
         ] {

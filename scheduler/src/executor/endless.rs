@@ -2,7 +2,8 @@
 //!
 //! A leaf asks the submitter of each endless bag for tasks by *credits*: it has at most 2 + ⌈1.2·x·τ⌉ of them in hand, where x is the
 //! bag's rate here in tasks/s, raised by what bags without tasks here leave to it, and τ the longest task of an endless bag here, or the time in which
-//! an answer surely comes. Tasks may wait more than they compute: x is never above what the slots did if all of them ran tasks of this bag. (One buffer for
+//! an answer surely comes. Tasks may wait more than they compute: x is never above what the slots did if all of them ran tasks of this bag, each of
+//! which is taken to last for that time of an answer until the first has ended here. (One buffer for
 //! all bags fills with those that come first; a fixed number of tasks starves bags of long ones.) So a bag that is slow to answer holds up no
 //! other, and what is in hand is lost to others for little more than a task.
 //!
@@ -291,9 +292,9 @@ impl Executor {
         if share.work_mops <= 0.0 {
             return 0;
         }
-        // Tasks that wait, for input or a clock, compute less than they take.
-        let possible = if share.run_s > 0.0 { self.places.slots() as f64 / share.run_s } else { f64::INFINITY };
-        let rate = (share.work_mops * left_by_others / share.task_mops).min(possible);
+        // Tasks that wait, for input or a clock, compute less than they take. Of a bag whose first task has not ended here yet that is not known.
+        let takes_s = if share.run_s > 0.0 { share.run_s } else { ANSWER.as_secs_f64() };
+        let rate = (share.work_mops * left_by_others / share.task_mops).min(self.places.slots() as f64 / takes_s);
         quota(rate, longest_s).min(IN_HAND_MAX)
     }
 

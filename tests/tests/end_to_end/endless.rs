@@ -37,14 +37,14 @@ fn done(agent: &Agent, bag: &str) -> u64 {
 }
 
 /// Starts a command against an agent that goes on by itself.
-fn start(agent: &Agent, args: &[&str], stdin: Stdio) -> Child {
+pub(crate) fn start(agent: &Agent, args: &[&str], stdin: Stdio) -> Child {
     let dir = agent.dir.to_str().expect("a path of ours");
     let mut command = Command::new(AGENT);
     command.args(["--state-dir", dir, "--output", "json"]).args(args).stdin(stdin);
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts")
 }
 
-fn ended(mut child: Child) -> (i32, Value, String) {
+pub(crate) fn ended(mut child: Child) -> (i32, Value, String) {
     wait_for("the command to end", || child.try_wait().expect("it is a child").is_some());
     let output = child.wait_with_output().expect("it is a child");
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -53,7 +53,7 @@ fn ended(mut child: Child) -> (i32, Value, String) {
 }
 
 /// The indices in `results.jsonl`, each of which must be there once.
-fn listed(out: &std::path::Path) -> BTreeSet<u64> {
+pub(crate) fn listed(out: &std::path::Path) -> BTreeSet<u64> {
     let text = fs::read_to_string(out.join("results.jsonl")).expect("it was written");
     let mut listed = BTreeSet::new();
     for line in text.lines() {

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::durability::small_disk;
 use crate::harness::{Agent, Grid, command, probe_program, wait_for};
 
+mod endless;
 mod results;
 mod rounds;
 

@@ -18,6 +18,25 @@ fn grid(config: Config) -> Grid {
     grid
 }
 
+/// By the work of its tasks, which mostly wait, a machine could run 500 of them in a second: the steward says that work where the submitter had said
+/// another before the first task ended.
+#[test]
+fn no_more_tasks_are_in_hand_once_a_steward_acts_than_machines_end_soon() {
+    let mut grid = Grid::new(5, kept());
+    (grid.takes_s, grid.computes) = ([(id(2), 2.0)].into(), [(id(2), 0.001)].into());
+    grid.give(2, endless(2, 2000.0, OPEN));
+    grid.pass(60.0);
+    grid.crash(2);
+    let mut most = 0;
+    for _ in 0..150 {
+        grid.pass(1.0);
+        let waiting = |host: &Host| host.peer.held().iter().map(|held| held.waiting).sum();
+        most = grid.hosts.values().map(waiting).chain([most]).max().expect("some");
+    }
+    assert_eq!(acting(&grid).len(), 1);
+    assert!((1..=8).contains(&most), "{most} waited on one machine");
+}
+
 fn runs(grid: &Grid) -> u64 {
     grid.runs.values().map(|&runs| u64::from(runs)).sum()
 }
