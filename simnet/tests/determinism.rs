@@ -71,7 +71,10 @@ fn any_number_of_threads_gives_the_same_report() {
 
 #[test]
 fn failed_tries_and_fetches_are_the_same_on_any_number_of_threads() {
-    let failing = Scenario { fails_percent: 20.0, crashes_percent: 10.0, unfetched_percent: 20.0, ..turbulent(6) };
+    // Outputs that do not come with the word that a task has ended.
+    let (output_bytes, unfetched_percent) = (100_000, 20.0);
+    let failing =
+        Scenario { fails_percent: 20.0, crashes_percent: 10.0, unfetched_percent, output_bytes, ..turbulent(6) };
     let one = run_with(failing.clone(), 1, Wire::Sizes);
     assert!(
         one.failed_executions > 3 && one.crashed_executions > 3 && one.crashes > 3,

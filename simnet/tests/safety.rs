@@ -148,19 +148,22 @@ fn bags_of_which_every_try_fails_or_crashes_close() {
     }
 }
 
+/// Outputs so large that they do not come with the word that a task has ended, but are fetched.
+const FETCHED_BYTES: u64 = 100_000;
+
 #[test]
 fn outputs_whose_fetch_fails_are_fetched_again_or_made_again() {
-    let mut again = 0;
+    let (mut usual, mut again) = (0, 0);
     for seed in 1..=4 {
-        let report = run(Scenario { unfetched_percent: 50.0, ..restless(8, seed) });
-        again += report.duplicate_tasks;
-        let scenario =
-            Scenario { unfetched_percent: 40.0, fails_percent: 30.0, crashes_percent: 10.0, ..restless(8, seed) };
+        let restless = Scenario { output_bytes: FETCHED_BYTES, ..restless(8, seed) };
+        usual += run(restless.clone()).duplicate_tasks;
+        again += run(Scenario { unfetched_percent: 50.0, ..restless.clone() }).duplicate_tasks;
+        let scenario = Scenario { unfetched_percent: 40.0, fails_percent: 30.0, crashes_percent: 10.0, ..restless };
         let (simulation, report) = run_failing(scenario);
         assert_tries_used_up(&simulation, &report);
         assert!(report.failed_executions > 20, "{report:?}");
     }
-    assert!(again > 0, "no output was given up");
+    assert!(again > usual + 5, "no output was given up: {again} tasks ran twice, {usual} where each fetch succeeds");
 }
 
 /// Failed tries of a bag with a quorum are votes, but for crashes on the first two machines.
@@ -202,6 +205,7 @@ fn bags_with_a_quorum_close_though_most_tries_fail_and_machines_forget() {
             fails_percent: 60.0,
             crashes_percent: 10.0,
             unfetched_percent: 70.0,
+            output_bytes: FETCHED_BYTES,
             loss_percent: 9.0,
             duplicate_percent: 10.0,
             reorder_percent: 20.0,

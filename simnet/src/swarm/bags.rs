@@ -190,6 +190,8 @@ fn draw_scenario(seed: u64, rng: &mut ChaCha8Rng) -> Scenario {
         fails_percent: sometimes(rng, &[5.0, 40.0]),
         crashes_percent: sometimes(rng, &[5.0, 20.0]),
         unfetched_percent: sometimes(rng, &[20.0, 60.0]),
+        // Smaller outputs come with the word that a task has ended, and are never fetched.
+        output_bytes: if seed.is_multiple_of(3) { 100_000 } else { defaults.output_bytes },
         latency_ms,
         peer: idlewood_scheduler::Config {
             overlay,
