@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time};
 
-use super::Acting;
 use super::copy::Copy;
 use super::feed::{Changes, Delta, Feed, Tap};
+use super::{Acting, Term};
 use crate::conditions::Conditions;
 use crate::config::Config;
 use crate::io::Io;
@@ -41,8 +41,13 @@ impl Copy {
         let asks_again = |probed| self.is_past && io.now.since(probed) >= ASK_PAST_EVERY;
         if self.probed.is_none_or(|probed| probed <= self.heard || asks_again(probed)) {
             self.probed = Some(io.now);
-            for keeper in self.acting.appointment.keepers.iter().take(usize::from(rank)) {
+            let (before, after) = self.acting.appointment.keepers.split_at(usize::from(rank));
+            for keeper in before {
                 io.send(keeper.clone(), Message::Deltas { deltas: vec![self.ping()] });
+            }
+            // Those after it do not wait for it, and may know that the bag is over.
+            for keeper in after.iter().skip(1) {
+                io.send(keeper.clone(), Message::DeltasAck { bags: vec![(self.bag(), 0, Term::default())] });
             }
             return false;
         }

@@ -105,22 +105,39 @@ fn a_steward_that_acts_gives_the_other_small_results_that_the_submitter_has_not(
     assert_eq!(left.count(), 0);
 }
 
-/// The submitter is off again when a steward is back that was away at the end of the bag: the other stewards know that it is over.
+/// The submitter is off again when a steward is back that was away at the end of the bag: the other stewards know that it is over. It was switched off, or
+/// heard nobody.
 #[test]
 fn a_steward_that_was_away_when_a_bag_ended_does_not_run_it_anew() {
-    for rank in [0, 1] {
+    for (rank, was_off) in [(0, true), (1, true), (0, false), (1, false)] {
         let mut grid = Grid::new();
         let away = grid.wait_until_kept()[rank];
         let held = grid.hosts[&away].peer.unfinished()[&BAG].clone();
-        grid.crash(away);
+        if was_off {
+            grid.crash(away);
+        } else {
+            grid.cut = (2..7).filter(|&other| other != away).map(|other| (away, other)).collect();
+        }
         grid.pass(1300);
         assert_eq!(grid.done(), TASKS);
         assert!(held.len() < TASKS / 2);
         grid.crash(SUBMITTER);
-        grid.start(away);
+        if was_off {
+            grid.start(away);
+        } else {
+            grid.cut.clear();
+            let other = (3..7).find(|&other| other != away).expect("some are up");
+            grid.give(away, Event::Bootstrap(contact(other)));
+        }
+        let has_acted = |grid: &Grid| match &grid.hosts[&away].store[&RecordKey::Kept(BAG)] {
+            Record::Kept { acting, .. } => acting.acting > 0,
+            other => panic!("no copy: {other:?}"),
+        };
+        assert!(!has_acted(&grid));
         grid.pass(400);
+        assert!(!has_acted(&grid), "rank {}, off: {was_off}: not even until others have answered", rank + 1);
         let again = grid.runs.iter().filter(|(task, runs)| **runs > 1 && !held.contains(task.index)).count();
-        assert_eq!(again, 0, "rank {}: nothing runs again but what it held itself", rank + 1);
+        assert_eq!(again, 0, "rank {}, off: {was_off}: nothing runs again but what it held itself", rank + 1);
         assert!(grid.acting().is_empty());
         grid.start(SUBMITTER);
         grid.pass(150);
