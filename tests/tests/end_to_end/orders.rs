@@ -107,7 +107,7 @@ fn what_is_asked_of_a_bag_can_be_asked_of_several() {
         let options = ["--name", name, "--work", "50", "--array", codes, "--max-retries", "0"];
         submit(agent, &options, &["exit", "{}"])
     };
-    let (fine, failing) = (of("fine", "0"), of("7", "0-2"));
+    let (fine, failing) = (of("fine", "0"), of("7000000", "0-2"));
     assert_eq!(agent.cli(&["bag", "wait", &fine, &failing]).code, 3);
     let ids = |answer: &Value| -> Vec<String> {
         let id = |of: &Value| of["bag"].as_str().or(of["id"].as_str()).expect("an id").to_owned();
@@ -121,11 +121,11 @@ fn what_is_asked_of_a_bag_can_be_asked_of_several() {
     assert_eq!(ids(&agent.ask(&["bag", "explain", "fine", "last"])), both);
     assert_eq!(agent.ask(&["bag", "explain", "all"]).as_array().map(Vec::len), Some(0), "none is open");
 
-    // The last word is tasks where it looks like them.
+    // The last word is tasks where it looks like them. A shorter number could begin the other bag's id.
     let logs = agent.ask(&["bag", "logs", "fine", "last", "0"]);
     assert_eq!(ids(&logs), both);
     assert_eq!(logs[1]["tasks"].as_array().map(Vec::len), Some(1), "{logs}");
-    let logs = agent.ask(&["bag", "logs", "fine", "7", "--index", "0"]);
+    let logs = agent.ask(&["bag", "logs", "fine", "7000000", "--index", "0"]);
     assert_eq!(ids(&logs), both);
     assert_eq!(agent.ask(&["bag", "logs", "fine", "0"]).as_array().map(Vec::len), Some(1), "of one, as ever");
     let text = agent.text(&["bag", "logs", "fine", "last", "--stderr"]);
