@@ -341,9 +341,7 @@ impl Peer {
             return Err(SubmitError::Stewards);
         }
         self.check_endless(submission)?;
-        let has_stewards = submission.stewards.unwrap_or(self.config.stewards) > 0
-            && submission.replication.is_none()
-            && submission.endless.as_ref().is_none_or(|endless| endless.tasks == BAG_TASKS_MAX);
+        let has_stewards = submission.can_have_stewards() && submission.stewards.unwrap_or(self.config.stewards) > 0;
         if submission.keep_results && !has_stewards {
             return Err(SubmitError::KeepResults);
         }

@@ -63,7 +63,7 @@ pub struct SubmitRequest {
     #[serde(default)]
     #[schemars(with = "ReplicationSchema")]
     pub replication: Replication,
-    /// How many other machines keep the bag; absent: as the settings say.
+    /// How many other machines keep the bag; absent: as the settings say, none where the tasks of an endless bag are lines or files.
     #[serde(default)]
     pub stewards: Option<u32>,
     /// Whether they keep the results of its tasks, too, so that these outlive the disk of this machine.

@@ -8,7 +8,6 @@ use idlewood_machine::Machine;
 use idlewood_overlay::Time;
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, Closing, Conditions, Event, NAME_BYTES_MAX, PRIORITY_MAX, Peer, Wish};
-use idlewood_trust::manifest::Source;
 
 use super::bag_views::{self, find};
 use super::done::Done;
@@ -77,7 +76,7 @@ impl Submissions {
     /// Makes the manifest and keeps everything durably, beside the loop.
     fn submit(
         &mut self,
-        mut request: idlewood_api::SubmitRequest,
+        request: idlewood_api::SubmitRequest,
         reply: Reply<idlewood_api::Bag>,
         pins: &Pins,
         notify: &NotifyFiles,
@@ -97,10 +96,6 @@ impl Submissions {
             Ok(conditions) => conditions,
             Err(refusal) => return answer(reply, Err(refusal)),
         };
-        // No other machine can go on with lines and files that come to this one.
-        if request.endless.is_none_or(|endless| matches!(endless.source, Source::Range { .. })) {
-            request.stewards.get_or_insert(shared.settings.get().submit.stewards.get());
-        }
         self.accepting += 1;
         let (blobs, gate, me) = (shared.supplies.blobs.clone(), shared.supplies.gate.clone(), peer.me().peer);
         let (notify, speed_mops) = (notify.clone(), shared.config.speed_mops);
@@ -130,10 +125,13 @@ impl Submissions {
         shared: &mut Shared,
     ) {
         self.accepting -= 1;
-        let Accepted { submission, manifest, pins: kept } = match result {
+        let Accepted { mut submission, manifest, pins: kept } = match result {
             Ok(accepted) => *accepted,
             Err(refusal) => return answer(reply, Err(refusal)),
         };
+        if submission.can_have_stewards() {
+            submission.stewards.get_or_insert(shared.settings.get().submit.stewards.get());
+        }
         if let Err(error) = peer.check(&submission) {
             notify.forget(submission.id);
             return answer(reply, Err(Refusal::Invalid(error.to_string())));

@@ -292,7 +292,7 @@ impl Executor {
         if share.work_mops <= 0.0 {
             return 0;
         }
-        // Tasks that wait, for input or a clock, compute less than they take. Of a bag whose first task has not ended here yet that is not known.
+        // Tasks that wait, for input or a clock, take longer than they compute. How long is not known before the first of the bag has ended here.
         let takes_s = if share.run_s > 0.0 { share.run_s } else { ANSWER.as_secs_f64() };
         let rate = (share.work_mops * left_by_others / share.task_mops).min(self.places.slots() as f64 / takes_s);
         quota(rate, longest_s).min(IN_HAND_MAX)

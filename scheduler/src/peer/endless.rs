@@ -18,7 +18,7 @@ impl Peer {
         let is_sane = submission.endless.as_ref().is_none_or(|endless| {
             endless.is_valid()
                 && submission.replication.is_none()
-                && (endless.tasks == BAG_TASKS_MAX || submission.stewards.is_none_or(|stewards| stewards == 0))
+                && (submission.can_have_stewards() || submission.stewards.is_none_or(|stewards| stewards == 0))
         });
         if is_sane && is_endless == submission.endless.is_some() { Ok(()) } else { Err(SubmitError::Endless) }
     }

@@ -57,6 +57,13 @@ pub struct Submission {
     pub endless: Option<Endless>,
 }
 
+impl Submission {
+    /// Whether other machines can go on with the bag: not where they vote on its tasks, nor where these come one by one to the submitter's machine.
+    pub fn can_have_stewards(&self) -> bool {
+        self.replication.is_none() && self.endless.is_none_or(|endless| endless.tasks == BAG_TASKS_MAX)
+    }
+}
+
 /// The driver's permission that tasks of a bag queue on its machine, and what the driver knows of the bag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Approval {

@@ -45,7 +45,7 @@ impl Copy {
             for keeper in before {
                 io.send(keeper.clone(), Message::Deltas { deltas: vec![self.ping()] });
             }
-            // Those after it do not wait for it, and may know that the bag is over.
+            // Keepers after this one are not to wait for it, as they would by a ping, and may know that the bag is over.
             for keeper in after.iter().skip(1) {
                 io.send(keeper.clone(), Message::DeltasAck { bags: vec![(self.bag(), 0, Term::default())] });
             }

@@ -1,6 +1,5 @@
 //! Bags without an end that go on without the machine that they were submitted from.
 
-use std::collections::BTreeSet;
 use std::process::Stdio;
 
 use super::*;
@@ -21,8 +20,19 @@ fn of_endless(grid: &Grid, bag: &str, key: &str) -> u64 {
     number(&grid.agents[0].ask(&["bag", "show", bag])["endless"][key])
 }
 
+/// Saves the first results of the bag; returns where they are.
+fn save_some(grid: &Grid, bag: &str) -> PathBuf {
+    let out = out(grid, "out");
+    let follow = ["bag", "get", bag, "--follow", "--out", out.to_str().expect("a path of ours")];
+    let mut drain = begin(&grid.agents[0], &follow, Stdio::null());
+    wait_for("results to be saved", || of_endless(grid, bag, "drained") >= 10);
+    drain.kill().expect("it runs");
+    drain.wait().expect("it is a child");
+    out
+}
+
 /// Closes the bag, waits until it is over, and checks that each task that was given is saved once, with every byte.
-fn assert_saved(grid: &Grid, bag: &str, out: &Path) -> BTreeSet<u64> {
+fn assert_saved(grid: &Grid, bag: &str, out: &Path) {
     let agent = &grid.agents[0];
     agent.ask(&["bag", "close", bag]);
     let follow = ["bag", "get", bag, "--follow", "--out", out.to_str().expect("a path of ours")];
@@ -36,19 +46,13 @@ fn assert_saved(grid: &Grid, bag: &str, out: &Path) -> BTreeSet<u64> {
         let file = out.join(index.to_string()).join(format!("outputs/{index}-0"));
         assert_eq!(fs::metadata(&file).map(|file| file.len()).ok(), Some(bytes), "{}", file.display());
     }
-    saved
 }
 
 #[test]
 fn a_steward_gives_tasks_of_an_endless_bag_while_its_machine_is_killed() {
     let mut grid = grid(4);
     let (bag, shown) = endless(&grid);
-    let out = out(&grid, "out");
-    let follow = ["bag", "get", &bag, "--follow", "--out", out.to_str().expect("a path of ours")];
-    let mut drain = begin(&grid.agents[0], &follow, Stdio::null());
-    wait_for("results to be saved", || of_endless(&grid, &bag, "drained") >= 10);
-    drain.kill().expect("it runs");
-    drain.wait().expect("it is a child");
+    let out = save_some(&grid, &bag);
     let keepers = stewards(&grid, &shown);
     grid.agents[0].kill();
     wait_for("the first steward to act", || acts(&grid.agents[keepers[0]]));
@@ -64,12 +68,7 @@ fn a_steward_gives_tasks_of_an_endless_bag_while_its_machine_is_killed() {
 fn whoever_adopts_an_endless_bag_knows_what_was_saved() {
     let (mut grid, tickets) = grid_with_tickets(4);
     let (bag, _) = endless(&grid);
-    let out = out(&grid, "out");
-    let follow = ["bag", "get", &bag, "--follow", "--out", out.to_str().expect("a path of ours")];
-    let mut drain = begin(&grid.agents[0], &follow, Stdio::null());
-    wait_for("results to be saved", || of_endless(&grid, &bag, "drained") >= 10);
-    drain.kill().expect("it runs");
-    drain.wait().expect("it is a child");
+    let out = save_some(&grid, &bag);
     // Stewards are told within 5 s.
     let drained = of_endless(&grid, &bag, "drained");
     std::thread::sleep(Duration::from_secs(12));
