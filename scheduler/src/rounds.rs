@@ -12,6 +12,7 @@
 //!
 //! - [`Schedule`] says when that is, and which process begins where, for whoever has slots of its own: the simulator's model.
 //! - [`homes`] says the same of the processes that are due now on machines that have queues of their own: a submitter's ledger.
+//! - [`homes_by_level`] is the same where processes wait for none of each other.
 //!
 //! The rest is arithmetic on seconds since a moment that the caller chooses. Left out: who runs what is mapped, how
 //! slots are booked, and the factors by which other machines are predicted from one. docs/adr/0050 says where this
@@ -21,6 +22,7 @@ mod asynchronous;
 mod course;
 mod fit;
 mod homes;
+mod levels;
 mod mapping;
 mod plan;
 mod remap;
@@ -30,6 +32,7 @@ mod synchronous;
 pub use course::Progress;
 pub use fit::{Estimate, ITERATIONS_MAX, PartialRun, Step, Sweep};
 pub use homes::{Due, Home, Machine, homes};
+pub use levels::homes_by_level;
 pub use mapping::{Costs, Curve, Mapping, Mode, Placement, Process, Slot, Stage};
 pub use plan::{FILL_MAX, Part, Plan, Sources, UNMERGED_PROCESSES_MAX};
 pub use remap::{WORTH_MOVING_SHARE, map, remap};

@@ -227,6 +227,16 @@ impl Executor {
         Duration::try_from_secs_f64(queued_mops / (load.speed_mops * f64::from(load.slots))).unwrap_or(Duration::MAX)
     }
 
+    /// How long this machine takes for all tasks in its queue but those of one bag.
+    pub(super) fn busy_with_others(&self, bag: BagId, now: Time) -> Duration {
+        let waiting = self.finite().filter(|held| held.bag.id != bag);
+        let waiting = waiting.map(|held| held.waiting.len() as f64 * held.task_mops());
+        let is_other = |running: &&Running| !running.stopping && !self.is_endless(running) && running.task.bag != bag;
+        let begun = self.places.begun().filter(is_other).map(|running| self.rest_mops(running, now));
+        let queued_mops: f64 = waiting.chain(begun).sum();
+        Duration::try_from_secs_f64(queued_mops / (self.speed_mops() * self.finite_part())).unwrap_or(Duration::MAX)
+    }
+
     /// The leaf's availability summary now.
     pub(crate) fn summary(&mut self, io: &Io) -> Summary {
         let mut summary = if self.is_suspended() || self.rest.until().is_some() {

@@ -164,6 +164,7 @@ impl Executor {
     }
 
     /// The part of a request that begins here in time, or for which there are slots where it is to begin at once with others; the rest is declined.
+    /// Other tasks of its bag that are here do not count: its submitter has counted them, and knows how long each takes.
     pub(super) fn beginning_in_time(&mut self, mut request: Request, io: &mut Io) -> Option<Request> {
         let within_s = request.begins_within.filter(|&within_s| within_s != WHENEVER);
         let is_booked = within_s == Some(BOOKED);
@@ -172,7 +173,7 @@ impl Executor {
         let takes_s = held.map_or(request.bag.task_mops, HeldBag::task_mops) / self.speed_mops;
         // So many begin one after the other on a slot that is free in so many seconds.
         let on_slot = |wait_s: f64| if wait_s > within_s { 0 } else { ((within_s - wait_s) / takes_s) as u64 + 1 };
-        let busy_s = self.busy_for(io.now).as_secs_f64();
+        let busy_s = self.busy_with_others(request.bag.id, io.now).as_secs_f64();
         let slots = self.places.slots() as u64;
         let fit = match self.idle_slots() {
             _ if self.is_suspended() || self.rest.until().is_some() => 0,

@@ -3,8 +3,8 @@
 //! A machine that gets tasks of such a bag says what it can do ([`crate::Message::Holding`]). Results say how much work each
 //! process is, and by what factor the program takes longer on each machine ([`crate::factors`]). When processes are due, at the end of a round or, where nobody
 //! waits, of a process, all that are due are mapped: each stays where its state is, unless the mapping as a whole ends more than a tenth earlier
-//! elsewhere. Its task then goes straight to that machine, which declines it if it would begin later there than predicted: the owner is back, or
-//! others have come ahead. A declined task, and one whose request is lost, goes through the tree at once.
+//! elsewhere. Where nobody waits, a process goes on by what it has left to do ([`crate::rounds::homes_by_level`]). Its task then goes straight to that machine, which declines it if it would begin later there than predicted: the owner is back, or
+//! other bags have come ahead. A declined task, and one whose request is lost, goes through the tree at once.
 //!
 //! The tree alone knows of machines that have had no task of the bag. So as many of the processes that would have to wait as there are such
 //! machines go through it, those that end last first; and what is predicted to end last of a round is copied there (`copies`). Merges go through it, too.
@@ -29,7 +29,7 @@ use crate::io::Io;
 use crate::message::Capacity;
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
-use crate::rounds::{BOOKED, Due, Home, Machine, Part, Plan, homes};
+use crate::rounds::{BOOKED, Due, Home, Machine, Part, Plan, homes, homes_by_level};
 
 /// Most machines that are known; the one that was heard of for longest is forgotten. Our choice.
 const MACHINES_MAX: usize = 256;
@@ -59,6 +59,8 @@ struct Known {
 struct Preference {
     machine: PeerId,
     begins_within_s: u32,
+    /// How long other tasks there are predicted to take before it begins, in seconds.
+    waits_s: f64,
 }
 
 /// What is known of machines and processes of one application.
@@ -68,14 +70,16 @@ pub(super) struct Preferring {
     heard: u64,
     /// By process: its work in Mop, as its last rounds have shown, and the machine that has its state.
     processes: BTreeMap<u64, (f64, PeerId)>,
+    /// Mean work of a merge, in Mop; 0 until one has ended.
+    merge_mops: f64,
     /// Mean size of a state, in bytes.
     state_bytes: f64,
     /// Tasks that are due, and have not been issued.
     preferred: BTreeMap<u64, Preference>,
     /// Tasks that are with the machine that was preferred, or on the way there.
     asked: BTreeMap<u64, PeerId>,
-    /// When tasks that have not ended were sent last.
-    sent: BTreeMap<u64, Time>,
+    /// When tasks that have not ended are predicted to have begun, by when they were sent last.
+    begins: BTreeMap<u64, Time>,
     /// Of an application that fills its time: iterations of tasks of later rounds whose starts were ordered since the last restart.
     iterations: BTreeMap<u64, NonZeroU64>,
 }
@@ -133,8 +137,9 @@ impl Ledger {
     pub(super) fn note_sent(&mut self, tasks: &IntervalSet, now: Time) {
         if let Some(preferring) = self.preferring() {
             for index in tasks.indices() {
-                preferring.preferred.remove(&index);
-                preferring.sent.insert(index, now);
+                let waits_s = preferring.preferred.remove(&index).map_or(0.0, |preference| preference.waits_s);
+                let waits = Duration::try_from_secs_f64(waits_s).unwrap_or_default();
+                preferring.begins.insert(index, now + waits);
             }
         }
     }
@@ -145,10 +150,16 @@ impl Ledger {
         let (plan, preferring) = (rounds.progress.plan(), &mut rounds.preferring);
         let times = preferring.times(result.index, plan);
         preferring.iterations.remove(&result.index);
-        preferring.sent.remove(&result.index);
+        preferring.begins.remove(&result.index);
         preferring.preferred.remove(&result.index);
         preferring.asked.remove(&result.index);
-        let Part::Process { process, round } = plan.part(result.index) else { return };
+        let Part::Process { process, round } = plan.part(result.index) else {
+            if result.success {
+                let before = if preferring.merge_mops > 0.0 { preferring.merge_mops } else { result.work_mops };
+                preferring.merge_mops = (before + result.work_mops) / 2.0;
+            }
+            return;
+        };
         if result.success {
             self.conditions.round_has_begun(round);
         }
@@ -198,14 +209,19 @@ impl Ledger {
         if due.is_empty() || known.is_empty() {
             return;
         }
-        let work_of = |index: u64| process_of(index).and_then(|process| preferring.processes.get(&process));
+        let work_of_process =
+            |process: u64| preferring.processes.get(&process).map_or(self.bag.task_mops, |(work_mops, _)| *work_mops);
+        let work_of = |index: u64| match process_of(index) {
+            Some(process) => work_of_process(process),
+            None if preferring.merge_mops > 0.0 => preferring.merge_mops,
+            None => self.bag.task_mops,
+        };
         let machine = |&(peer, known): &(PeerId, &Known)| {
             let speed_mops = f64::from(known.capacity.speed_mops) / known.factor.value();
             let rest_s = |index: u64, is_sent: bool| {
-                let work_mops = work_of(index).map_or(self.bag.task_mops, |(work_mops, _)| *work_mops);
-                let whole_s = work_mops * preferring.times(index, plan).unwrap_or(1.0) / speed_mops;
-                let sent = preferring.sent.get(&index).filter(|_| is_sent);
-                let ran_s = sent.map_or(0.0, |&sent| io.now.since(sent).as_secs_f64());
+                let whole_s = work_of(index) * preferring.times(index, plan).unwrap_or(1.0) / speed_mops;
+                let begins = preferring.begins.get(&index).filter(|_| is_sent);
+                let ran_s = begins.map_or(0.0, |&begins| io.now.since(begins).as_secs_f64());
                 (whole_s - ran_s).max(whole_s * OVERRUN_REST)
             };
             let mut has = self.placed.of(peer).map(|placement| placement.ranges.clone()).unwrap_or_default();
@@ -219,10 +235,24 @@ impl Ledger {
         };
         let machines: Vec<Machine> = known.iter().map(machine).collect();
         let place = |peer: PeerId| known.binary_search_by_key(&peer, |(peer, _)| *peer).ok();
-        let processes: Vec<Due> =
-            due.iter().map(|&(_, work_mops, home)| Due { work_mops, home: place(home) }).collect();
+        let left_mops = |process: u64| {
+            let done = usize::try_from(process).ok().and_then(|process| rounds.progress.rounds_done().get(process));
+            plan.rounds.saturating_sub(done.copied().unwrap_or(0)) as f64 * work_of_process(process)
+        };
+        let with_left = |&(index, work_mops, home): &(u64, f64, PeerId)| Due {
+            work_mops,
+            left_mops: process_of(index).map_or(work_mops, left_mops),
+            home: place(home),
+        };
+        let processes: Vec<Due> = due.iter().map(with_left).collect();
         let transfer_s = preferring.state_bytes / (f64::from(io.link_kb_s.max(1)) * 1000.0);
-        let homes = homes(&processes, &machines, transfer_s, plan.fill);
+        let homes = if plan.is_asynchronous {
+            let are_due: BTreeSet<u64> = due.iter().filter_map(|&(index, ..)| process_of(index)).collect();
+            let others = (0..plan.processes).filter(|process| !are_due.contains(process));
+            homes_by_level(&processes, &others.map(left_mops).collect::<Vec<f64>>(), &machines, transfer_s)
+        } else {
+            homes(&processes, &machines, transfer_s, plan.fill)
+        };
         let unknown = (io.leaves as usize).saturating_sub(preferring.machines.len());
         // Where processes begin at once none is mapped behind another one of the same slot.
         let elsewhere = last_that_wait(&homes, if plan.at_once { usize::MAX } else { unknown });
@@ -318,5 +348,9 @@ fn last_that_wait(homes: &[Option<Home>], most: usize) -> BTreeSet<usize> {
 
 fn preference(home: &Home, known: &[(PeerId, &Known)]) -> Preference {
     let begins_within_s = (home.begins_s + home.ends_s * LATER_SHARE + LATER_S).ceil();
-    Preference { machine: known[home.machine].0, begins_within_s: (begins_within_s as u32).min(BOOKED - 1) }
+    Preference {
+        machine: known[home.machine].0,
+        begins_within_s: (begins_within_s as u32).min(BOOKED - 1),
+        waits_s: home.begins_s,
+    }
 }

@@ -207,12 +207,19 @@ fn what_would_begin_later_than_its_submitter_predicted_is_declined() {
         });
         (executor.held_ranges(BAG).difference(&before).len(), declined.sum::<u64>())
     };
-    // This machine is busy for 100 s.
-    let (mut executor, mut io, config) = with_tasks(1);
+    let config = Config::default();
+    let (mut executor, mut io) = empty(&config);
+    // This machine is busy with another bag for 100 s.
+    let other = request(IntervalSet::from(0..1), 1e5, None);
+    let other = Request { bag: BagHeader { id: BagId([2; 32]), ..other.bag }, ..other };
+    executor.queue(other, None, &mut io, &config);
+    executor.dispatch(&mut io);
+    all_durable(&mut io);
+    io.effects.clear();
     assert_eq!(taken(&mut executor, &mut io, 1..3, 99), (0, 2));
     assert_eq!(taken(&mut executor, &mut io, 1..3, 101), (1, 1));
-    // Now it is for 200 s.
-    assert_eq!(taken(&mut executor, &mut io, 4..7, 301), (2, 1));
+    // Now it is for 200 s, but the submitter knows of its own task.
+    assert_eq!(taken(&mut executor, &mut io, 4..7, 201), (2, 1));
     executor.suspend(true, &mut io, &config);
     io.effects.clear();
     assert_eq!(taken(&mut executor, &mut io, 8..9, 10_000), (0, 1));
