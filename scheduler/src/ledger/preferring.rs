@@ -249,7 +249,7 @@ impl Ledger {
         let homes = if plan.is_asynchronous {
             let are_due: BTreeSet<u64> = due.iter().filter_map(|&(index, ..)| process_of(index)).collect();
             let others = (0..plan.processes).filter(|process| !are_due.contains(process));
-            homes_by_level(&processes, &others.map(left_mops).collect::<Vec<f64>>(), &machines, transfer_s)
+            homes_by_level(&processes, others.map(left_mops), &machines, transfer_s)
         } else {
             homes(&processes, &machines, transfer_s, plan.fill)
         };

@@ -14,7 +14,12 @@ use super::remap::WORTH_MOVING_SHARE;
 
 /// Where each of these processes goes on; none where no machine is known. `others_mops`: what each process that is not due has to do until the
 /// application's end. `transfer_s`: to bring a state to another machine.
-pub fn homes_by_level(due: &[Due], others_mops: &[f64], machines: &[Machine], transfer_s: f64) -> Vec<Option<Home>> {
+pub fn homes_by_level(
+    due: &[Due],
+    others_mops: impl Iterator<Item = f64> + Clone,
+    machines: &[Machine],
+    transfer_s: f64,
+) -> Vec<Option<Home>> {
     let mut homes = vec![None; due.len()];
     let (mut slots, _) = slots(machines);
     let speed = |slot: &Slot| machines[slot.machine].speed_mops;
@@ -25,7 +30,9 @@ pub fn homes_by_level(due: &[Due], others_mops: &[f64], machines: &[Machine], tr
     order.sort_by(|&one, &other| due[other].left_mops.total_cmp(&due[one].left_mops));
     for (place, &process) in order.iter().enumerate() {
         let it = &due[process];
-        let rank = place + others_mops.iter().filter(|&&other| other > it.left_mops).count();
+        // All beyond the last slot are alike.
+        let ahead = others_mops.clone().filter(|other| *other > it.left_mops).take(speeds.len());
+        let rank = place + ahead.count();
         let needed_mops = speeds.get(rank).copied().unwrap_or(slowest);
         let Some(slot) = chosen(it, needed_mops, &slots, machines, transfer_s) else { continue };
         let begins_s = slots[slot].free_s;
@@ -59,7 +66,8 @@ fn chosen(due: &Due, needed_mops: f64, slots: &[Slot], machines: &[Machine], tra
         .filter(|&slot| is_enough(slot))
         .min_by(|&one, &other| speed(one).total_cmp(&speed(other)).then_with(|| at_home(other).cmp(&at_home(one))));
     let now = match (enough.or_else(|| earliest(&mut free())), home) {
-        (Some(best), Some(home)) => {
+        // Where its state is it waits for a merge that runs there, and not for another process.
+        (Some(best), Some(home)) if slots[home].free_s <= (1.0 - WORTH_MOVING_SHARE) * due.work_mops / speed(home) => {
             let saves = end_s(best) < WORTH_MOVING_SHARE * end_s(home);
             let frees = is_enough(best)
                 && speed(best) < WORTH_MOVING_SHARE * speed(home)
@@ -92,7 +100,7 @@ mod tests {
     /// The machine of one process of 1,000 Mop in each of so many rounds, and when it begins.
     fn chosen(rounds: u32, home: usize, others_mops: &[f64], machines: &[Machine]) -> (usize, f64) {
         let due = Due { work_mops: 1000.0, left_mops: 1000.0 * f64::from(rounds), home: Some(home) };
-        let home = homes_by_level(&[due], others_mops, machines, 0.1)[0].expect("there is a machine");
+        let home = homes_by_level(&[due], others_mops.iter().copied(), machines, 0.1)[0].expect("there is a machine");
         (home.machine, home.begins_s)
     }
 
@@ -122,7 +130,10 @@ mod tests {
         let waits = |busy_s: f64| chosen(2, 1, &[500.0], &[machine(100.0, &[busy_s]), machine(100.0, &[10.0])]);
         assert_eq!(waits(9.0), (1, 10.0));
         assert_eq!(waits(2.0), (0, 2.0));
-        assert!(homes_by_level(&[Due { work_mops: 1.0, left_mops: 1.0, home: None }], &[], &[], 0.0) == [None]);
+        assert!(
+            homes_by_level(&[Due { work_mops: 1.0, left_mops: 1.0, home: None }], std::iter::empty(), &[], 0.0)
+                == [None]
+        );
     }
 
     /// Two processes of ten rounds on two machines, of which one is twice as fast, and a third, idle one, as slow as the other: both
@@ -135,7 +146,8 @@ mod tests {
         while left != [0, 0] {
             let it = if left[1] == 0 || left[0] > 0 && at_s[0] <= at_s[1] { 0 } else { 1 };
             let now = at_s[it];
-            let left_mops = |process: usize| f64::from(left[process]) * work_mops;
+            // A round that has begun is still to be done.
+            let left_mops = |process: usize| f64::from(left[process] + u32::from(at_s[process] > now)) * work_mops;
             let machines: Vec<Machine> = (0..3)
                 .map(|number| {
                     let busy_s = (free_s[number] - now).max(0.0);
@@ -143,8 +155,8 @@ mod tests {
                 })
                 .collect();
             let due = Due { work_mops, left_mops: left_mops(it), home: Some(home[it]) };
-            let others: Vec<f64> = Some(left_mops(1 - it)).filter(|left| *left > 0.0).into_iter().collect();
-            let chosen = homes_by_level(&[due], &others, &machines, 0.0)[0].expect("there is a machine");
+            let other = Some(left_mops(1 - it)).filter(|left| *left > 0.0).into_iter();
+            let chosen = homes_by_level(&[due], other, &machines, 0.0)[0].expect("there is a machine");
             at_s[it] = now + chosen.ends_s;
             (free_s[chosen.machine], home[it], ends_s[it]) = (at_s[it], chosen.machine, at_s[it]);
             left[it] -= 1;
