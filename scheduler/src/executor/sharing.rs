@@ -172,7 +172,9 @@ impl Executor {
         let held = self.bags.get(&request.bag.id);
         let takes_s = held.map_or(request.bag.task_mops, HeldBag::task_mops) / self.speed_mops;
         // So many begin one after the other on a slot that is free in so many seconds.
-        let on_slot = |wait_s: f64| if wait_s > within_s { 0 } else { ((within_s - wait_s) / takes_s) as u64 + 1 };
+        let on_slot = |wait_s: f64| {
+            if wait_s > within_s { 0 } else { (((within_s - wait_s) / takes_s) as u64).saturating_add(1) }
+        };
         let busy_s = self.busy_with_others(request.bag.id, io.now).as_secs_f64();
         let slots = self.places.slots() as u64;
         let fit = match self.idle_slots() {

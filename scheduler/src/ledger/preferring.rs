@@ -3,8 +3,8 @@
 //! A machine that gets tasks of such a bag says what it can do ([`crate::Message::Holding`]). Results say how much work each
 //! process is, and by what factor the program takes longer on each machine ([`crate::factors`]). When processes are due, at the end of a round or, where nobody
 //! waits, of a process, all that are due are mapped: each stays where its state is, unless the mapping as a whole ends more than a tenth earlier
-//! elsewhere. Where nobody waits, a process goes on by what it has left to do ([`crate::rounds::homes_by_level`]). Its task then goes straight to that machine, which declines it if it would begin later there than predicted: the owner is back, or
-//! other bags have come ahead. A declined task, and one whose request is lost, goes through the tree at once.
+//! elsewhere. Where nobody waits, a process goes on by what it has left to do ([`crate::rounds::homes_by_level`]). Its task then goes straight to that
+//! machine, which declines it if it would begin later there than predicted: the owner is back, or other bags have come ahead. A declined task, and one whose request is lost, goes through the tree at once.
 //!
 //! The tree alone knows of machines that have had no task of the bag. So as many of the processes that would have to wait as there are such
 //! machines go through it, those that end last first; and what is predicted to end last of a round is copied there (`copies`). Merges go through it, too.
@@ -70,7 +70,7 @@ pub(super) struct Preferring {
     heard: u64,
     /// By process: its work in Mop, as its last rounds have shown, and the machine that has its state.
     processes: BTreeMap<u64, (f64, PeerId)>,
-    /// Mean work of a merge, in Mop; 0 until one has ended.
+    /// Work of a merge as the last ones have shown, in Mop; 0 until one has ended.
     merge_mops: f64,
     /// Mean size of a state, in bytes.
     state_bytes: f64,
@@ -78,7 +78,7 @@ pub(super) struct Preferring {
     preferred: BTreeMap<u64, Preference>,
     /// Tasks that are with the machine that was preferred, or on the way there.
     asked: BTreeMap<u64, PeerId>,
-    /// When tasks that have not ended are predicted to have begun, by when they were sent last.
+    /// When each task that has not ended begins, by prediction: when it was sent last, and its wait there.
     begins: BTreeMap<u64, Time>,
     /// Of an application that fills its time: iterations of tasks of later rounds whose starts were ordered since the last restart.
     iterations: BTreeMap<u64, NonZeroU64>,
@@ -213,7 +213,8 @@ impl Ledger {
             |process: u64| preferring.processes.get(&process).map_or(self.bag.task_mops, |(work_mops, _)| *work_mops);
         let work_of = |index: u64| match process_of(index) {
             Some(process) => work_of_process(process),
-            None if preferring.merge_mops > 0.0 => preferring.merge_mops,
+            // No machine that says too much makes it longer than a process.
+            None if preferring.merge_mops > 0.0 => preferring.merge_mops.min(self.bag.task_mops),
             None => self.bag.task_mops,
         };
         let machine = |&(peer, known): &(PeerId, &Known)| {
@@ -255,7 +256,8 @@ impl Ledger {
         };
         let unknown = (io.leaves as usize).saturating_sub(preferring.machines.len());
         // Where processes begin at once none is mapped behind another one of the same slot.
-        let elsewhere = last_that_wait(&homes, if plan.at_once { usize::MAX } else { unknown });
+        let (most, share) = if plan.at_once { (usize::MAX, 0.0) } else { (unknown, LATER_SHARE) };
+        let elsewhere = last_that_wait(&homes, most, share);
         let chosen: Vec<(u64, Home)> = due
             .iter()
             .zip(homes)
@@ -335,10 +337,10 @@ impl Ledger {
     }
 }
 
-/// Of those that have to wait where they are mapped, so many that end last, by their places.
-fn last_that_wait(homes: &[Option<Home>], most: usize) -> BTreeSet<usize> {
+/// Of those that have to wait where they are mapped, for more than this share of the time until they end, so many that end last, by their places.
+fn last_that_wait(homes: &[Option<Home>], most: usize, share: f64) -> BTreeSet<usize> {
     let waits = |(place, home): (usize, &Option<Home>)| {
-        let home = home.filter(|home| home.begins_s > 0.0)?;
+        let home = home.filter(|home| home.begins_s > share * home.ends_s)?;
         Some((home.ends_s, place))
     };
     let mut waiting: Vec<(f64, usize)> = homes.iter().enumerate().filter_map(waits).collect();

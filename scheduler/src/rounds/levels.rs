@@ -5,7 +5,8 @@
 //! its rank: one that is ahead of the others leaves the fast slot on which it got ahead to one that is behind. Going wherever the
 //! round ends first (Algorithm 2), whoever has a fast slot keeps it, and the application ends with the process whose slots were slow.
 //!
-//! A process moves only if that saves more than a tenth of the time, or frees a slot that is faster than it needs by more than a tenth. Nobody waits for a
+//! A process moves only if that saves more than a tenth of the time, or frees a slot that is faster than it needs by more than a tenth, or if its own
+//! machine is busy for more than a tenth of its round. Nobody waits for a
 //! slot unless that saves as much: another process has it, which would have to wait, or go elsewhere, in turn.
 
 use super::homes::{Due, Home, Machine, slots};
@@ -66,7 +67,7 @@ fn chosen(due: &Due, needed_mops: f64, slots: &[Slot], machines: &[Machine], tra
         .filter(|&slot| is_enough(slot))
         .min_by(|&one, &other| speed(one).total_cmp(&speed(other)).then_with(|| at_home(other).cmp(&at_home(one))));
     let now = match (enough.or_else(|| earliest(&mut free())), home) {
-        // Where its state is it waits for a merge that runs there, and not for another process.
+        // It waits at home for up to a tenth of its round, which is enough for a merge.
         (Some(best), Some(home)) if slots[home].free_s <= (1.0 - WORTH_MOVING_SHARE) * due.work_mops / speed(home) => {
             let saves = end_s(best) < WORTH_MOVING_SHARE * end_s(home);
             let frees = is_enough(best)

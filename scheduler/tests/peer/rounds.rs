@@ -215,7 +215,9 @@ fn run_on_two(plan: Plan, mut at: impl FnMut(u8, u64, &mut Host)) -> (BTreeMap<u
                 ran.insert(running.task.index, number);
                 at(number, running.task.index, one);
                 if !one.peer.running().is_empty() {
-                    one.finish(running.task, true);
+                    // A merge is short, so that a process waits for one where its state is.
+                    let is_merge = matches!(plan.part(running.task.index), Part::Merge { .. });
+                    one.finish_with(running.task, true, if is_merge { 1.0 } else { 1000.0 });
                 }
             }
         }
