@@ -457,8 +457,8 @@ pub struct Request {
     #[serde(rename = "w", default, skip_serializing_if = "Option::is_none")]
     pub copy: Option<u32>,
     /// Of an application in rounds, whose submitter wants to know what its machines can do ([`crate::message::Capacity`]): within how many seconds
-    /// each of these tasks has to begin. A machine that is preferred declines those that would begin later because of its owner or other bags. `u32::MAX`: whenever. `u32::MAX - 1`: a slot is
-    /// kept free for each until the submitter says that they begin ([`crate::Message::Begin`]), also through the tree.
+    /// each of these tasks has to begin. A machine that is preferred declines those that would begin later because of its owner or other bags.
+    /// `u32::MAX`: whenever. `u32::MAX - 1`: a slot is kept free for each until the submitter says that they begin ([`crate::Message::Begin`]), also through the tree.
     #[serde(rename = "y", default, skip_serializing_if = "Option::is_none")]
     pub begins_within: Option<u32>,
     /// Of an endless bag whose tasks are lines: the line of each of these tasks. The submitter's driver adds them, and the executor's takes

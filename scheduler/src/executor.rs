@@ -260,7 +260,7 @@ impl Executor {
             self.insert_in_line(id);
         }
         if is_new {
-            let overdue_at = io.now + OVERDUE * self.busy_for(io.now).max(OVERDUE_MIN).min(AGE_MAX);
+            let overdue_at = io.now + OVERDUE * self.busy_for(io.now, |_| true).max(OVERDUE_MIN).min(AGE_MAX);
             self.bags.get_mut(&id).into_iter().for_each(|held| held.overdue_at = held.overdue_at.max(Some(overdue_at)));
         }
         self.order_stale = true;

@@ -729,7 +729,7 @@ impl Peer {
     fn refresh_in(&self) -> Duration {
         match self.config.summaries {
             SummaryForm::Horizons => {
-                let refresh = (self.executor.busy_for(self.io.now) / REFRESH_SHARE).min(REFRESH_MAX);
+                let refresh = (self.executor.busy_for(self.io.now, |_| true) / REFRESH_SHARE).min(REFRESH_MAX);
                 self.config.summary_refresh.max(refresh)
             }
             SummaryForm::Paper => summary::release_in(self.io.wall(self.io.now)),

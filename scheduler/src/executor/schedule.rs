@@ -220,19 +220,12 @@ impl Executor {
         held.bag.declared && deviation.abs() <= held.task_mops() * OVERRUN_REST
     }
 
-    /// How long this machine takes for all tasks in its queue.
-    pub(crate) fn busy_for(&self, now: Time) -> Duration {
-        let (load, _) = self.load(now, |_| true);
-        let queued_mops: f64 = load.entries.iter().map(Entry::left_mops).chain(load.running_mops).sum();
-        Duration::try_from_secs_f64(queued_mops / (load.speed_mops * f64::from(load.slots))).unwrap_or(Duration::MAX)
-    }
-
-    /// How long this machine takes for all tasks in its queue but those of one bag.
-    pub(super) fn busy_with_others(&self, bag: BagId, now: Time) -> Duration {
-        let waiting = self.finite().filter(|held| held.bag.id != bag);
+    /// How long this machine takes for all tasks in its queue that belong to these finite bags.
+    pub(crate) fn busy_for(&self, now: Time, counts: impl Fn(BagId) -> bool) -> Duration {
+        let waiting = self.finite().filter(|held| counts(held.bag.id));
         let waiting = waiting.map(|held| held.waiting.len() as f64 * held.task_mops());
-        let is_other = |running: &&Running| !running.stopping && !self.is_endless(running) && running.task.bag != bag;
-        let begun = self.places.begun().filter(is_other).map(|running| self.rest_mops(running, now));
+        let begun = self.places.begun().filter(|running| !running.stopping && !self.is_endless(running));
+        let begun = begun.filter(|running| counts(running.task.bag)).map(|running| self.rest_mops(running, now));
         let queued_mops: f64 = waiting.chain(begun).sum();
         Duration::try_from_secs_f64(queued_mops / (self.speed_mops() * self.finite_part())).unwrap_or(Duration::MAX)
     }

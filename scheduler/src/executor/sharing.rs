@@ -175,7 +175,7 @@ impl Executor {
         let on_slot = |wait_s: f64| {
             if wait_s > within_s { 0 } else { (((within_s - wait_s) / takes_s) as u64).saturating_add(1) }
         };
-        let busy_s = self.busy_with_others(request.bag.id, io.now).as_secs_f64();
+        let busy_s = self.busy_for(io.now, |bag| bag != request.bag.id).as_secs_f64();
         let slots = self.places.slots() as u64;
         let fit = match self.idle_slots() {
             _ if self.is_suspended() || self.rest.until().is_some() => 0,

@@ -4,7 +4,8 @@
 //! process is, and by what factor the program takes longer on each machine ([`crate::factors`]). When processes are due, at the end of a round or, where nobody
 //! waits, of a process, all that are due are mapped: each stays where its state is, unless the mapping as a whole ends more than a tenth earlier
 //! elsewhere. Where nobody waits, a process goes on by what it has left to do ([`crate::rounds::homes_by_level`]). Its task then goes straight to that
-//! machine, which declines it if it would begin later there than predicted: the owner is back, or other bags have come ahead. A declined task, and one whose request is lost, goes through the tree at once.
+//! machine, which declines it if it would begin later there than predicted: the owner is back, or other bags have come ahead. A declined task, and
+//! one whose request is lost, goes through the tree at once.
 //!
 //! The tree alone knows of machines that have had no task of the bag. So as many of the processes that would have to wait as there are such
 //! machines go through it, those that end last first; and what is predicted to end last of a round is copied there (`copies`). Merges go through it, too.
@@ -59,8 +60,8 @@ struct Known {
 struct Preference {
     machine: PeerId,
     begins_within_s: u32,
-    /// How long other tasks there are predicted to take before it begins, in seconds.
-    waits_s: f64,
+    /// How long other tasks there are predicted to take before it begins.
+    waits: Duration,
 }
 
 /// What is known of machines and processes of one application.
@@ -70,8 +71,8 @@ pub(super) struct Preferring {
     heard: u64,
     /// By process: its work in Mop, as its last rounds have shown, and the machine that has its state.
     processes: BTreeMap<u64, (f64, PeerId)>,
-    /// Work of a merge as the last ones have shown, in Mop; 0 until one has ended.
-    merge_mops: f64,
+    /// Work of a merge as the last ones have shown, in Mop; none until one has ended.
+    merge_mops: Option<f64>,
     /// Mean size of a state, in bytes.
     state_bytes: f64,
     /// Tasks that are due, and have not been issued.
@@ -137,8 +138,8 @@ impl Ledger {
     pub(super) fn note_sent(&mut self, tasks: &IntervalSet, now: Time) {
         if let Some(preferring) = self.preferring() {
             for index in tasks.indices() {
-                let waits_s = preferring.preferred.remove(&index).map_or(0.0, |preference| preference.waits_s);
-                let waits = Duration::try_from_secs_f64(waits_s).unwrap_or_default();
+                let preference = preferring.preferred.remove(&index);
+                let waits = preference.map_or(Duration::ZERO, |preference| preference.waits);
                 preferring.begins.insert(index, now + waits);
             }
         }
@@ -155,8 +156,8 @@ impl Ledger {
         preferring.asked.remove(&result.index);
         let Part::Process { process, round } = plan.part(result.index) else {
             if result.success {
-                let before = if preferring.merge_mops > 0.0 { preferring.merge_mops } else { result.work_mops };
-                preferring.merge_mops = (before + result.work_mops) / 2.0;
+                let before = preferring.merge_mops.unwrap_or(result.work_mops);
+                preferring.merge_mops = Some((before + result.work_mops) / 2.0);
             }
             return;
         };
@@ -194,11 +195,12 @@ impl Ledger {
             Part::Process { process, .. } => Some(process),
             Part::Merge { .. } => None,
         };
-        let due: Vec<(u64, f64, PeerId)> = due
+        let due: Vec<(u64, u64, f64, PeerId)> = due
             .iter()
             .filter_map(|&index| {
-                let (work_mops, home) = preferring.processes.get(&process_of(index)?)?;
-                Some((index, *work_mops, *home))
+                let process = process_of(index)?;
+                let (work_mops, home) = preferring.processes.get(&process)?;
+                Some((index, process, *work_mops, *home))
             })
             .collect();
         let is_preferred = |(peer, known): &(&PeerId, &Known)| {
@@ -213,9 +215,8 @@ impl Ledger {
             |process: u64| preferring.processes.get(&process).map_or(self.bag.task_mops, |(work_mops, _)| *work_mops);
         let work_of = |index: u64| match process_of(index) {
             Some(process) => work_of_process(process),
-            // No machine that says too much makes it longer than a process.
-            None if preferring.merge_mops > 0.0 => preferring.merge_mops.min(self.bag.task_mops),
-            None => self.bag.task_mops,
+            // No machine that says too much of its merge makes others seem longer than a process.
+            None => preferring.merge_mops.map_or(self.bag.task_mops, |mops| mops.min(self.bag.task_mops)),
         };
         let machine = |&(peer, known): &(PeerId, &Known)| {
             let speed_mops = f64::from(known.capacity.speed_mops) / known.factor.value();
@@ -240,17 +241,14 @@ impl Ledger {
             let done = usize::try_from(process).ok().and_then(|process| rounds.progress.rounds_done().get(process));
             plan.rounds.saturating_sub(done.copied().unwrap_or(0)) as f64 * work_of_process(process)
         };
-        let with_left = |&(index, work_mops, home): &(u64, f64, PeerId)| Due {
-            work_mops,
-            left_mops: process_of(index).map_or(work_mops, left_mops),
-            home: place(home),
-        };
-        let processes: Vec<Due> = due.iter().map(with_left).collect();
+        let processes: Vec<Due> =
+            due.iter().map(|&(_, _, work_mops, home)| Due { work_mops, home: place(home) }).collect();
         let transfer_s = preferring.state_bytes / (f64::from(io.link_kb_s.max(1)) * 1000.0);
         let homes = if plan.is_asynchronous {
-            let are_due: BTreeSet<u64> = due.iter().filter_map(|&(index, ..)| process_of(index)).collect();
-            let others = (0..plan.processes).filter(|process| !are_due.contains(process));
-            homes_by_level(&processes, others.map(left_mops), &machines, transfer_s)
+            let are_due: BTreeSet<u64> = due.iter().map(|&(_, process, ..)| process).collect();
+            let left: Vec<f64> = due.iter().map(|&(_, process, ..)| left_mops(process)).collect();
+            let others = (0..plan.processes).filter(|process| !are_due.contains(process)).map(left_mops);
+            homes_by_level(&processes, &left, others, &machines, transfer_s)
         } else {
             homes(&processes, &machines, transfer_s, plan.fill)
         };
@@ -353,6 +351,6 @@ fn preference(home: &Home, known: &[(PeerId, &Known)]) -> Preference {
     Preference {
         machine: known[home.machine].0,
         begins_within_s: (begins_within_s as u32).min(BOOKED - 1),
-        waits_s: home.begins_s,
+        waits: Duration::try_from_secs_f64(home.begins_s).unwrap_or(Duration::MAX),
     }
 }

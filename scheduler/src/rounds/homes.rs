@@ -35,8 +35,6 @@ pub struct Machine {
 pub struct Due {
     /// Its work, in Mop, above 0.
     pub work_mops: f64,
-    /// What it has to do until the application's end, this round included, in Mop.
-    pub left_mops: f64,
     /// The machine that has its state, by its place in the list.
     pub home: Option<usize>,
 }
@@ -125,8 +123,7 @@ mod tests {
     }
 
     fn chosen(due: &[(f64, Option<usize>)], machines: &[Machine], transfer_s: f64) -> Vec<usize> {
-        let due: Vec<Due> =
-            due.iter().map(|&(work_mops, home)| Due { work_mops, left_mops: work_mops, home }).collect();
+        let due: Vec<Due> = due.iter().map(|&(work_mops, home)| Due { work_mops, home }).collect();
         homes(&due, machines, transfer_s, None)
             .into_iter()
             .map(|home| home.expect("there is a machine").machine)
@@ -149,7 +146,7 @@ mod tests {
         assert_eq!(chosen(&[(500.0, None), (1000.0, None)], &machines, 0.0), [0, 1]);
         let busy = [machine(100.0, 1), Machine { busy_s: vec![20.0, 20.0], ..machine(1000.0, 2) }];
         assert_eq!(chosen(&[(1000.0, None)], &busy, 0.0), [0]);
-        assert!(homes(&[Due { work_mops: 1.0, left_mops: 1.0, home: None }], &[], 0.0, None) == [None]);
+        assert!(homes(&[Due { work_mops: 1.0, home: None }], &[], 0.0, None) == [None]);
     }
 
     #[test]
@@ -164,7 +161,7 @@ mod tests {
     /// All whose homes are one slow machine spread over others; those who wait at home begin later.
     #[test]
     fn several_for_each_slot_are_predicted_one_after_the_other() {
-        let due = [Due { work_mops: 1000.0, left_mops: 1000.0, home: Some(0) }; 3];
+        let due = [Due { work_mops: 1000.0, home: Some(0) }; 3];
         let homes = homes(&due, &[machine(100.0, 1)], 0.0, None);
         let begins: Vec<f64> = homes.iter().flatten().map(|home| home.begins_s.round()).collect();
         assert_eq!(begins, [0.0, 10.0, 20.0]);
@@ -175,8 +172,7 @@ mod tests {
     #[test]
     fn what_would_wait_iterates_on_until_the_last_ends_up_to_a_factor() {
         let filled = |works: &[f64], machines: &[Machine]| -> Vec<(usize, u64, f64)> {
-            let due: Vec<Due> =
-                works.iter().map(|&work_mops| Due { work_mops, left_mops: work_mops, home: None }).collect();
+            let due: Vec<Due> = works.iter().map(|&work_mops| Due { work_mops, home: None }).collect();
             let homes = homes(&due, machines, 0.0, NonZeroU64::new(50)).into_iter().flatten();
             homes.map(|home| (home.machine, home.iterations, home.ends_s.round())).collect()
         };
@@ -190,9 +186,8 @@ mod tests {
 
     #[test]
     fn many_processes_on_many_machines_are_mapped() {
-        let due: Vec<Due> = (0..4096)
-            .map(|number| Due { work_mops: 1.0 + number as f64, left_mops: 1.0, home: Some(number % 256) })
-            .collect();
+        let due: Vec<Due> =
+            (0..4096).map(|number| Due { work_mops: 1.0 + number as f64, home: Some(number % 256) }).collect();
         let machines: Vec<Machine> = (0..256).map(|number| machine(100.0 + number as f64, 16)).collect();
         assert!(homes(&due, &machines, 1.0, None).iter().all(Option::is_some));
     }

@@ -1,22 +1,24 @@
 //! On which machine a process goes on that waits for no other: by its level, which is the work that it has to do until the application's end.
 //!
-//! The level algorithm (Horvath, Lam and Sethi 1977) gives the fastest processor to whoever has the most left to do, at each moment; it ends first of
-//! all where processes can be moved at any time. Here they move at ends of rounds alone, and one is due at a time. So a process gets a slot as fast as that of
-//! its rank: one that is ahead of the others leaves the fast slot on which it got ahead to one that is behind. Going wherever the
-//! round ends first (Algorithm 2), whoever has a fast slot keeps it, and the application ends with the process whose slots were slow.
+//! The level algorithm (Horvath, Lam and Sethi 1977) gives the fastest processor to whoever has the most left to do, at each moment; it ends
+//! first of all where processes can be moved at any time. Here they move at ends of rounds alone, and one is due at a time. So a process gets a
+//! slot as fast as that of its rank: one that is ahead of the others leaves the fast slot on which it got ahead to one that is behind. Where
+//! each goes where its round ends first (Algorithm 2), whoever has a fast slot keeps it, and the application ends with the process whose slots
+//! were slow.
 //!
-//! A process moves only if that saves more than a tenth of the time, or frees a slot that is faster than it needs by more than a tenth, or if its own
-//! machine is busy for more than a tenth of its round. Nobody waits for a
-//! slot unless that saves as much: another process has it, which would have to wait, or go elsewhere, in turn.
+//! A process moves only if that saves more than a tenth of the time, if it leaves a slot that is faster than it needs by more than a tenth, or
+//! if its own machine is busy for more than a tenth of its round. It waits for a slot of another machine only if all free ones are too slow and
+//! the wait saves more than a tenth: the process that has that slot would have to wait, or go elsewhere, in turn.
 
 use super::homes::{Due, Home, Machine, slots};
 use super::mapping::Slot;
 use super::remap::WORTH_MOVING_SHARE;
 
-/// Where each of these processes goes on; none where no machine is known. `others_mops`: what each process that is not due has to do until the
-/// application's end. `transfer_s`: to bring a state to another machine.
+/// Where each of these processes goes on; none where no machine is known. `left_mops`: what each has to do until the application's end, this
+/// round included, in Mop. `others_mops`: the same of processes that are not due. `transfer_s`: to bring a state to another machine, in seconds.
 pub fn homes_by_level(
     due: &[Due],
+    left_mops: &[f64],
     others_mops: impl Iterator<Item = f64> + Clone,
     machines: &[Machine],
     transfer_s: f64,
@@ -28,11 +30,11 @@ pub fn homes_by_level(
     speeds.sort_by(|one, other| other.total_cmp(one));
     let Some(&slowest) = speeds.last() else { return homes };
     let mut order: Vec<usize> = (0..due.len()).collect();
-    order.sort_by(|&one, &other| due[other].left_mops.total_cmp(&due[one].left_mops));
+    order.sort_by(|&one, &other| left_mops[other].total_cmp(&left_mops[one]));
     for (place, &process) in order.iter().enumerate() {
         let it = &due[process];
         // All beyond the last slot are alike.
-        let ahead = others_mops.clone().filter(|other| *other > it.left_mops).take(speeds.len());
+        let ahead = others_mops.clone().filter(|other| *other > left_mops[process]).take(speeds.len());
         let rank = place + ahead.count();
         let needed_mops = speeds.get(rank).copied().unwrap_or(slowest);
         let Some(slot) = chosen(it, needed_mops, &slots, machines, transfer_s) else { continue };
@@ -100,8 +102,10 @@ mod tests {
 
     /// The machine of one process of 1,000 Mop in each of so many rounds, and when it begins.
     fn chosen(rounds: u32, home: usize, others_mops: &[f64], machines: &[Machine]) -> (usize, f64) {
-        let due = Due { work_mops: 1000.0, left_mops: 1000.0 * f64::from(rounds), home: Some(home) };
-        let home = homes_by_level(&[due], others_mops.iter().copied(), machines, 0.1)[0].expect("there is a machine");
+        let due = Due { work_mops: 1000.0, home: Some(home) };
+        let left_mops = 1000.0 * f64::from(rounds);
+        let home = homes_by_level(&[due], &[left_mops], others_mops.iter().copied(), machines, 0.1)[0]
+            .expect("there is a machine");
         (home.machine, home.begins_s)
     }
 
@@ -111,7 +115,7 @@ mod tests {
         // The other process has more left to do, and less.
         assert_eq!(chosen(2, 0, &[2500.0], &machines), (2, 0.0));
         assert_eq!(chosen(2, 0, &[1500.0], &machines), (0, 0.0));
-        // Nobody is behind by so little that the fast slot would be worth it.
+        // A slot that is faster by less than a tenth is not worth leaving.
         let alike = [machine(109.0, &[]), machine(100.0, &[])];
         assert_eq!(chosen(2, 0, &[2500.0], &alike), (0, 0.0));
     }
@@ -131,10 +135,7 @@ mod tests {
         let waits = |busy_s: f64| chosen(2, 1, &[500.0], &[machine(100.0, &[busy_s]), machine(100.0, &[10.0])]);
         assert_eq!(waits(9.0), (1, 10.0));
         assert_eq!(waits(2.0), (0, 2.0));
-        assert!(
-            homes_by_level(&[Due { work_mops: 1.0, left_mops: 1.0, home: None }], std::iter::empty(), &[], 0.0)
-                == [None]
-        );
+        assert!(homes_by_level(&[Due { work_mops: 1.0, home: None }], &[1.0], std::iter::empty(), &[], 0.0) == [None]);
     }
 
     /// Two processes of ten rounds on two machines, of which one is twice as fast, and a third, idle one, as slow as the other: both
@@ -155,9 +156,10 @@ mod tests {
                     machine(speeds[number], if busy_s > 0.0 { std::slice::from_ref(&busy_s) } else { &[] })
                 })
                 .collect();
-            let due = Due { work_mops, left_mops: left_mops(it), home: Some(home[it]) };
+            let due = Due { work_mops, home: Some(home[it]) };
             let other = Some(left_mops(1 - it)).filter(|left| *left > 0.0).into_iter();
-            let chosen = homes_by_level(&[due], other, &machines, 0.0)[0].expect("there is a machine");
+            let chosen =
+                homes_by_level(&[due], &[left_mops(it)], other, &machines, 0.0)[0].expect("there is a machine");
             at_s[it] = now + chosen.ends_s;
             (free_s[chosen.machine], home[it], ends_s[it]) = (at_s[it], chosen.machine, at_s[it]);
             left[it] -= 1;

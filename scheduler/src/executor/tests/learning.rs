@@ -34,12 +34,15 @@ fn what_a_program_takes_corrects_its_bags_here_and_no_others() {
     let sizes = |executor: &Executor| -> Vec<f64> {
         executor.load(io.now, |_| true).0.entries.iter().map(|entry| entry.application_size_mops).collect()
     };
-    let (before, busy) = (sizes(&executor), executor.busy_for(io.now));
+    let (before, busy) = (sizes(&executor), executor.busy_for(io.now, |_| true));
     executor.changed = false;
     (0..20).for_each(|_| executor.learn(&ran(200), 1.0, true, io.now));
     let found = task_mops(&executor, &io);
     assert!((found[0] - 2e5).abs() < 5e3 && found[0] == found[1] && found[2] == 1e5, "{found:?}");
-    assert!(executor.busy_for(io.now) > busy.mul_f64(1.6) && executor.changed, "the queue and the summary follow");
+    assert!(
+        executor.busy_for(io.now, |_| true) > busy.mul_f64(1.6) && executor.changed,
+        "the queue and the summary follow"
+    );
     assert_eq!(sizes(&executor), before, "deadlines follow from what submitters say");
     executor.changed = false;
     executor.learn(&ran(200), 1.0, true, io.now);
