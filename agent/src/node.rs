@@ -37,6 +37,7 @@ mod pause;
 mod pin;
 mod pins;
 mod presence;
+mod processor;
 mod progress;
 mod readings;
 mod receipts;
@@ -195,6 +196,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
     let blobs = Arc::new(Blobs::open(&directory.join("blobs"), settings.get().limits.disk.0)?);
     let mut opened = Store::open(&lock)?;
     let slots = options.slots.unwrap_or(settings.get().limits.slots.get());
+    let sees_speed = options.speed_mops.is_none();
     let (kernel_mops, speed_mops) = match options.speed_mops {
         Some(speed_mops) => (speed_mops, speed_mops),
         None => {
@@ -293,7 +295,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
         measuring: Measuring::new(measurer),
         outputs: Outputs::default(),
         live: Live::new(),
-        owner: Owner::new(Watch::start(probe), pause, clock.now()),
+        owner: Owner::new(Watch::start(probe), pause, sees_speed, clock.now()),
         submissions: Submissions::default(),
         storage: Storage::new(opened.store, pins),
         packing: Packing::default(),

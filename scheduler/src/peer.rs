@@ -35,7 +35,7 @@ use crate::ledger::{Holding, Known, Ledger, Supply, refuse};
 use crate::link;
 use crate::listing::{About, Listings};
 use crate::message::Message;
-use crate::queue::WORK_MOPS_MIN;
+use crate::queue::{SPEED_MOPS_MAX, SPEED_MOPS_MIN, WORK_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record};
 use crate::router::{Platform, Router};
@@ -215,6 +215,7 @@ impl Peer {
             }
             Event::OwnerLeft => self.executor.resume(&mut self.io),
             Event::Downloaded { kb_s } => self.io.link_kb_s = link::measured(self.io.link_kb_s, kb_s),
+            Event::SpeedChanged(mops) => self.change_speed(mops),
             Event::DiskFull(is_full) => {
                 self.disk_is_full = is_full;
                 self.stewards.note_disk(is_full, now);
@@ -265,6 +266,13 @@ impl Peer {
         self.summary_earliest = self.io.now;
         let expects_grid = had_neighbours || self.config.expects_grid;
         self.alone_until = expects_grid.then(|| self.io.now + self.config.placement_timeout);
+    }
+
+    fn change_speed(&mut self, mops: f64) {
+        let speed_mops = if mops.is_nan() { return } else { mops.clamp(SPEED_MOPS_MIN, SPEED_MOPS_MAX) };
+        Arc::make_mut(&mut self.config).speed_mops = speed_mops;
+        self.io.speed_mops = speed_mops;
+        self.executor.change_speed(speed_mops, self.io.now);
     }
 
     /// When `handle` next has timed work to do; `None` when only an event can wake it.

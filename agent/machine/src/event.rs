@@ -94,6 +94,14 @@ pub enum Event {
     Ordered(Orders),
     /// The owner has changed the settings.
     OwnerSet(OwnerSettings),
+    /// How long threads of tasks have computed since the driver last said it, and how long they were ready to and waited for a processor: to be said
+    /// every few seconds while tasks run.
+    Computed {
+        /// Time on a processor, of all threads together.
+        ran: Duration,
+        /// Time in which they waited for one.
+        waited: Duration,
+    },
     /// Whether the driver does anything that must end before a machine that finishes may: a worker that is not free, a submission on
     /// its way in, checkpoints that are being packed.
     Busy(bool),

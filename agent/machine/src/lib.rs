@@ -29,6 +29,7 @@ mod owner;
 pub mod policy;
 mod results;
 pub mod serving;
+mod speed;
 mod work;
 mod writes;
 

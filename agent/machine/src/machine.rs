@@ -19,6 +19,7 @@ use crate::outputs::Outputs;
 use crate::owner::Owner;
 use crate::policy::OwnerSettings;
 use crate::results::Results;
+use crate::speed::Speed;
 use crate::work::WorkOrder;
 use crate::writes::{Ended, Writes};
 
@@ -27,8 +28,8 @@ pub struct Machine {
     peer: Peer,
     /// Speed of a core while it computes.
     kernel_mops: f64,
-    /// Speed of all slots.
-    slots_mops: f64,
+    slots: u32,
+    speed: Speed,
     outputs: Outputs,
     measuring: Measuring,
     execution: Execution,
@@ -53,7 +54,8 @@ impl Machine {
         Self {
             peer,
             kernel_mops,
-            slots_mops: config.speed_mops * f64::from(config.slots),
+            slots: config.slots,
+            speed: Speed::new(kernel_mops, config.speed_mops, now),
             outputs: Outputs::default(),
             measuring: Measuring::default(),
             execution: Execution::new(config),
@@ -71,6 +73,11 @@ impl Machine {
     /// Its peer, to look at.
     pub fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// How many Mop a slot does in a second by the clock, as far as it is known.
+    pub fn speed_mops(&self) -> f64 {
+        self.speed.mops()
     }
 
     /// What it knows of its owner, to look at.
@@ -100,7 +107,7 @@ impl Machine {
             state: self.peer.overlay_view().state(),
             machines: self.peer.overlay_view().root().map_or(1, |root| root.count),
             grid_mops: self.peer.platform().speed_mops,
-            own_mops: self.slots_mops,
+            own_mops: self.speed_mops() * f64::from(self.slots),
         })
     }
 
@@ -161,6 +168,11 @@ impl Machine {
             Event::Ordered(orders) => self.of_owner(now, effects, |owner, effects| owner.order(orders, now, effects)),
             Event::OwnerSet(settings) => {
                 self.of_owner(now, effects, |owner, effects| owner.set(settings, now, effects));
+            }
+            Event::Computed { ran, waited } => {
+                if let Some(mops) = self.speed.computed(ran, waited, now) {
+                    self.feed(now, Some(idlewood_scheduler::Event::SpeedChanged(mops)), effects);
+                }
             }
             Event::Busy(is_busy) => self.finishing.note_busy(is_busy),
             Event::Written { write, end } => self.written(now, write, end, effects),

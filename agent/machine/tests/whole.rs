@@ -219,6 +219,19 @@ fn pieces_that_come_show_what_the_link_takes() {
 }
 
 #[test]
+fn tasks_that_wait_for_a_processor_show_that_the_machine_is_slower() {
+    let mut world = World::new();
+    let before = world.machine.peer().platform().speed_mops;
+    for _ in 0..60 {
+        world.now += Duration::from_secs(2);
+        world.give(Event::Computed { ran: Duration::from_millis(500), waited: Duration::from_millis(1_500) });
+        world.give(PeerEvent::DeadlineReached);
+    }
+    let of_before = [world.machine.speed_mops(), world.machine.peer().platform().speed_mops].map(|now| now / before);
+    assert!(of_before.iter().all(|share| (0.24..0.28).contains(share)), "{of_before:?}");
+}
+
+#[test]
 fn what_runs_here_is_told_to_its_submitter_and_to_nobody_else() {
     let mut world = World::new();
     let (bag, me, other) = (BagId([1; 32]), PeerId([2; 32]), PeerId([7; 32]));

@@ -36,6 +36,8 @@ struct Given {
     job: JobId,
     task: TaskId,
     prepared: Box<Prepared>,
+    /// How long its bag lets it run on this machine, by the clock.
+    limit: Duration,
     /// The pool's name for it.
     number: u64,
 }
@@ -116,7 +118,7 @@ impl Execution {
             WorkOrder::KeepExample { bag, job } => self.keep_example(bag, job),
             WorkOrder::ForgetExample { bag } => drop(self.examples.remove(&bag)),
             WorkOrder::Give { slot, job, task, attempt } => {
-                self.give(slot, Attempt { job, task, attempt }, pins, shared);
+                self.give(slot, Attempt { job, task, attempt }, pins, machine, shared);
             }
             WorkOrder::TakeBack { slot } => self.take_back(slot, shared),
             WorkOrder::Stop { slot } => {
@@ -207,7 +209,7 @@ impl Execution {
         }
     }
 
-    fn give(&mut self, slot: usize, given: Attempt, pins: &Pins, shared: &mut Shared) {
+    fn give(&mut self, slot: usize, given: Attempt, pins: &Pins, machine: &Machine, shared: &mut Shared) {
         let Attempt { job, task, attempt } = given;
         let ready = match self.jobs.remove(&job) {
             Some(Stage::Ready(prepared)) => Some(prepared),
@@ -219,9 +221,10 @@ impl Execution {
             return self.cannot_run(job, task, anyhow::anyhow!("it has to be prepared").into(), None, pins, shared);
         };
         let most = shared.settings.get().limits.task_time.0;
-        prepared.job.time_limit = Some(prepared.manifest.time_limit_on(shared.config.speed_mops).min(most));
+        let limit = prepared.manifest.time_limit_on(machine.speed_mops());
+        prepared.job.time_limit = Some(limit.min(most));
         match self.workers.append(slot, &prepared.job) {
-            Ok(number) => self.runs[slot].push_back(Given { job, task, prepared, number }),
+            Ok(number) => self.runs[slot].push_back(Given { job, task, prepared, limit, number }),
             Err(error) => {
                 shared.events.follow_up(not_taken);
                 self.cannot_run(job, task, error.into(), Some(prepared), pins, shared);
@@ -290,12 +293,11 @@ impl Execution {
     /// A worker's run of a task has ended: of which bag, and how long it took.
     pub(super) fn ended(&mut self, event: WorkerEvent, pins: &Pins, shared: &mut Shared) -> Option<(BagId, Duration)> {
         let (slot, mut ended) = Ended::of(event);
-        let Some(Given { job, task, prepared, .. }) = self.runs[slot].pop_front() else {
+        let Some(Given { job, task, prepared, limit: of_bag, .. }) = self.runs[slot].pop_front() else {
             tracing::error!(slot, "a worker ended that nobody had started");
             return None;
         };
         self.tasks_run += u64::from(matches!(ended.outcome, Outcome::Exited { .. }));
-        let of_bag = prepared.manifest.time_limit_on(shared.config.speed_mops);
         ended.cut = match ended.outcome {
             Outcome::TimedOut { limit } => limit < of_bag,
             Outcome::OverDisk { limit_bytes } => limit_bytes < prepared.manifest.disk_bytes,

@@ -17,6 +17,7 @@ use super::done::Done;
 use super::execution::Execution;
 use super::measuring::Measuring;
 use super::pause::PauseFile;
+use super::processor::Looks;
 use super::reclaim::{self, Reclaims};
 use super::shared::{Due, Shared};
 use crate::handle::OwnerOrder;
@@ -53,10 +54,13 @@ pub(super) struct Owner {
     activity: Activity,
     /// Whether the machine was told that something goes on.
     was_busy: bool,
+    /// How long workers wait for a processor; `None`: the speed of this machine was given.
+    turns: Option<Looks>,
 }
 
 impl Owner {
-    pub(super) fn new(watch: Watch, pause: PauseFile, now: Time) -> Self {
+    /// `sees_speed`: whether the machine is told what shows how fast it is.
+    pub(super) fn new(watch: Watch, pause: PauseFile, sees_speed: bool, now: Time) -> Self {
         Self {
             watch,
             meter: cpu::Meter::default(),
@@ -70,6 +74,7 @@ impl Owner {
             stops: 0,
             activity: Activity { busy: false, since: now },
             was_busy: false,
+            turns: sees_speed.then(Looks::default),
         }
     }
 
@@ -160,6 +165,10 @@ impl Owner {
             self.foreign_cpu = self.meter.sample(proc, std::process::id(), workers, since_start).unwrap_or(None);
         } else {
             (self.foreign_cpu, self.meter) = (None, cpu::Meter::default());
+        }
+        if let Some(turns) = &mut self.turns {
+            let (ran, waited) = turns.since_last(proc, workers);
+            shared.events.tell(Event::Computed { ran, waited });
         }
         bags.clone_into(&mut shared.supplies.bags.lock().unwrap_or_else(PoisonError::into_inner));
         shared.supplies.blobs.set_quota(limits.disk.0);

@@ -8,6 +8,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::processor::spent;
+
 /// How many times are kept for percentiles.
 const KEPT: usize = 1_000;
 /// Upper bounds of the histogram, in milliseconds.
@@ -85,12 +87,7 @@ pub(super) fn wait_until_stopped(proc: &Path, pids: &[u32], from: Instant) -> Du
 
 /// Time that the threads of a process have spent on a processor; `None` where the kernel does not say, or it is gone.
 fn used_ns(proc: &Path, pid: u32) -> Option<u64> {
-    let threads = fs::read_dir(proc.join(pid.to_string()).join("task")).ok()?;
-    let times = threads.map(|thread| {
-        let text = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
-        text.split_whitespace().next()?.parse::<u64>().ok()
-    });
-    times.sum()
+    spent(proc, pid).map(|spent| spent.ran_ns)
 }
 
 /// Whether no thread of a process can run: each is stopped (T, t) or dead (Z, X). So is a process that is gone.

@@ -81,7 +81,7 @@ impl View<'_> {
     }
 
     fn endless_here(&self) -> Vec<idlewood_api::EndlessHere> {
-        let speed_mops = self.shared.config.speed_mops * f64::from(self.shared.config.slots);
+        let speed_mops = self.machine.speed_mops() * f64::from(self.shared.config.slots);
         let of = |(bag, work_mops): (idlewood_scheduler::BagId, f64)| idlewood_api::EndlessHere {
             bag: hex::encode(bag.0),
             work_mops,
@@ -144,7 +144,7 @@ impl View<'_> {
             disk: self.disk(),
             resting_until: self.peer().resting_until().map(|until| iso(wall_now() + until.since(now))),
             slots: self.shared.config.slots,
-            speed_mops: self.shared.config.speed_mops,
+            speed_mops: self.machine.speed_mops(),
             grid_machines: overlay.root().map_or(1, |root| root.count),
             grid_height: overlay.root().map_or(0, |root| root.height),
             grid_speed_mops: platform.speed_mops,

@@ -331,6 +331,12 @@ impl HeldBag {
         self.updates.lease_extended(self.bag.id, term, &io.me, io.now, config);
     }
 
+    /// Whether its submitter is told what this machine can do: an application in rounds prefers machines by that. After a restart a bag is taken for
+    /// one whose tasks came with something.
+    pub(super) fn says_capacity(&self) -> bool {
+        self.updates.says_capacity || !self.checkpoints.is_empty()
+    }
+
     /// The `Holding` of this version, to be sent now.
     pub(super) fn new_holding(&mut self, version: u64, io: &Io, config: &Config) -> Message {
         self.updates.holding_sent(version, io.now, config);
@@ -342,9 +348,8 @@ impl HeldBag {
         self.lists_unsuccessful = finished.len() < self.outbox.len() as u64;
         let finished = finished.ranges().take(HELD_INTERVALS_MAX).collect();
         let (bag, executor) = (self.bag.id, (&io.me).into());
-        // An application in rounds prefers machines by this. After a restart a bag is taken for one whose tasks came with something.
         let capacity = || Capacity { slots: config.slots, speed_mops: config.speed_mops as f32 };
-        let capacity = (self.updates.says_capacity || !self.checkpoints.is_empty()).then(capacity);
+        let capacity = self.says_capacity().then(capacity);
         Message::Holding { bag, executor, version, attempt: self.attempt, ranges, finished, capacity }
     }
 

@@ -42,6 +42,16 @@ impl Executor {
         self.corrects(program, factor);
     }
 
+    /// Slots are faster or slower by the clock from now on. Submitters who prefer machines by their speeds are told at once.
+    pub(crate) fn change_speed(&mut self, speed_mops: f64, now: Time) {
+        self.speed_mops = speed_mops;
+        for held in self.bags.values_mut().filter(|held| held.says_capacity()) {
+            held.updates.send_holding_now(now);
+        }
+        self.order_stale = true;
+        self.changed = true;
+    }
+
     /// All bags that run a program are expected to take so many times what was said.
     fn corrects(&mut self, program: BlobId, factor: f64) {
         let is_news = |held: &HeldBag| held.program == Some(program) && (factor / held.factor - 1.0).abs() > NEWS;

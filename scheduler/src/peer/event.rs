@@ -226,6 +226,9 @@ pub enum Event {
         /// The rate.
         kb_s: u32,
     },
+    /// A slot does so many Mop in a second by the clock from now on ([`crate::Config::speed_mops`]). Brought between the least and the most that a
+    /// machine may have.
+    SpeedChanged(f64),
     /// Whether the disk has no room to journal results of other machines.
     DiskFull(bool),
     /// Ends the vacate time now: unstarted and preempted tasks go back, if no task begins here.

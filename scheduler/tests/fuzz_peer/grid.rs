@@ -293,8 +293,9 @@ impl Grid {
                 self.hosts[self.at].give(Event::Certified { peer: source.peer(), nonce });
             }
             249 => {
-                let event = match source.below(3) {
+                let event = match source.below(4) {
                     0 => Event::Downloaded { kb_s: source.number() as u32 },
+                    3 => Event::SpeedChanged(f64::from_bits(source.number())),
                     1 => Event::VacatesAfter(source.time()),
                     _ => Event::CheckpointsFound { bag: source.bag(), tasks: source.ranges() },
                 };

@@ -248,6 +248,25 @@ fn a_returning_machine_publishes_anew() {
     }
 }
 
+/// A machine that has become slower offers less, and says so to whoever gives it tasks.
+#[test]
+fn a_machine_whose_speed_changes_publishes_that() {
+    let [mut host, mut other] = pair();
+    let both = host.peer.platform().speed_mops;
+    let own = Config::default().speed_mops;
+    other.give(Event::SpeedChanged(own / 10.0));
+    talk(&mut host, &mut other, 20);
+    let slower = host.peer.platform().speed_mops;
+    assert!((slower / both - 0.55).abs() < 0.01, "{slower} of {both}");
+    for nonsense in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
+        other.give(Event::SpeedChanged(nonsense));
+        talk(&mut host, &mut other, 20);
+    }
+    other.give(Event::SpeedChanged(own));
+    talk(&mut host, &mut other, 20);
+    assert_eq!(host.peer.platform().speed_mops, both);
+}
+
 /// A machine's position follows from its certificate, of which the driver has told the peer before the first message.
 #[test]
 fn the_certificates_nonce_decides_the_position() {

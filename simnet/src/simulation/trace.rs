@@ -56,6 +56,11 @@ impl Trace<'_> {
                 self.letter(b'p');
                 self.word(write.0);
             }
+            idlewood_machine::Event::Computed { ran, waited } => {
+                self.letter(b'S');
+                self.word(ran.as_micros() as u64);
+                self.word(waited.as_micros() as u64);
+            }
             idlewood_machine::Event::Closing => self.letter(b'C'),
             idlewood_machine::Event::Busy(is_busy) => self.letter(if *is_busy { b'B' } else { b'I' }),
             idlewood_machine::Event::FetchEnded { fetch, end } => {
@@ -323,6 +328,10 @@ impl Trace<'_> {
             Event::Downloaded { kb_s } => {
                 self.letter(b'D');
                 self.word(u64::from(*kb_s));
+            }
+            Event::SpeedChanged(mops) => {
+                self.letter(b'S');
+                self.word(mops.to_bits());
             }
             Event::Vacate => self.letter(b'v'),
             Event::VacatesAfter(_) | Event::KeepsAtMost(_) => self.letter(b'V'),

@@ -124,3 +124,16 @@ fn the_time_in_which_a_program_is_fetched_and_compiled_is_not_that_of_its_tasks(
     let is_first = (0..).zip(programs).map(|(index, program)| again(program, index)).collect::<Vec<_>>();
     assert_eq!(is_first, [true, false, true, false, true, true], "one that did not start changes nothing");
 }
+
+#[test]
+fn a_submitter_that_prefers_machines_is_told_of_a_new_speed_at_once() {
+    let (mut executor, io) = with_bags(1);
+    for held in executor.bags.values_mut() {
+        held.updates.requested(held.bag.id == BagId([1; 32]), &Config::default());
+        held.updates.delay_holding(Duration::from_secs(60));
+    }
+    let speed = executor.speed_mops();
+    executor.change_speed(speed / 2.0, io.now);
+    let due: Vec<bool> = executor.bags.values().map(|held| held.updates.holding_due() <= io.now).collect();
+    assert_eq!((due, executor.speed_mops()), (vec![true, false, false], speed / 2.0));
+}
