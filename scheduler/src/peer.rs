@@ -269,7 +269,10 @@ impl Peer {
     }
 
     fn change_speed(&mut self, mops: f64) {
-        let speed_mops = if mops.is_nan() { return } else { mops.clamp(SPEED_MOPS_MIN, SPEED_MOPS_MAX) };
+        if mops.is_nan() {
+            return;
+        }
+        let speed_mops = mops.clamp(SPEED_MOPS_MIN, SPEED_MOPS_MAX);
         Arc::make_mut(&mut self.config).speed_mops = speed_mops;
         self.io.speed_mops = speed_mops;
         self.executor.change_speed(speed_mops, self.io.now);

@@ -94,10 +94,10 @@ pub enum Event {
     Ordered(Orders),
     /// The owner has changed the settings.
     OwnerSet(OwnerSettings),
-    /// How long threads of tasks have computed since the driver last said it, and how long they were ready to and waited for a processor: to be said
-    /// every few seconds while tasks run.
+    /// How long slots have computed since the driver last said so, and how long they were ready to and waited for a processor: to be said every few
+    /// seconds, also while no task runs, since what was said before counts less and less. A driver that cannot tell leaves it out.
     Computed {
-        /// Time on a processor, of all threads together.
+        /// Time on a processor, of all slots together.
         ran: Duration,
         /// Time in which they waited for one.
         waited: Duration,

@@ -3,8 +3,8 @@
 //! The reference kernel counts processor time. By the clock a machine is slower where tasks are ready to compute and have to wait for a processor: under a
 //! quota that the agent cannot see, such as one of a container, and beside programs of others. Time in which tasks wait for anything else does not count.
 //!
-//! What was seen counts half after [`HALF_LIFE`], so that a machine that was slow and got no tasks is tried again. At first, and after long, it
-//! counts as one that does not wait.
+//! What the driver saw counts half after [`HALF_LIFE`], so that a machine that was slow and got no tasks is tried again. As long as nothing was seen, and long after, its
+//! tasks are taken to wait for no processor.
 
 use std::time::Duration;
 
@@ -26,10 +26,12 @@ pub(crate) struct Speed {
     kernel_mops: f64,
     /// By the clock, by what the system grants this agent.
     granted_mops: f64,
+    /// How long slots computed, and waited for a processor, as much as that still counts.
     ran_s: f64,
     waited_s: f64,
-    /// When that was.
+    /// When these two last changed.
     noted: Time,
+    /// By the clock, as the peer was told last.
     mops: f64,
 }
 
@@ -43,7 +45,7 @@ impl Speed {
         self.mops
     }
 
-    /// Threads of tasks have computed, and waited for a processor, for so long. Returns the speed by the clock where that is news.
+    /// Slots have computed, and waited for a processor, for so long. Returns the speed by the clock where that is news.
     pub(crate) fn computed(&mut self, ran: Duration, waited: Duration, now: Time) -> Option<f64> {
         let left = 0.5_f64.powf(now.since(self.noted).as_secs_f64() / HALF_LIFE.as_secs_f64());
         self.noted = now;

@@ -54,7 +54,7 @@ pub(super) struct Owner {
     activity: Activity,
     /// Whether the machine was told that something goes on.
     was_busy: bool,
-    /// How long workers wait for a processor; `None`: the speed of this machine was given.
+    /// How long workers compute and wait for a processor; `None`: this machine was given its speed, and does not learn it.
     turns: Option<Looks>,
 }
 
@@ -167,7 +167,7 @@ impl Owner {
             (self.foreign_cpu, self.meter) = (None, cpu::Meter::default());
         }
         if let Some(turns) = &mut self.turns {
-            let (ran, waited) = turns.since_last(proc, workers);
+            let (ran, waited) = turns.since_last(proc, workers, shared.config.slots);
             shared.events.tell(Event::Computed { ran, waited });
         }
         bags.clone_into(&mut shared.supplies.bags.lock().unwrap_or_else(PoisonError::into_inner));

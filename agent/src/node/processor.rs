@@ -1,49 +1,62 @@
 //! How long threads of tasks compute, and how long they are ready to and wait for a processor, as the kernel says.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time of threads since they began, in nanoseconds.
+/// Time of a thread since it began, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spent {
     /// On a processor.
     pub(super) ran_ns: u64,
     /// Ready to run, without a processor: others had it, or a quota was used up.
-    pub(super) waited_ns: u64,
+    waited_ns: u64,
 }
 
-/// Of all threads of a process; `None` where the kernel does not say, or it is gone.
-pub(super) fn spent(proc: &Path, pid: u32) -> Option<Spent> {
+/// Of each thread of a process, by the thread's id; `None` in the place of one that has just ended, or of which the kernel does not say it. `None` altogether
+/// where the process is gone.
+pub(super) fn threads(proc: &Path, pid: u32) -> Option<impl Iterator<Item = Option<(u32, Spent)>>> {
     let threads = fs::read_dir(proc.join(pid.to_string()).join("task")).ok()?;
-    threads.into_iter().try_fold(Spent::default(), |all, thread| {
-        let text = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+    Some(threads.map(|thread| {
+        let thread = thread.ok()?;
+        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
         let mut numbers = text.split_whitespace().map(str::parse::<u64>);
         let (ran_ns, waited_ns) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-        Some(Spent { ran_ns: all.ran_ns + ran_ns, waited_ns: all.waited_ns + waited_ns })
-    })
+        Some((thread.file_name().to_str()?.parse().ok()?, Spent { ran_ns, waited_ns }))
+    }))
 }
 
-/// What processes had spent when they were looked at last.
+/// What threads had spent when they were looked at last, by their process and id.
 #[derive(Debug, Default)]
-pub(super) struct Looks(BTreeMap<u32, Spent>);
+pub(super) struct Looks(BTreeMap<(u32, u32), Spent>);
 
 impl Looks {
-    /// How long all threads of these processes have computed since the last look, and have waited for a processor. What they did before
-    /// they were seen first does not count.
-    pub(super) fn since_last(&mut self, proc: &Path, pids: &[u32]) -> (Duration, Duration) {
-        let now: BTreeMap<u32, Spent> = pids.iter().filter_map(|&pid| Some((pid, spent(proc, pid)?))).collect();
+    /// How long so many slots have computed since the last look, and have waited for a processor, by the threads of these processes. What a thread
+    /// did before it was seen first does not count.
+    ///
+    /// A task may have more threads than a slot is a processor, and they wait for each other. So of all threads those count that were ready for longest, one for
+    /// each slot, and they have waited only for as long as all threads together did not compute.
+    pub(super) fn since_last(&mut self, proc: &Path, pids: &[u32], slots: u32) -> (Duration, Duration) {
+        let of = |&pid: &u32| {
+            let threads = threads(proc, pid).into_iter().flatten().flatten();
+            threads.map(move |(thread, spent)| ((pid, thread), spent))
+        };
+        let now: BTreeMap<(u32, u32), Spent> = pids.iter().flat_map(of).collect();
         let before = std::mem::replace(&mut self.0, now);
-        let both = self.0.iter().filter_map(|(pid, now)| Some((before.get(pid)?, now)));
-        // A thread that has ended counts no more.
-        let more = both.map(|(before, now)| Spent {
-            ran_ns: now.ran_ns.saturating_sub(before.ran_ns),
-            waited_ns: now.waited_ns.saturating_sub(before.waited_ns),
-        });
-        let (ran_ns, waited_ns) =
-            more.fold((0, 0), |(ran_ns, waited_ns), it| (ran_ns + it.ran_ns, waited_ns + it.waited_ns));
-        (Duration::from_nanos(ran_ns), Duration::from_nanos(waited_ns))
+        let mut ran_ns = 0;
+        let mut ready_ns: Vec<u64> = Vec::new();
+        for (thread, now) in &self.0 {
+            let Some(before) = before.get(thread) else { continue };
+            let ran = now.ran_ns.saturating_sub(before.ran_ns);
+            ran_ns += ran;
+            ready_ns.push(ran + now.waited_ns.saturating_sub(before.waited_ns));
+        }
+        ready_ns.sort_unstable_by_key(|&ready| Reverse(ready));
+        let ready_ns: u64 = ready_ns.into_iter().take(slots as usize).sum();
+        let ran_ns = ran_ns.min(ready_ns);
+        (Duration::from_nanos(ran_ns), Duration::from_nanos(ready_ns - ran_ns))
     }
 }
 
@@ -51,25 +64,52 @@ impl Looks {
 mod tests {
     use super::*;
 
-    fn says(proc: &Path, pid: u32, thread: u32, text: &str) {
-        let directory = proc.join(format!("{pid}/task/{thread}"));
-        fs::create_dir_all(&directory).expect("a directory");
-        fs::write(directory.join("schedstat"), text).expect("a file");
+    /// A directory in the place of `/proc`.
+    struct Proc(tempfile::TempDir);
+
+    impl Proc {
+        /// A thread has run and waited for so many seconds.
+        fn says(&self, pid: u32, thread: u32, ran_s: u64, waited_s: u64) {
+            self.writes(pid, thread, &format!("{ran_s}000000000 {waited_s}000000000 1\n"));
+        }
+
+        fn writes(&self, pid: u32, thread: u32, text: &str) {
+            let directory = self.0.path().join(format!("{pid}/task/{thread}"));
+            fs::create_dir_all(&directory).expect("a directory");
+            fs::write(directory.join("schedstat"), text).expect("a file");
+        }
+    }
+
+    /// Seconds that two slots have run and waited since the last look.
+    fn look(looks: &mut Looks, proc: &Proc, pids: &[u32]) -> (u64, u64) {
+        let (ran, waited) = looks.since_last(proc.0.path(), pids, 2);
+        (ran.as_secs(), waited.as_secs())
     }
 
     #[test]
-    fn what_processes_do_between_two_looks_counts() {
-        let proc = tempfile::tempdir().expect("a directory");
-        let (proc, second) = (proc.path(), 1_000_000_000_u64);
-        let mut looks = Looks::default();
-        says(proc, 5, 5, "7000000000 9000000000 1\n");
-        assert_eq!(looks.since_last(proc, &[5, 6]), Default::default(), "seen for the first time");
-        says(proc, 5, 5, &format!("{} {} 2\n", 8 * second, 12 * second));
-        says(proc, 5, 6, &format!("{second} 0 1\n"));
-        assert_eq!(looks.since_last(proc, &[5]), (Duration::from_secs(2), Duration::from_secs(3)));
-        says(proc, 5, 5, "1 1 1\n");
-        assert_eq!(looks.since_last(proc, &[5]), Default::default(), "a thread has ended");
-        says(proc, 5, 5, "nothing\n");
-        assert_eq!((looks.since_last(proc, &[5]), spent(proc, 5)), Default::default());
+    fn what_threads_do_between_two_looks_counts() {
+        let (proc, mut looks) = (Proc(tempfile::tempdir().expect("a directory")), Looks::default());
+        proc.says(5, 5, 7, 9);
+        assert_eq!(look(&mut looks, &proc, &[5, 6]), (0, 0), "seen for the first time");
+        proc.says(5, 5, 8, 12);
+        proc.says(5, 6, 1, 0);
+        assert_eq!(look(&mut looks, &proc, &[5]), (1, 3));
+        proc.writes(5, 6, "nothing\n");
+        proc.says(5, 5, 9, 12);
+        assert_eq!(look(&mut looks, &proc, &[5]), (1, 0), "one that cannot be read does not hide the others");
+        proc.says(5, 5, 1, 1);
+        assert_eq!(look(&mut looks, &proc, &[5]), (0, 0), "another thread of the same id");
+    }
+
+    #[test]
+    fn threads_of_one_task_that_wait_for_each_other_make_no_slot_slower() {
+        let (proc, mut looks) = (Proc(tempfile::tempdir().expect("a directory")), Looks::default());
+        let eight = |ran_s, waited_s| (10..18).for_each(|thread| proc.says(9, thread, ran_s, waited_s));
+        eight(0, 0);
+        look(&mut looks, &proc, &[9]);
+        eight(1, 3);
+        assert_eq!(look(&mut looks, &proc, &[9]), (8, 0), "two processors compute all the time");
+        eight(1, 19);
+        assert_eq!(look(&mut looks, &proc, &[9]), (0, 32), "none does");
     }
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::processor::spent;
+use super::processor::threads;
 
 /// How many times are kept for percentiles.
 const KEPT: usize = 1_000;
@@ -87,7 +87,7 @@ pub(super) fn wait_until_stopped(proc: &Path, pids: &[u32], from: Instant) -> Du
 
 /// Time that the threads of a process have spent on a processor; `None` where the kernel does not say, or it is gone.
 fn used_ns(proc: &Path, pid: u32) -> Option<u64> {
-    spent(proc, pid).map(|spent| spent.ran_ns)
+    threads(proc, pid)?.map(|thread| thread.map(|(_, spent)| spent.ran_ns)).sum()
 }
 
 /// Whether no thread of a process can run: each is stopped (T, t) or dead (Z, X). So is a process that is gone.

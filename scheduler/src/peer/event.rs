@@ -226,8 +226,8 @@ pub enum Event {
         /// The rate.
         kb_s: u32,
     },
-    /// A slot does so many Mop in a second by the clock from now on ([`crate::Config::speed_mops`]). Brought between the least and the most that a
-    /// machine may have.
+    /// A slot does so many Mop in a second by the clock from now on ([`crate::Config::speed_mops`]). Ignored where it is no number, else brought
+    /// between the least and the most that a machine may have.
     SpeedChanged(f64),
     /// Whether the disk has no room to journal results of other machines.
     DiskFull(bool),

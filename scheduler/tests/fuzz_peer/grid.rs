@@ -295,8 +295,8 @@ impl Grid {
             249 => {
                 let event = match source.below(4) {
                     0 => Event::Downloaded { kb_s: source.number() as u32 },
-                    3 => Event::SpeedChanged(f64::from_bits(source.number())),
                     1 => Event::VacatesAfter(source.time()),
+                    2 => Event::SpeedChanged(f64::from_bits(source.number())),
                     _ => Event::CheckpointsFound { bag: source.bag(), tasks: source.ranges() },
                 };
                 self.hosts[self.at].give(event);

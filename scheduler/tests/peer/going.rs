@@ -258,9 +258,14 @@ fn a_machine_whose_speed_changes_publishes_that() {
     talk(&mut host, &mut other, 20);
     let slower = host.peer.platform().speed_mops;
     assert!((slower / both - 0.55).abs() < 0.01, "{slower} of {both}");
-    for nonsense in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
-        other.give(Event::SpeedChanged(nonsense));
+    other.give(Event::SpeedChanged(f64::NAN));
+    talk(&mut host, &mut other, 20);
+    assert_eq!(host.peer.platform().speed_mops, slower, "that is no speed");
+    for below_all in [0.0, -1.0, f64::NEG_INFINITY] {
+        other.give(Event::SpeedChanged(below_all));
         talk(&mut host, &mut other, 20);
+        let alone = host.peer.platform().speed_mops;
+        assert!((alone / both - 0.5).abs() < 0.01, "{alone} of {both}");
     }
     other.give(Event::SpeedChanged(own));
     talk(&mut host, &mut other, 20);
