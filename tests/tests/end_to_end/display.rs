@@ -82,11 +82,12 @@ fn give_back_and_go_on(grid: &mut Grid, source: &str, rounds: u64, input: impl F
 
 #[test]
 fn a_key_press_on_x11_gives_the_machine_back() {
+    // Agents watch every local display, those of another test as well: it has its turn first.
+    let mut grid = Grid::prepare_one(SETTINGS);
     let Some(display) = Display::start() else {
         idlewood_testing::missing("there is no Xvfb or no xdotool (Debian: apt install xvfb xdotool)");
         return;
     };
-    let mut grid = Grid::prepare_one(SETTINGS);
     grid.senses = Some(Senses { display: Some(display.name.clone()), ..Senses::default() });
     give_back_and_go_on(&mut grid, "X11", 3, || display.press_a_key());
     let doctor =
