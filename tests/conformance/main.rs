@@ -18,7 +18,6 @@ mod namespace;
 mod packet_socket;
 mod real;
 mod scenario;
-mod shares;
 mod simulated;
 mod stop;
 mod switch;

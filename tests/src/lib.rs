@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 pub mod guide;
 pub mod predictions;
+pub mod shares;
 pub mod torture;
 
 /// The main function of a program that starts itself as the agents it needs: without a leading option of its own its arguments are those of

@@ -74,7 +74,7 @@ impl Owner {
             stops: 0,
             activity: Activity { busy: false, since: now },
             was_busy: false,
-            turns: sees_speed.then(Looks::default),
+            turns: sees_speed.then(Looks::start),
         }
     }
 

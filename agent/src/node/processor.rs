@@ -4,7 +4,13 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::thread::JoinHandle;
 use std::time::Duration;
+
+use idlewood_worker::speed;
+
+/// How long the agent computes when it starts: the least that tells a tenth of a processor from a whole one. Our choice.
+const TRIAL: Duration = Duration::from_secs(1);
 
 /// Time of a thread since it began, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,18 +27,42 @@ pub(super) fn threads(proc: &Path, pid: u32) -> Option<impl Iterator<Item = Opti
     let threads = fs::read_dir(proc.join(pid.to_string()).join("task")).ok()?;
     Some(threads.map(|thread| {
         let thread = thread.ok()?;
-        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        let mut numbers = text.split_whitespace().map(str::parse::<u64>);
-        let (ran_ns, waited_ns) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-        Some((thread.file_name().to_str()?.parse().ok()?, Spent { ran_ns, waited_ns }))
+        Some((thread.file_name().to_str()?.parse().ok()?, spent(&thread.path())?))
     }))
 }
 
-/// What threads had spent when they were looked at last, by their process and id.
+/// Of the thread with this directory.
+fn spent(thread: &Path) -> Option<Spent> {
+    let text = fs::read_to_string(thread.join("schedstat")).ok()?;
+    let mut numbers = text.split_whitespace().map(str::parse::<u64>);
+    Some(Spent { ran_ns: numbers.next()?.ok()?, waited_ns: numbers.next()?.ok()? })
+}
+
+/// Runs the reference kernel for [`TRIAL`], and returns how long that took on a processor, and waiting for one.
+fn try_out() -> Option<(u64, u64)> {
+    let thread = Path::new("/proc/thread-self");
+    let before = spent(thread)?;
+    speed::measure_for(TRIAL);
+    let after = spent(thread)?;
+    Some((after.ran_ns - before.ran_ns, after.waited_ns - before.waited_ns))
+}
+
+/// What threads had spent when they were looked at last.
 #[derive(Debug, Default)]
-pub(super) struct Looks(BTreeMap<(u32, u32), Spent>);
+pub(super) struct Looks {
+    /// By their process and id.
+    threads: BTreeMap<(u32, u32), Spent>,
+    /// The agent's own computing when it started, while its end was not seen.
+    trial: Option<JoinHandle<Option<(u64, u64)>>>,
+}
 
 impl Looks {
+    /// Computes for [`TRIAL`] beside everything else, at the usual priority, so that something is known before the first task.
+    pub(super) fn start() -> Self {
+        let trial = std::thread::Builder::new().name("speed".to_owned()).spawn(try_out);
+        Self { trial: trial.ok(), ..Self::default() }
+    }
+
     /// How long so many slots have computed since the last look, and have waited for a processor, by the threads of these processes. What a thread
     /// did before it was seen first does not count.
     ///
@@ -44,10 +74,10 @@ impl Looks {
             threads.map(move |(thread, spent)| ((pid, thread), spent))
         };
         let now: BTreeMap<(u32, u32), Spent> = pids.iter().flat_map(of).collect();
-        let before = std::mem::replace(&mut self.0, now);
+        let before = std::mem::replace(&mut self.threads, now);
         let mut ran_ns = 0;
         let mut ready_ns: Vec<u64> = Vec::new();
-        for (thread, now) in &self.0 {
+        for (thread, now) in &self.threads {
             let Some(before) = before.get(thread) else { continue };
             let ran = now.ran_ns.saturating_sub(before.ran_ns);
             ran_ns += ran;
@@ -56,7 +86,9 @@ impl Looks {
         ready_ns.sort_unstable_by_key(|&ready| Reverse(ready));
         let ready_ns: u64 = ready_ns.into_iter().take(slots as usize).sum();
         let ran_ns = ran_ns.min(ready_ns);
-        (Duration::from_nanos(ran_ns), Duration::from_nanos(ready_ns - ran_ns))
+        let ended = self.trial.take_if(|trial| trial.is_finished()).and_then(|trial| trial.join().ok().flatten());
+        let (tried_ns, stalled_ns) = ended.unwrap_or_default();
+        (Duration::from_nanos(ran_ns + tried_ns), Duration::from_nanos(ready_ns - ran_ns + stalled_ns))
     }
 }
 
@@ -99,6 +131,18 @@ mod tests {
         assert_eq!(look(&mut looks, &proc, &[5]), (1, 0), "one that cannot be read does not hide the others");
         proc.says(5, 5, 1, 1);
         assert_eq!(look(&mut looks, &proc, &[5]), (0, 0), "another thread of the same id");
+    }
+
+    #[test]
+    fn computing_when_the_agent_starts_counts_once() {
+        let (proc, mut looks) = (tempfile::tempdir().expect("a directory"), Looks::start());
+        let mut ran = Duration::ZERO;
+        while looks.trial.is_some() {
+            std::thread::sleep(Duration::from_millis(20));
+            ran += looks.since_last(proc.path(), &[], 1).0;
+        }
+        assert!((TRIAL..2 * TRIAL).contains(&ran), "{ran:?}");
+        assert_eq!(looks.since_last(proc.path(), &[], 1), (Duration::ZERO, Duration::ZERO));
     }
 
     #[test]

@@ -14,7 +14,8 @@ enum Version {
 }
 
 /// The group of a run; it is removed when this is dropped, with all that is below it.
-pub(crate) struct Shares {
+#[derive(Debug)]
+pub struct Shares {
     version: Version,
     tree: PathBuf,
     group: PathBuf,
@@ -31,7 +32,7 @@ impl Shares {
     ///
     /// # Errors
     /// A sentence: there are no control groups that this process may use.
-    pub(crate) fn new() -> Result<Self, String> {
+    pub fn new() -> Result<Self, String> {
         let (version, tree) = if Path::new("/sys/fs/cgroup/cpu/cpu.shares").exists() {
             (Version::One, PathBuf::from("/sys/fs/cgroup/cpu"))
         } else {
@@ -61,14 +62,14 @@ impl Shares {
         Ok(shares)
     }
 
-    /// Makes a group with a quota, in percent of one processor; returns the file that takes the ids of its processes.
+    /// Makes a group with a quota, in percent of one processor, or sets the quota anew; returns the file that takes the ids of its processes.
     ///
     /// # Errors
     /// A sentence: what the system refuses.
-    pub(crate) fn quota(&self, machine: u32, percent: u64) -> Result<PathBuf, String> {
+    pub fn quota(&self, machine: u32, percent: u64) -> Result<PathBuf, String> {
         let group = self.group.join(format!("machine-{machine}"));
         let quota_us = PERIOD_US * percent / 100;
-        let made = fs::create_dir(&group).and_then(|()| match self.version {
+        let made = fs::create_dir_all(&group).and_then(|()| match self.version {
             Version::One => {
                 fs::write(group.join("cpu.cfs_period_us"), PERIOD_US.to_string())?;
                 fs::write(group.join("cpu.cfs_quota_us"), quota_us.to_string())
