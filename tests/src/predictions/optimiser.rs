@@ -94,13 +94,15 @@ impl Grid<'_> {
         if mode == "sync" && fronts.len() > 1 {
             return Err(format!("runs of mode sync found {} different fronts", fronts.len()));
         }
+        // The same in every run of mode sync, disturbed or not, with the same iterations.
+        let front = fronts.first().map(|front| blake3::hash(front).to_hex().to_string());
         let statuses = self.statuses();
         let of_each = |name: &str| statuses.iter().map(|status| status[name].clone()).collect::<Vec<_>>();
         Ok(json!({
             "bags": "optimiser", "mode": mode, "processes": PROCESSES, "rounds": ROUNDS, "iterations": self.options.iterations,
             "agents": self.options.agents, "runs": self.options.runs, "partial_runs": runs,
             "quotas_percent": self.options.quotas, "hidden": self.options.is_hidden, "disturbed": self.options.is_disturbed,
-            "speeds_mops": of_each("speed_mops"), "tasks_run": of_each("tasks_run"),
+            "speeds_mops": of_each("speed_mops"), "tasks_run": of_each("tasks_run"), "front": front,
             "iteration_ms": curves.iter().map(|curve| rounded(1000.0 * curve.iteration_s)).collect::<Vec<_>>(),
             "start_ms": curves.iter().map(|curve| rounded(1000.0 * curve.start_s)).collect::<Vec<_>>(),
             "between_rounds_s": rounded(between_s), "predicted_s": rounded(predicted_s), "took_s": took.iter().map(|&took_s| rounded(took_s)).collect::<Vec<_>>(),
