@@ -130,6 +130,8 @@ pub(crate) struct Io {
     pub(crate) me: Member,
     /// Speed of a slot of this machine, in Mop/s.
     pub(crate) speed_mops: f64,
+    /// The same as it was at the start: what tasks computed is judged by it, since a machine whose tasks wait computes no less in a second of a processor.
+    pub(crate) start_mops: f64,
     /// Machines of the grid, as the root last reported.
     pub(crate) leaves: u64,
     /// The largest maximum stretch of a machine, as the root last reported, in s/Mop.
@@ -190,6 +192,7 @@ impl Io {
             epoch: WallTime(wall_now.0.saturating_sub(now.as_micros())),
             me: me.into(),
             speed_mops: Config::default().speed_mops,
+            start_mops: Config::default().speed_mops,
             leaves: 1,
             maximum_stretch: 0.0,
             longest_wait_s: 0,

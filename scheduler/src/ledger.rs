@@ -285,7 +285,7 @@ impl Ledger {
     }
 
     pub(crate) fn restore_done(&mut self, executor: PeerId, result: &TaskResult, finished: Time, io: &Io) {
-        self.work.note(executor, result, finished.since(self.released), io.speed_mops);
+        self.work.note(executor, result, finished.since(self.released), io.start_mops);
         self.predicting.restore(finished);
         if self.ended.contains(result.index) {
             return;

@@ -278,6 +278,11 @@ impl Peer {
         self.executor.change_speed(speed_mops, self.io.now);
     }
 
+    /// Speed of a slot of this machine by the clock, in Mop/s, as the driver said last.
+    pub fn speed_mops(&self) -> f64 {
+        self.io.speed_mops
+    }
+
     /// When `handle` next has timed work to do; `None` when only an event can wake it.
     pub fn deadline(&self) -> Option<Time> {
         self.deadline

@@ -8,7 +8,7 @@
 //!
 //! With quotas the optimiser alone is run, on machines of which each has so many percent of a processor, and predicted by a mapping that knows them
 //! ([`Options::quotas`]). Where it is disturbed ([`Options::is_disturbed`]) one machine is killed and one taken by its owner, of which the prediction before it
-//! knows nothing; all fronts that synchronous runs find have to be the same.
+//! knows nothing. Synchronous runs with the same iterations have to find the same front, disturbed or not: runs of one command are compared, and the hash is printed.
 
 mod grid;
 mod optimiser;

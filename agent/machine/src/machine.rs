@@ -55,7 +55,7 @@ impl Machine {
             peer,
             kernel_mops,
             slots: config.slots,
-            speed: Speed::new(kernel_mops, config.speed_mops, now),
+            speed: Speed::new(kernel_mops, config.speed_mops, config.slots, now),
             outputs: Outputs::default(),
             measuring: Measuring::default(),
             execution: Execution::new(config),

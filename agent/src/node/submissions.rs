@@ -98,7 +98,7 @@ impl Submissions {
         };
         self.accepting += 1;
         let (blobs, gate, me) = (shared.supplies.blobs.clone(), shared.supplies.gate.clone(), peer.me().peer);
-        let (notify, speed_mops) = (notify.clone(), shared.config.speed_mops);
+        let (notify, speed_mops) = (notify.clone(), peer.speed_mops());
         let take = async move {
             let accept = move || submission::accept(&blobs, &gate, me, speed_mops, request, conditions, &notify);
             let result = tokio::task::spawn_blocking(accept).await;

@@ -38,12 +38,14 @@ impl Executor {
         }
         let Some(held) = self.bags.get(&running.task.bag) else { return };
         let Some(program) = held.program else { return };
-        let factor = self.factors.note(program, ran.as_secs_f64() / times * self.speed_mops / held.bag.task_mops);
+        let done_mops = running.done_mops(self.speed_mops, now);
+        let factor = self.factors.note(program, done_mops / times / held.bag.task_mops);
         self.corrects(program, factor);
     }
 
     /// Slots are faster or slower by the clock from now on. Submitters who prefer machines by their speeds are told at once.
     pub(crate) fn change_speed(&mut self, speed_mops: f64, now: Time) {
+        self.places.count_work(self.speed_mops, now);
         self.speed_mops = speed_mops;
         for held in self.bags.values_mut().filter(|held| held.says_capacity()) {
             held.updates.send_holding_now(now);

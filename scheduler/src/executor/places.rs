@@ -17,6 +17,8 @@ pub(super) struct Running {
     pub(super) began: Time,
     /// Time it had run at `since`.
     active: Duration,
+    /// Work that it had done when the machine's speed last changed, in Mop, and the time that it had run then.
+    counted: (f64, Duration),
     /// When it last began to run or thawed; `None` while frozen, by preemption or by the owner.
     since: Option<Time>,
     /// Frozen for a bag that comes ahead.
@@ -29,6 +31,12 @@ impl Running {
     /// Time it has run until now.
     pub(super) fn active(&self, now: Time) -> Duration {
         self.active + self.since.map_or(Duration::ZERO, |since| now.since(since))
+    }
+
+    /// Work that it has done until now, in Mop, where slots have had this speed since it last changed.
+    pub(super) fn done_mops(&self, speed_mops: f64, now: Time) -> f64 {
+        let (mops, ran) = self.counted;
+        mops + self.active(now).saturating_sub(ran).as_secs_f64() * speed_mops
     }
 
     /// Stops counting the time it runs.
@@ -139,9 +147,9 @@ impl Places {
 
     /// A task begins at a free place.
     pub(super) fn begin(&mut self, place: usize, task: TaskId, attempt: u32, now: Time) {
-        let (active, since) = (Duration::ZERO, Some(now));
+        let (active, since, counted) = (Duration::ZERO, Some(now), (0.0, Duration::ZERO));
         self.places[place] =
-            Some(Running { task, attempt, began: now, active, since, preempted: false, stopping: false });
+            Some(Running { task, attempt, began: now, active, counted, since, preempted: false, stopping: false });
     }
 
     /// Preempts the task at this place.
@@ -192,6 +200,13 @@ impl Places {
     pub(super) fn thaw_all(&mut self, now: Time) {
         for running in self.places.iter_mut().flatten().filter(|running| !running.preempted) {
             running.since = Some(now);
+        }
+    }
+
+    /// Slots had this speed until now.
+    pub(super) fn count_work(&mut self, speed_mops: f64, now: Time) {
+        for running in self.places.iter_mut().flatten() {
+            running.counted = (running.done_mops(speed_mops, now), running.active(now));
         }
     }
 

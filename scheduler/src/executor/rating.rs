@@ -53,7 +53,7 @@ impl Executor {
     pub(super) fn rate(&mut self, bag: BagId, now: Time) {
         let speed_mops = self.speed_mops;
         let Some(held) = self.bags.get_mut(&bag).filter(|held| held.bag.declared) else { return };
-        if held.rate(self.places.of(bag).map(|running| running.active(now).as_secs_f64() * speed_mops)) {
+        if held.rate(self.places.of(bag).map(|running| running.done_mops(speed_mops, now))) {
             self.order_stale = true;
             self.changed = true;
         }
@@ -74,7 +74,7 @@ impl Executor {
             let beyond = self.beyond(running, now);
             let steps = (beyond / FAR_BEYOND).max(0.5).log2().floor() + 1.0;
             let next_mops = held.bag.task_mops * FAR_BEYOND * steps.exp2();
-            let left_s = next_mops / self.speed_mops - running.active(now).as_secs_f64();
+            let left_s = (next_mops - running.done_mops(self.speed_mops, now)) / self.speed_mops;
             Some(now + Duration::try_from_secs_f64(left_s.max(0.0)).ok()? + ROUNDING)
         });
         due.min()
@@ -83,6 +83,6 @@ impl Executor {
     /// The work a task has done as a multiple of its declared work.
     fn beyond(&self, running: &Running, now: Time) -> f64 {
         let declared = self.bags.get(&running.task.bag).filter(|held| held.bag.declared);
-        declared.map_or(0.0, |held| running.active(now).as_secs_f64() * self.speed_mops / held.bag.task_mops)
+        declared.map_or(0.0, |held| running.done_mops(self.speed_mops, now) / held.bag.task_mops)
     }
 }

@@ -183,6 +183,20 @@ fn an_overrunning_task_counts_a_tenth_of_its_work() {
 }
 
 #[test]
+fn a_task_has_done_what_its_machine_could_do_meanwhile() {
+    let (mut executor, mut io) = empty(&Config::default());
+    give(&mut executor, &mut io, 1, 1e5, 1e6, 0);
+    executor.dispatch(&mut io);
+    let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
+    let left = |executor: &Executor, seconds| executor.load(at(seconds), |_| true).0.entries[0].left_mops();
+    assert!((left(&executor, 60) - 4e4).abs() < 1e-6, "1,000 Mop/s");
+    executor.change_speed(100.0, at(60));
+    assert!((left(&executor, 160) - 3e4).abs() < 1e-6, "{}", left(&executor, 160));
+    executor.change_speed(500.0, at(160));
+    assert!((left(&executor, 180) - 2e4).abs() < 1e-6, "{}", left(&executor, 180));
+}
+
+#[test]
 fn the_bag_with_the_largest_stretch_decides_the_order() {
     let (mut executor, mut io) = empty(&Config { per_submitter: PerSubmitter::Off, ..Config::default() });
     // At the first bag's stretch the others are ordered by size, at the smallest stretch without it by age.

@@ -253,7 +253,7 @@ impl Ledger {
             self.avoided.note_end(ran_on, true);
         }
         let since = self.placed.of(ran_on).map_or(self.released, |placement| placement.since);
-        self.work.note(ran_on, &result, io.now.since(since), io.speed_mops);
+        self.work.note(ran_on, &result, io.now.since(since), io.start_mops);
         let (bag, index, success) = (self.bag.id, result.index, result.success);
         let has_failed = self.tries.is_known(result.index);
         let checkpoint = self.checkpoints.forget(result.index, bag);

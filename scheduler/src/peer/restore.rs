@@ -108,7 +108,7 @@ impl Peer {
         }
         let mut io = Io::new(now, wall_now, me.clone());
         (io.secret, io.bag_secret) = (chance, bags);
-        io.speed_mops = config.speed_mops;
+        (io.speed_mops, io.start_mops) = (config.speed_mops, config.speed_mops);
         for record in &records {
             if let Record::Reputation { executor, reputation } = record {
                 io.reputations.restore(*executor, *reputation);

@@ -55,8 +55,12 @@ fn measure(arguments: &[String]) -> Result<(), String> {
     } else if options.is_hidden || options.is_disturbed {
         return Err(usage.to_owned());
     }
-    if options.agents == 0 || options.quotas.contains(&0) || (options.is_disturbed && options.agents < 4) {
-        return Err("at least one agent, no quota of 0 %, and four agents where two of them are disturbed".to_owned());
+    if options.agents == 0
+        || options.quotas.iter().any(|percent| !(1..=100).contains(percent))
+        || options.quotas.first().is_some_and(|percent| *percent != 100)
+        || (options.is_disturbed && options.agents < 4)
+    {
+        return Err("at least one agent, quotas of 1 to 100 % of which the first is 100, and four agents where two of them are disturbed".to_owned());
     }
     let root = tempfile::Builder::new().prefix("idlewood-predictions-").tempdir().map_err(|error| error.to_string())?;
     predictions::run(&options, root.path())

@@ -51,6 +51,8 @@ pub(crate) struct Grid {
     /// Bags of agents started from now on are kept by others once they have lasted for two seconds, and these act after 15 s for each
     /// rank. False by default: as shipped.
     pub(crate) keeps_soon: bool,
+    /// Agents started from now on measure and learn their speeds. False by default: they are told one.
+    pub(crate) learns_speed: bool,
     /// Whether agents become machines of one grid before their first start.
     enrols: bool,
     /// The invitation with which all but the first join.
@@ -286,6 +288,7 @@ impl Grid {
             bus: None,
             senses: None,
             keeps_soon: false,
+            learns_speed: false,
             enrols: count > 1,
             invitation: None,
             _turn: turn,
@@ -313,7 +316,10 @@ impl Grid {
         let dir = self.agents[number].dir.clone();
         let log = File::options().create(true).append(true).open(dir.join("agent.log")).expect("our directory");
         let mut command = Command::new(AGENT);
-        command.args(["run", "--listen", "/ip4/127.0.0.1/tcp/0", "--speed-mops", "1000", "--lease", "5"]);
+        command.args(["run", "--listen", "/ip4/127.0.0.1/tcp/0", "--lease", "5"]);
+        if !self.learns_speed {
+            command.args(["--speed-mops", "1000"]);
+        }
         // Tests that are killed leave nothing running.
         command.arg("--die-with-parent");
         command.arg("--state-dir").arg(&dir).arg("--config").arg(dir.join("config.toml"));

@@ -329,3 +329,25 @@ fn an_agent_that_finishes_ends_also_where_a_task_is_frozen_for_another_bag() {
     assert_eq!(agent.ask(&["bag", "show", &long])["done"].as_u64(), Some(0), "what was frozen was not waited for");
     assert_complete(agent, &long, 1);
 }
+
+#[test]
+fn a_machine_learns_how_long_its_tasks_wait_for_a_processor() {
+    let mut grid = Grid::prepare_one("[limits]\nslots = 1\n");
+    grid.learns_speed = true;
+    let processors = std::thread::available_parallelism().expect("it is known").get();
+    let load = Load::start(2 * processors);
+    grid.run(0);
+    let agent = &grid.agents[0];
+    let measured = std::fs::read_to_string(agent.dir.join("speed.json")).expect("it was measured");
+    let measured: Value = serde_json::from_str(&measured).expect("JSON");
+    let measured_mops = measured["mops_per_second"].as_f64().expect("a number");
+    let share = || agent.ask(&["status"])["speed_mops"].as_f64().expect("a number") / measured_mops;
+    // The agent's own computing at its start shares the processors with three others.
+    wait_for("the machine to be slower before it has a task", || share() < 0.85);
+    // Tasks run at the lowest priority.
+    let bag = agent.submit_spins(1);
+    wait_for("a task to show that it waits longer", || share() < 0.3);
+    drop(load);
+    wait_for("the machine to be as fast as it was measured", || share() > 0.85);
+    agent.ask(&["bag", "cancel", &bag]);
+}

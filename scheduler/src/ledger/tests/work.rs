@@ -50,6 +50,17 @@ fn impossible_work_in_results_does_not_count() {
 }
 
 #[test]
+fn a_submitter_whose_tasks_wait_believes_what_it_believed_before() {
+    let mut io = io();
+    let mut ledger = undeclared(&io);
+    // By the clock it is as slow as the fastest machines are fast.
+    io.speed_mops /= 64.0;
+    ran(&mut ledger, 1, 0..2, 5e4, &mut io);
+    let view = ledger.view();
+    assert_eq!((view.overstated, view.work_done_mops), (0, 1e5));
+}
+
+#[test]
 fn people_read_of_all_machines_that_computed_those_of_failed_tasks_too() {
     let mut io = io();
     let mut ledger = undeclared(&io);
