@@ -160,6 +160,8 @@ pub(crate) struct Fold {
     children: [Option<Child>; 2],
     /// What the leaf and the router said last.
     sent: [Option<Sent>; 2],
+    /// The parent of the leaf or of the router speaks of a table, and this machine, which was just started, has none: it says so.
+    asks_for_table: [bool; 2],
     /// Mop/s of each bag for the leaf and for the router.
     rates: [Vec<f64>; 2],
     /// What the root solved last, and when it may solve again.
@@ -179,6 +181,7 @@ impl Fold {
             capacity_changes: Time::ZERO,
             children: [None, None],
             sent: [None, None],
+            asks_for_table: [false, false],
             rates: [Vec::new(), Vec::new()],
             solved: None,
             solves_from: Time::ZERO,
@@ -264,6 +267,7 @@ impl Fold {
             _ if stamp != self.table.stamp => {
                 // It says its table once it sees that this one is another.
                 self.sent[number(node)] = None;
+                self.asks_for_table[number(node)] = self.table.bags.is_empty();
                 return;
             }
             Some(_) => {
@@ -378,6 +382,10 @@ impl Fold {
                 .zip(child.as_ref())
                 .is_some_and(|(known, (contact, node))| known.contact.peer == contact.peer && known.node == *node);
             if let (true, Some(known), Some((contact, _))) = (is_same, slot.as_mut(), child) {
+                if known.contact.incarnation != contact.incarnation {
+                    // It was started again, and has forgotten the table.
+                    (known.is_current, known.told) = (false, None);
+                }
                 known.contact = contact.clone();
                 continue;
             }
@@ -417,7 +425,8 @@ impl Fold {
     /// Says to the node's parent what the node would do for each bag, if that is due. Returns when it is next.
     fn report(&mut self, node: Node, work: Vec<f64>, io: &mut Io) -> Option<Time> {
         let parent = self.place.parents[number(node)].as_ref().filter(|parent| parent.peer != io.me.peer)?;
-        if self.table.bags.is_empty() {
+        let asks = std::mem::take(&mut self.asks_for_table[number(node)]);
+        if self.table.bags.is_empty() && !asks {
             return None;
         }
         let (to, stamp) = (parent.peer, self.table.stamp);
@@ -428,7 +437,7 @@ impl Fold {
         }
         *sent = Some(Sent { to, stamp, numbers: work.clone(), at: io.now });
         io.send(parent.clone(), Message::Absorbs { node, stamp, work_mops: work });
-        Some(io.now + REFRESH)
+        (!asks).then_some(io.now + REFRESH)
     }
 
     /// The root computes the rates anew, where anything has changed that they depend on. Returns when it may next, if it has to.
@@ -575,6 +584,72 @@ mod tests {
         says(&mut fold);
         assert_eq!(told(&mut fold, second), rates);
         assert_eq!(told(&mut fold, second), [] as [Vec<f64>; 0]);
+    }
+
+    /// The table in each message to the leaf that hangs below this machine.
+    fn tables_for_leaf(fold: &mut Fold, place: Place, wait: Duration, io: &mut Io) -> Vec<Option<usize>> {
+        io.now += wait;
+        fold.settle(place, Capacity { speed_mops: 1000.0, link_bytes_s: f64::INFINITY }, io);
+        let to_leaf = |effect| match effect {
+            Effect::Send { message: Message::Shares { node: Node::Leaf, table, .. }, .. } => {
+                Some(table.map(|table| table.len()))
+            }
+            _ => None,
+        };
+        io.effects.drain(..).filter_map(to_leaf).collect()
+    }
+
+    #[test]
+    fn a_child_that_was_started_again_is_told_the_table_at_once() {
+        let mut io = Io::new(Time::ZERO, WallTime(1_700_000_000_000_000), contact(1));
+        let mut fold = Fold::new();
+        fold.take_place(place(0), io.now);
+        drop(fold.announced(bag(1, 1.0, 0.0), contact(1).peer, io.now));
+        let second = Duration::from_secs(1);
+        assert_eq!(tables_for_leaf(&mut fold, place(0), second, &mut io), [Some(1)]);
+        fold.absorbs(contact(2).peer, Node::Leaf, fold.table.stamp, vec![500.0]);
+        assert_eq!(tables_for_leaf(&mut fold, place(0), second, &mut io), [None], "its rates");
+        assert_eq!(tables_for_leaf(&mut fold, place(0), second, &mut io), []);
+        let started_again = || {
+            let again = Contact { incarnation: 2, ..contact(2) };
+            Place { children: [Some((again, Node::Leaf)), Some((contact(3), Node::Router))], ..place(0) }
+        };
+        assert_eq!(tables_for_leaf(&mut fold, started_again(), second, &mut io), [Some(1)]);
+    }
+
+    /// Its parent may not have noticed that it was started again.
+    #[test]
+    fn a_child_without_the_table_that_hears_of_rates_says_that_it_has_none() {
+        let mut io = Io::new(Time::ZERO, WallTime(1_700_000_000_000_000), contact(2));
+        let mut fold = Fold::new();
+        let below = || Place { parents: [Some(contact(1)), None], ..Place::default() };
+        let capacity = Capacity { speed_mops: 1000.0, link_bytes_s: f64::INFINITY };
+        fold.settle(below(), capacity, &mut io);
+        io.effects.clear();
+        let stamp = Stamp(7, Some(contact(1).peer));
+        let mut hears = |fold: &mut Fold, table| {
+            io.now += Duration::from_secs(1);
+            fold.shared(contact(1).peer, Node::Leaf, (stamp, table), vec![500.0], io.now);
+            fold.settle(below(), capacity, &mut io);
+            let said = io.effects.drain(..).filter_map(|effect| match effect {
+                Effect::Send { message: Message::Absorbs { stamp, work_mops, .. }, .. } => Some((stamp, work_mops)),
+                _ => None,
+            });
+            said.collect::<Vec<_>>()
+        };
+        assert_eq!(hears(&mut fold, None), [(Stamp::default(), vec![])]);
+        assert_eq!(hears(&mut fold, Some(vec![bag(1, 1.0, 0.0)])), [(stamp, vec![1000.0])]);
+        // The parent that hears of none tells it.
+        let mut parent = Fold::new();
+        let mut io = Io::new(Time::ZERO, WallTime(1_700_000_000_000_000), contact(1));
+        parent.take_place(place(0), io.now);
+        drop(parent.announced(bag(1, 1.0, 0.0), contact(1).peer, io.now));
+        let second = Duration::from_secs(1);
+        assert_eq!(tables_for_leaf(&mut parent, place(0), second, &mut io), [Some(1)]);
+        parent.absorbs(contact(2).peer, Node::Leaf, parent.table.stamp, vec![500.0]);
+        tables_for_leaf(&mut parent, place(0), second, &mut io);
+        parent.absorbs(contact(2).peer, Node::Leaf, Stamp::default(), Vec::new());
+        assert_eq!(tables_for_leaf(&mut parent, place(0), second, &mut io), [Some(1)]);
     }
 
     proptest! {
