@@ -384,6 +384,22 @@ fn a_submitter_that_crashes_loses_no_task_and_has_none_done_twice() {
     assert_eq!(grid.twice(), []);
 }
 
+/// Its parent may take it for the child that it was before.
+#[test]
+fn a_machine_that_was_started_again_has_its_part_again() {
+    let mut grid = Grid::new(6, Config { expects_grid: true, ..Config::default() });
+    grid.give(2, endless(1, 2000.0, OPEN));
+    grid.pass(60.0);
+    let root = grid.root();
+    for number in (3..8).filter(|number| *number != root) {
+        assert_eq!(grid.hosts[&number].peer.endless_shares().len(), 1, "machine {number}");
+        let records = grid.crash(number);
+        grid.start(number, records);
+        grid.pass(70.0);
+        assert_eq!(grid.hosts[&number].peer.endless_shares().len(), 1, "machine {number}, started again");
+    }
+}
+
 #[test]
 fn a_pipe_stalls_goes_on_and_ends() {
     let mut grid = Grid::new(3, Config::default());
