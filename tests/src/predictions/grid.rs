@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::Options;
+use super::options::Options;
 use crate::shares::Shares;
 
 /// How long agents may take to become one grid.
