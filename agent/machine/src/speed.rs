@@ -92,7 +92,7 @@ mod tests {
         let soon = after(&mut speed, 0, 20, 0.1);
         assert!((10.0..16.0).contains(&soon), "{soon}");
         let later = after(&mut speed, 20, 200, 0.1);
-        assert!((9.9..11.0).contains(&later), "{later}");
+        assert!((9.9..12.5).contains(&later), "{later}");
     }
 
     #[test]
@@ -119,7 +119,7 @@ mod tests {
                     at(second),
                 );
             }
-            assert!(speed.mops() < 11.0, "{}", speed.mops());
+            assert!(speed.mops() < 12.5, "{}", speed.mops());
             let tried = speed.computed(Duration::ZERO, Duration::ZERO, at(2 * 3600)).expect("news");
             assert!((50.0..70.0).contains(&tried), "{tried} with {slots} slots");
             let later = speed.computed(Duration::ZERO, Duration::ZERO, at(3 * 3600)).expect("news");
