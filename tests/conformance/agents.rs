@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use idlewood_api::client::Client;
 use idlewood_api::{Bag, BagDetail, Status};
+use idlewood_tests::shares::Shares;
 use idlewood_units::Array;
 use serde_json::Value;
 
 use crate::lab::{self, Lab};
 use crate::scenario::{self, Scenario};
 use crate::stop;
-use idlewood_tests::shares::Shares;
 
 /// How long the grid may take to form, and an agent to begin or end.
 const PATIENCE: Duration = Duration::from_secs(120);

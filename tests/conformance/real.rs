@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use idlewood_tests::shares::Shares;
+
 use crate::agents::Agents;
 use crate::figures::{Counted, Fate, Figures, Took, figures};
 use crate::lab::Lab;
 use crate::scenario::{Deed, Scenario};
 use crate::stop;
-use idlewood_tests::shares::Shares;
 
 /// How often bags are looked at.
 const LOOK: Duration = Duration::from_millis(200);

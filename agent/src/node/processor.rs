@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use idlewood_worker::speed;
 
-/// How long the agent computes when it starts: the least that tells a tenth of a processor from a whole one. Our choice.
+/// How much processor time the agent uses when it starts. Our choice: a tenth of a processor is told from a whole one, and nobody is disturbed for long.
 const TRIAL: Duration = Duration::from_secs(1);
 
 /// Time of a thread since it began, in nanoseconds.
@@ -60,7 +60,20 @@ impl Looks {
     /// Computes for [`TRIAL`] beside everything else, at the usual priority, so that something is known before the first task.
     pub(super) fn start() -> Self {
         let trial = std::thread::Builder::new().name("speed".to_owned()).spawn(try_out);
+        let trial = trial.inspect_err(|error| tracing::warn!(%error, "tasks alone will show how fast this machine is"));
         Self { trial: trial.ok(), ..Self::default() }
+    }
+
+    /// How long the trial took on a processor, and waiting for one, once it is over; nothing at any other time.
+    fn of_trial(&mut self) -> (u64, u64) {
+        let Some(trial) = self.trial.take_if(|trial| trial.is_finished()) else { return (0, 0) };
+        let Ok(Some(took_ns)) = trial.join() else {
+            tracing::warn!(
+                "the kernel does not say how long threads wait: tasks alone will show how fast this machine is"
+            );
+            return (0, 0);
+        };
+        took_ns
     }
 
     /// How long so many slots have computed since the last look, and have waited for a processor, by the threads of these processes. What a thread
@@ -86,8 +99,7 @@ impl Looks {
         ready_ns.sort_unstable_by_key(|&ready| Reverse(ready));
         let ready_ns: u64 = ready_ns.into_iter().take(slots as usize).sum();
         let ran_ns = ran_ns.min(ready_ns);
-        let ended = self.trial.take_if(|trial| trial.is_finished()).and_then(|trial| trial.join().ok().flatten());
-        let (tried_ns, stalled_ns) = ended.unwrap_or_default();
+        let (tried_ns, stalled_ns) = self.of_trial();
         (Duration::from_nanos(ran_ns + tried_ns), Duration::from_nanos(ready_ns - ran_ns + stalled_ns))
     }
 }

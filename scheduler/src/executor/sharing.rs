@@ -124,14 +124,16 @@ impl Executor {
             let shares_at = self.suspension.shares_at(anew);
             return if shares_at.is_some_and(|at| at <= now) { (Some(0), None) } else { (None, shares_at) };
         }
-        let left_s = whole_s * OVERRUN - running.active(now).as_secs_f64();
+        // How long it would have taken for what it has done at the speed of now.
+        let done_s = running.done_mops(self.speed_mops, now) / self.speed_mops;
+        let left_s = whole_s * OVERRUN - done_s;
         if left_s <= 0.0 {
             return (Some(0), None);
         }
         // Where sizes are measured, the moment moves away while the task runs.
         let left = Duration::try_from_secs_f64(left_s).unwrap_or(Duration::MAX).max(LOOK_AFTER_MIN);
         let overruns_at = if left == Duration::MAX { Time::MAX } else { now + left + ROUNDING };
-        let rest_s = whole_s - running.active(now).as_secs_f64();
+        let rest_s = whole_s - done_s;
         if was_slow {
             return (Some((rest_s as u32).max(1)), Some(overruns_at));
         }
