@@ -2,8 +2,8 @@
 //!
 //! Three programs that compute: the demo's tiles, the solver of `wasi_smt_bag` where its directory is given, and the optimiser of `agent/tasks/evolve`.
 //! Of each bag two predictions are judged by its end. *Before it*: of tiles and problems by the time of the first task alone, as a bag without
-//! `--work` is measured; of the optimiser by a sweep of short runs of one process of each topology ([`Sweep`], Netto and others 2011, §4.1), a first merge, and the paper's
-//! mapping ([`map`]). *While it ran*: the mean error of the ends predicted after each tenth of its tasks, as `bag show` says it. Both in percent, the first
+//! `--work` is measured; of the optimiser by a sweep of short runs of one process of each topology ([`Sweep`](idlewood_scheduler::rounds::Sweep), Netto and others 2011, §4.1), a first merge, and the paper's
+//! mapping ([`map`](idlewood_scheduler::rounds::map)). *While it ran*: the mean error of the ends predicted after each tenth of its tasks, as `bag show` says it. Both in percent, the first
 //! of the time that the bag really took from its first start, the second of its whole time.
 //!
 //! With quotas the optimiser alone is run, on machines of which each has so many percent of a processor, and predicted by a mapping that knows them
