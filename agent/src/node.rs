@@ -30,6 +30,7 @@ mod measuring;
 mod names;
 mod neighbours;
 mod notify;
+mod open_files;
 mod outputs;
 mod owner;
 mod packing;
@@ -207,6 +208,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<Ended> {
             .await?
         }
     };
+    open_files::raise();
     let net_config = NetConfig { keypair, gate: gate.clone(), listen: listen.clone() };
     let (net, mut net_events) = idlewood_net::start(net_config, blobs.clone())?;
     let address = addresses::first(&mut net_events, &listen).await?;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use idlewood_machine::downloads::{DownloadId, Downloads, Sources};
 use idlewood_machine::serving::Serving;
 use idlewood_machine::{FetchId, JobId};
-use idlewood_overlay::{Contact, Time};
+use idlewood_overlay::{Contact, PeerId, Time};
 use idlewood_scheduler::{BagId, TaskId};
 
 use crate::event_queue::HostIndex;
@@ -115,6 +115,12 @@ pub(crate) struct Fetching {
 }
 
 impl Fetching {
+    /// Requests for pieces that this machine has been asked for and has not answered yet: of which download, and their numbers.
+    pub(crate) fn asked_of(&self, source: PeerId) -> Vec<(Number, u64)> {
+        let asked = self.transfers.iter().filter_map(|(number, transfer)| Some((*number, transfer.asked.as_ref()?)));
+        asked.filter(|(_, (_, of, _))| of.peer == source).map(|(number, (request, ..))| (number, *request)).collect()
+    }
+
     pub(crate) fn downloads(&mut self, is_look: bool) -> (&mut Downloads, &Sources) {
         (if is_look { &mut self.looks } else { &mut self.files }, &self.sources)
     }

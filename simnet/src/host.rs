@@ -16,9 +16,11 @@ use rand::RngExt;
 use crate::answers::Answers;
 use crate::churn::{Churn, Owner};
 use crate::condition::{Condition, Pause};
+use crate::connections::Connections;
 use crate::event_queue::{HostIndex, Key};
 use crate::fetching::Fetching;
 use crate::flawed::Flawed;
+use crate::letter::Passenger;
 use crate::link::Link;
 use crate::random::{SmallStream, digest, happens};
 use crate::scenario::{BadRouting, Scenario};
@@ -80,6 +82,9 @@ pub(crate) struct Host {
     /// Draws which fetches of outputs fail.
     fetch_rng: SmallStream,
     pub(crate) link: Link,
+    /// When its processor has handled all messages that have come.
+    busy_until: Time,
+    pub(crate) connections: Connections<Passenger>,
     /// Answers to messages that have not left.
     pub(crate) answers: Answers,
     pub(crate) store: Store,
@@ -144,6 +149,8 @@ impl Host {
             fetch_rng: SmallStream::new(scenario.seed, "fetch", number),
             link: Link::new(bandwidths_bytes_s(scenario, index), scenario.first_arrival())
                 .with_queues(scenario.data_queue),
+            busy_until: Time::ZERO,
+            connections: Connections::default(),
             answers: Answers::default(),
             store: Store::default(),
             fetching: Fetching::default(),
@@ -343,6 +350,12 @@ impl Host {
     pub(crate) fn key(&mut self, at: Time, target: HostIndex) -> Key {
         self.sequence += 1;
         Key { at, target, source: self.index, sequence: self.sequence }
+    }
+
+    /// A message has arrived, which takes the processor so many microseconds: when it reaches the peer. Messages go one after another.
+    pub(crate) fn take_in(&mut self, arrived: Time, message_us: u64) -> Time {
+        self.busy_until = self.busy_until.max(arrived) + Duration::from_micros(message_us);
+        self.busy_until
     }
 
     // ---- the owner ----

@@ -3,8 +3,7 @@
 //! Every message travels alone: it may be lost, arrive twice, or be held back so that later ones overtake it. A group
 //! of machines may be cut off from another, in one direction only. A sender does not learn that a message is lost, or
 //! that its receiver is down. The time that a message takes to leave and to arrive is not modelled here: the full
-//! simulation adds it ([`Simulation`](crate::Simulation)), the one of overlays alone leaves it out. Left out so far:
-//! transports that notice a lost connection.
+//! simulation adds it, and connections ([`Simulation`](crate::Simulation)); the one of overlays alone leaves both out.
 
 use std::time::Duration;
 

@@ -197,11 +197,12 @@ pub struct Report {
     pub leaves: u64,
     /// Messages sent.
     pub messages: u64,
-    /// Messages that the network lost, or that waited in the uplink of a machine that crashed, each once.
+    /// Messages that the network lost, or that waited in the uplink, or for a connection, of a machine that crashed, each once.
     pub messages_lost: u64,
-    /// Messages that reached a machine that was down, each copy.
+    /// Messages that reached a machine that was down, or that did not have their connection any more, each copy, and those for which no
+    /// connection could be opened.
     pub messages_in_vain: u64,
-    /// Bytes of all messages sent, with what they and their answers take on links beside their own.
+    /// Bytes of all messages sent, with what they, their answers and their connections take on links beside their own.
     pub bytes: u64,
     /// Bytes sent per machine (up or down) and simulated second.
     pub bytes_per_node_s: f64,
@@ -217,6 +218,12 @@ pub struct Report {
     pub files: MessageCount,
     /// Requests for pieces of either that were answered as busy.
     pub refusals: u64,
+    /// Connections that were opened, and the bytes of their handshakes, of both sides.
+    pub connections: MessageCount,
+    /// Those that could not be opened, since one side had as many as an agent has at most.
+    pub connections_refused: u64,
+    /// Most that one machine had at once.
+    pub connections_at_most: u32,
     /// How busy links were: those of all machines, then by the depth of their routers.
     pub links: Vec<LinkUse>,
     /// Requests by the depth of the router that first split them; 0 is the root, and [`u32::MAX`] a router that does
@@ -306,6 +313,12 @@ impl fmt::Display for Report {
         line("outputs", format!("{} sent, {} bytes", self.outputs.count, self.outputs.bytes))?;
         let MessageCount { count, bytes } = self.files;
         line("files", format!("{count} sent, {bytes} bytes; {} times busy", self.refusals))?;
+        let MessageCount { count, bytes } = self.connections;
+        let (refused, most) = (self.connections_refused, self.connections_at_most);
+        line(
+            "connections",
+            format!("{count} opened, {bytes} bytes; {refused} refused; at most {most} of one machine"),
+        )?;
         for of in &self.links {
             let name = of.depth.map_or("use of links".to_owned(), |depth| format!("  router at depth {depth}"));
             let say = |of: &TrafficUse| {

@@ -164,6 +164,15 @@ pub struct Scenario {
     pub overhead_bytes: u64,
     /// Bytes that the answer to a message takes on its receiver's uplink, at most 10,000. Default 387, measured in the same way.
     pub answer_bytes: u64,
+    /// Round trips from a dial to the first message on the new connection, TCP's own among them, at most 20; 0: machines are connected with all others, as
+    /// in the paper. Default 3, measured in the same way.
+    pub connect_round_trips: u32,
+    /// Bytes that a new connection takes on the uplink of either side, at most 100,000: handshakes, certificates, and what agents tell of themselves.
+    /// Default 3,600, measured in the same way.
+    pub connect_bytes: u64,
+    /// Time that a machine's processor takes for a message that comes, in microseconds, at most 1,000,000. Default 300, as measured on an agent
+    /// (docs/lab/footprint.md); the paper has none.
+    pub message_us: u64,
     /// Longest that a message waits for files and outputs before it in the queue of a link, at most 10 s. Default none: messages go first.
     #[serde(rename(serialize = "data_queue_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     pub data_queue: Duration,
@@ -334,6 +343,9 @@ impl Default for Scenario {
             bandwidths_file: None,
             overhead_bytes: 312,
             answer_bytes: 387,
+            connect_round_trips: 3,
+            connect_bytes: 3600,
+            message_us: 300,
             data_queue: Duration::ZERO,
             output_bytes: 1_000,
             envelope_bytes: 689,

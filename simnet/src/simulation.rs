@@ -6,6 +6,7 @@
 //! values. If the shortest latency is almost nothing, windows are too short to pay for threads: then one thread runs
 //! all shards.
 
+mod connecting;
 mod counts;
 mod deed;
 mod endless;
@@ -574,7 +575,7 @@ impl Simulation {
         self.shards.iter().for_each(|shard| counts.add(&shard.counts));
         let report = Report::of(&self.around.scenario, &self.world.record, self.now, |bag| self.is_over_for_good(bag));
         let messages: MessageCount = counts.messages.0.iter().copied().sum();
-        let bytes = messages.bytes + counts.answers.bytes;
+        let bytes = messages.bytes + counts.answers.bytes + counts.connections.bytes;
         let executed_mops = self.hosts().map(|host| host.workers.ran(self.now).as_secs_f64() * host.speed_mops).sum();
         let sim_s = self.now.as_secs_f64();
         Report {
@@ -604,6 +605,9 @@ impl Simulation {
             outputs: counts.outputs,
             files: counts.files,
             refusals: counts.refusals,
+            connections: counts.connections,
+            connections_refused: counts.connections_refused,
+            connections_at_most: self.hosts().map(|host| host.connections.most()).max().unwrap_or(0),
             decided: counts.decided,
             links: self.links(),
             events: counts.events,

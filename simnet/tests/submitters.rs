@@ -9,7 +9,7 @@ use idlewood_simnet::{Scenario, Simulation};
 
 /// Two bags of the same size at the same time, of which one is that user's: when that one is complete, and how long
 /// after that the other is, in seconds.
-fn ends_s(per_submitter: PerSubmitter, user_splits_into: u64) -> (f64, f64) {
+fn ends_s(seed: u64, per_submitter: PerSubmitter, user_splits_into: u64) -> (f64, f64) {
     let mut scenario = Scenario {
         nodes: 10,
         bags: 2,
@@ -19,8 +19,7 @@ fn ends_s(per_submitter: PerSubmitter, user_splits_into: u64) -> (f64, f64) {
         task_mops_max: 50_000.0,
         user_percent: 50.0,
         user_splits_into,
-        // With this seed one of the two bags is the user's.
-        seed: 3,
+        seed,
         ..Scenario::default()
     };
     scenario.peer.per_submitter = per_submitter;
@@ -36,14 +35,25 @@ fn ends_s(per_submitter: PerSubmitter, user_splits_into: u64) -> (f64, f64) {
     (end(true), end(false))
 }
 
+/// Which machine knows which of a submitter's bags, and so how much splitting still gains there, differs from seed to seed: from nothing to a third.
 #[test]
 fn splitting_a_bag_pays_only_if_its_pieces_count_as_separate_bags() {
-    let (honest, other) = ends_s(PerSubmitter::Off, 1);
-    let (split, other_then) = ends_s(PerSubmitter::Off, 10);
-    assert!(other < 0.7 * honest, "the other's comes first: {other} {honest}");
-    assert!(split < 0.7 * honest && other_then > 0.95 * honest, "they change places: {split} {other_then}");
-    assert_eq!(ends_s(PerSubmitter::Line, 1), (honest, other), "a bag for each is as ever");
-    let (split, other_then) = ends_s(PerSubmitter::Line, 10);
-    assert!(split > 0.9 * honest, "{split} instead of {honest} s");
-    assert!(other_then < 1.05 * honest, "{other_then}");
+    // With these seeds one of the two bags is the user's, the one that comes second.
+    let seeds = [3, 8, 9, 14];
+    let (mut off, mut line) = (0.0, 0.0);
+    for seed in seeds {
+        let (honest, other) = ends_s(seed, PerSubmitter::Off, 1);
+        let (split, other_then) = ends_s(seed, PerSubmitter::Off, 10);
+        assert!(other < 0.7 * honest, "the other's comes first: {other} {honest}");
+        assert!(split < 0.7 * honest && other_then > 0.95 * honest, "they change places: {split} {other_then}");
+        off += split / honest / seeds.len() as f64;
+        assert_eq!(ends_s(seed, PerSubmitter::Line, 1), (honest, other), "a bag for each is as ever");
+        let (split, other_then) = ends_s(seed, PerSubmitter::Line, 10);
+        line += split / honest / seeds.len() as f64;
+        assert!(other_then < 1.05 * honest, "{other_then}");
+    }
+    println!(
+        "a user who splits ends after {off:.3} of the time where pieces are bags, and after {line:.3} where they are one application"
+    );
+    assert!(line > 0.75 && line > off + 0.2, "{line} of the time, {off} where pieces are bags");
 }

@@ -10,12 +10,13 @@
 //! order records go to the disk, and what becomes of those that do not get there; `results` which results share a message. `explain` says
 //! why tasks of a bag do not run, and decides nothing.
 //!
-//! Two parts are not the machine's own, since they follow each piece of a blob and not the peer: `downloads` decides whom the driver asks for pieces, and
-//! `serving` whom it gives some.
+//! Three parts are not the machine's own, since they follow each piece of a blob, or each connection, and not the peer: `downloads` decides whom the driver
+//! asks for pieces, `serving` whom it gives some, and `connections` says how many connections it has.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod connections;
 pub mod downloads;
 mod effect;
 mod event;

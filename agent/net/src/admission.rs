@@ -19,6 +19,7 @@ use std::iter;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use idlewood_machine::connections::CONNECT_TIMEOUT;
 use idlewood_overlay::GridId;
 use idlewood_trust::message::{self, Answer, FRAME_BYTES_MAX, First, Hello, Welcome};
 use idlewood_trust::{Gate, Invitation, Outcome, Refused, address, identity};
@@ -32,7 +33,6 @@ use libp2p::identity::Keypair;
 use libp2p::{Multiaddr, noise, tcp, yamux};
 use tracing::debug;
 
-use super::bounds::CONNECT_TIMEOUT;
 use super::causes::{find, innermost};
 use super::reach;
 

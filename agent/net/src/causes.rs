@@ -2,6 +2,9 @@
 
 use std::io;
 
+use libp2p::core::upgrade::NegotiationError;
+use libp2p::request_response::OutboundFailure;
+
 /// The text of the innermost cause; the errors around it only name layers.
 pub(super) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut error = error;
@@ -20,5 +23,15 @@ pub(super) fn find<'a, E: std::error::Error + 'static>(error: &'a (dyn std::erro
     match wrapped {
         Some(wrapped) => find(wrapped),
         None => error.source().and_then(find),
+    }
+}
+
+/// Whether a request failed because the other side does not speak its protocol. A request leaves with the proposal of its protocol, so that the refusal
+/// may be read in place of an answer.
+pub(super) fn lacks_protocol(error: &OutboundFailure) -> bool {
+    match error {
+        OutboundFailure::UnsupportedProtocols => true,
+        OutboundFailure::Io(error) => matches!(find(error), Some(NegotiationError::Failed)),
+        _ => false,
     }
 }

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use idlewood_overlay::PeerId;
 use idlewood_trust::{address, identity};
-use libp2p::request_response::{self, OutboundFailure, OutboundRequestId, ResponseChannel};
+use libp2p::request_response::{self, OutboundRequestId, ResponseChannel};
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, Swarm};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::debug;
 
+use crate::causes::lacks_protocol;
 use crate::command::answer;
 use crate::dial_codec::{Ask, DIALS_MAX, Told};
 use crate::dial_error::DialError;
@@ -125,11 +126,10 @@ impl DialBacks {
             }
             Event::OutboundFailure { peer, request_id, error, .. } => {
                 if let (Some(by), Some(asked)) = (identity::from_libp2p(&peer), self.asked.remove(&request_id)) {
-                    let failure = match error {
-                        OutboundFailure::UnsupportedProtocols => {
-                            "it has an earlier release, which cannot be asked".to_owned()
-                        }
-                        error => format!("it does not say: {error}"),
+                    let failure = if lacks_protocol(&error) {
+                        "it has an earlier release, which cannot be asked".to_owned()
+                    } else {
+                        format!("it does not say: {error}")
                     };
                     answer(asked.reply, DialledBack { by, at: None, failure: Some(failure), clock_ahead_s: None });
                 }

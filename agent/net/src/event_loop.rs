@@ -27,7 +27,7 @@ use crate::live::{Live, LiveQuestion};
 use crate::outbound::Outgoing;
 use crate::reach::{self, Reach};
 use crate::serving::Serving;
-use crate::swarm::{self, BehaviourEvent, Limits};
+use crate::swarm::{self, BehaviourEvent, Limits, REQUEST_TIMEOUT};
 use crate::wire::{self, Reply, Request};
 
 /// How long a shutdown goes on delivering, and how long it waits for connections to close.
@@ -67,7 +67,7 @@ impl EventLoop {
         let protocol = wire::protocol(config.gate.grid());
         let traffic = counters.traffic.clone();
         let swarm = swarm::build(config, reach, protocol.clone(), traffic, limits)?;
-        let outgoing = Outgoing::new(swarm, reach, config.gate.clone(), counters);
+        let outgoing = Outgoing::new(swarm, limits.kept, reach, config.gate.clone(), counters);
         let (dial_backs, live) = (DialBacks::default(), Live::new(questions));
         Ok(Self { protocol, commands, events, outgoing, serving, dial_backs, live, port: 0 })
     }
@@ -170,7 +170,7 @@ impl EventLoop {
     fn sweep(&mut self) {
         let now = Instant::now();
         for (peer, link) in &self.outgoing.links {
-            if link.turned_away && self.outgoing.swarm.disconnect_peer_id(identity::to_libp2p(*peer)).is_err() {
+            if link.closing && self.outgoing.swarm.disconnect_peer_id(identity::to_libp2p(*peer)).is_err() {
                 debug!(?peer, "was gone already");
             }
         }
@@ -237,9 +237,10 @@ impl EventLoop {
                 if link.dialling.is_some_and(|(id, _)| id == connection_id) {
                     link.dialling = None;
                 }
+                link.is_used(Instant::now());
                 link.quiet = None;
                 link.reported = None;
-                link.turned_away = false;
+                link.closing = false;
                 if link.connections.len() == 1 {
                     // Everything that it lacks is sent anew.
                     link.undelivered.clear();
@@ -248,6 +249,7 @@ impl EventLoop {
                     }
                 }
                 self.outgoing.pump(peer);
+                self.outgoing.make_room();
             }
             SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
                 self.dial_backs.closed(connection_id);
@@ -311,7 +313,7 @@ impl EventLoop {
         }
         link.announced = false;
         // Requests under way fail, and are reported, by themselves.
-        if !link.turned_away && !matches!(cause, Some(ConnectionError::KeepAliveTimeout)) {
+        if !link.closing && !matches!(cause, Some(ConnectionError::KeepAliveTimeout)) {
             self.outgoing.lost(peer);
         }
         self.outgoing.pump(peer);
@@ -329,7 +331,7 @@ impl EventLoop {
                     match self.outgoing.links.get_mut(&peer) {
                         // The dialler closes. Closing from here could outrun the frame that tells it why; the next
                         // sweep closes if the dialler does not.
-                        Some(link) if link.connections.get(&connection_id) == Some(&None) => link.turned_away = true,
+                        Some(link) if link.connections.get(&connection_id) == Some(&None) => link.closing = true,
                         _ => self.outgoing.turn_away(peer, peer_id),
                     }
                     return;
@@ -369,6 +371,9 @@ impl EventLoop {
         match event {
             Event::Message { peer, message: Message::Request { request_id, request, channel }, .. } => {
                 if let Some(from) = identity::from_libp2p(&peer) {
+                    // A piece may be under way for as long as whoever asks waits.
+                    let lasts = if matches!(request, Request::Chunk { .. }) { REQUEST_TIMEOUT } else { Duration::ZERO };
+                    self.outgoing.links.entry(from).or_default().is_used(Instant::now() + lasts);
                     self.serving.on_request(&mut self.outgoing, from, request_id, request, channel);
                 }
             }

@@ -73,7 +73,8 @@ pub fn named_contact(address: &Multiaddr) -> Option<Contact> {
 /// # Errors
 /// When an address is out of reach, in use or refused; nothing runs then.
 pub fn start(config: NetConfig, blobs: Arc<Blobs>) -> Result<(NetHandle, mpsc::Receiver<NetEvent>), NetError> {
-    start_within(Limits::default(), config, blobs)
+    let open_files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    start_within(Limits::within(open_files), config, blobs)
 }
 
 /// [`start`] with other limits of connections than the agent's.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use idlewood_machine::connections::QUIET;
 use idlewood_overlay::PeerId;
 use libp2p::Multiaddr;
 use libp2p::swarm::ConnectionId;
@@ -15,11 +16,7 @@ use crate::rate::Allowance;
 use crate::room::Share;
 use crate::waiting::{Queue, Waiting};
 
-/// After a failed dial the same address is not dialled again for this long, and a peer is not reported lost twice
-/// within it.
-pub(super) const QUIET: Duration = Duration::from_millis(500);
-
-/// The same for a peer that turned out to be of another grid, or does not let this machine in.
+/// A peer that turned out to be of another grid, or does not let this machine in, is not dialled again for this long.
 pub(super) const QUIET_OTHER_GRID: Duration = Duration::from_secs(30);
 
 /// The state of one peer, kept while there is any.
@@ -37,8 +34,10 @@ pub(super) struct Link {
     pub(super) quiet: Option<(Instant, Box<str>)>,
     /// When it was last reported lost.
     pub(super) reported: Option<Instant>,
-    /// Its connection is being closed because it is of another grid: do not report that loss.
-    pub(super) turned_away: bool,
+    /// When something went over its connections last, or will have gone.
+    pub(super) used: Option<Instant>,
+    /// Its connections are being closed from here, since it is of another grid or others need their room: do not report that loss.
+    pub(super) closing: bool,
     /// Requests that it may still send.
     pub(super) allowance: Option<Allowance>,
     /// Gossip that it did not accept, and how often that was sent again since it accepted some.
@@ -49,6 +48,11 @@ pub(super) struct Link {
 }
 
 impl Link {
+    /// Something goes over its connections, or will have gone by then.
+    pub(super) fn is_used(&mut self, until: Instant) {
+        self.used = self.used.max(Some(until));
+    }
+
     pub(super) fn is_forgettable(&self, now: Instant) -> bool {
         self.waiting.is_empty()
             && self.waiting.is_quiet()

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
 use tracing::debug;
 
+use crate::causes::lacks_protocol;
 use crate::command::answer;
 use crate::counters::Counters;
 use crate::live_codec::{LiveAsk, LiveError, LiveTold};
@@ -76,9 +77,9 @@ impl Live {
             }
             Event::OutboundFailure { request_id, error, .. } => {
                 let error = match error {
-                    OutboundFailure::UnsupportedProtocols => LiveError::Older,
+                    error if lacks_protocol(&error) => LiveError::Older,
                     OutboundFailure::DialFailure | OutboundFailure::Timeout => LiveError::Unreachable,
-                    OutboundFailure::ConnectionClosed | OutboundFailure::Io(_) => LiveError::Busy,
+                    _ => LiveError::Busy,
                 };
                 self.told(request_id, Err(error));
             }

@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use idlewood_machine::connections::{QUIET, to_close};
 use idlewood_overlay::{Contact, PeerId};
 use idlewood_trust::{Gate, identity};
 use libp2p::request_response::{InboundRequestId, OutboundFailure, OutboundRequestId, ResponseChannel};
@@ -21,13 +22,14 @@ use tracing::{debug, warn};
 
 use crate::addresses::Addresses;
 use crate::answers::Answers;
+use crate::causes::lacks_protocol;
 use crate::chunk::{ChunkError, ChunkReply, Wanted};
 use crate::command::{Item, Outbound, answer};
 use crate::counters::Counters;
 use crate::dial_error::{DialError, dial_error, turns_us_away};
 use crate::event::NetEvent;
 use crate::found::Found;
-use crate::link::{Bootstrap, InFlight, Link, QUIET, QUIET_OTHER_GRID, Route};
+use crate::link::{Bootstrap, InFlight, Link, QUIET_OTHER_GRID, Route};
 use crate::pending::Pending;
 use crate::rate::Allowance;
 use crate::reach::{self, Reach};
@@ -61,12 +63,20 @@ pub(super) struct Outgoing {
     pub(super) resting: BTreeSet<(Instant, PeerId)>,
     pub(super) bootstraps: HashMap<ConnectionId, Bootstrap>,
     pub(super) answers: Answers,
+    /// With more connections than this, some are closed.
+    kept_max: usize,
     /// Peers whose malformed or foreign answers were logged.
     complained: HashSet<PeerId>,
 }
 
 impl Outgoing {
-    pub(super) fn new(swarm: Swarm<Behaviour>, reach: Reach, gate: Arc<Gate>, counters: Arc<Counters>) -> Self {
+    pub(super) fn new(
+        swarm: Swarm<Behaviour>,
+        kept_max: usize,
+        reach: Reach,
+        gate: Arc<Gate>,
+        counters: Arc<Counters>,
+    ) -> Self {
         Self {
             swarm,
             reach,
@@ -80,6 +90,7 @@ impl Outgoing {
             resting: BTreeSet::new(),
             bootstraps: HashMap::new(),
             answers: Answers::default(),
+            kept_max,
             complained: HashSet::new(),
         }
     }
@@ -124,7 +135,7 @@ impl Outgoing {
         debug!(?peer, "is of another grid; closed");
         if let Some(link) = self.links.get_mut(&peer) {
             link.quiet = Some((Instant::now() + QUIET_OTHER_GRID, link.address.clone()));
-            link.turned_away = true;
+            link.closing = true;
             if !link.waiting.is_empty() {
                 self.lost(peer);
             }
@@ -132,6 +143,22 @@ impl Outgoing {
         self.give_up(peer);
         if self.swarm.disconnect_peer_id(peer_id).is_err() {
             debug!(?peer, "was gone already");
+        }
+    }
+
+    /// Closes connections that were not used for longest where there are many, since further ones need room.
+    pub(super) fn make_room(&mut self) {
+        let open = self.links.iter().filter(|(_, link)| !link.connections.is_empty());
+        let unused = open.clone().filter(|(_, link)| link.waiting.is_empty() && link.waiting.is_quiet());
+        let unused = unused.filter_map(|(peer, link)| Some((link.used?, *peer)));
+        for peer in to_close(Instant::now(), self.kept_max, open.count(), unused) {
+            debug!(?peer, "closed to make room");
+            if let Some(link) = self.links.get_mut(&peer) {
+                link.closing = true;
+            }
+            if self.swarm.disconnect_peer_id(identity::to_libp2p(peer)).is_err() {
+                debug!(?peer, "was gone already");
+            }
         }
     }
 
@@ -181,6 +208,7 @@ impl Outgoing {
                     }
                     Item::Grid(bytes) => (Request::Grid(bytes.clone()), InFlight::Grid(bytes)),
                 };
+                link.is_used(now);
                 let id = self.swarm.behaviour_mut().requests.send_request(&peer, request);
                 self.in_flight.insert(id, in_flight);
             }
@@ -461,7 +489,7 @@ impl Outgoing {
             None => {}
         }
         self.lost(to);
-        if matches!(error, OutboundFailure::UnsupportedProtocols) {
+        if lacks_protocol(error) {
             self.turn_away(to, peer);
         }
         self.pump(to);

@@ -4,6 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use idlewood_machine::connections::{
+    CONNECT_TIMEOUT, ESTABLISHED_MAX, IDLE_TIMEOUT, INCOMING_MAX, KEPT_MAX, PENDING_MAX,
+};
 use idlewood_trust::address::Unusable;
 use libp2p::connection_limits::{self, ConnectionLimits};
 use libp2p::core::muxing::StreamMuxerBox;
@@ -19,7 +22,7 @@ use libp2p::{
 use tracing::warn;
 
 use super::admission::Admission;
-use super::bounds::{CONNECT_TIMEOUT, IN_FLIGHT_MAX};
+use super::bounds::IN_FLIGHT_MAX;
 use super::config::{NetConfig, NetError};
 use super::dial_codec;
 use super::live_codec;
@@ -28,15 +31,12 @@ use super::reach::{AddressError, Reach, Within};
 use super::throttle;
 use super::wire::{Codec, Traffic};
 
-/// An idle connection is kept this long. libp2p's 10 s would close the links of a quiet tree between two reports.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// How often each connection is pinged. The tree itself checks which peers live; this closes connections that are dead,
 /// and libp2p's 15 s would be a third of a quiet grid's traffic.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Longest time for one request and its answer.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Streams of one connection: ours and the peer's, and some for chunks.
 const STREAMS_MAX: usize = 3 * IN_FLIGHT_MAX;
@@ -45,24 +45,36 @@ const STREAMS_MAX: usize = 3 * IN_FLIGHT_MAX;
 /// Honest machines have [`IN_FLIGHT_MAX`] each way, and a few. Our choice; yamux's 512 would be 128 MiB.
 const OPEN_STREAMS_MAX: usize = STREAMS_MAX + IN_FLIGHT_MAX;
 
-/// Limits of connections. Excess ones are closed at once.
+/// Limits of connections ([`idlewood_machine::connections`]). Excess ones are closed at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// In all. A peer of the tree keeps a few dozen.
+    /// In all.
     pub(super) established: u32,
-    /// Opened by others: fewer than in all, so that many strangers leave room for connections that this agent dials, to
-    /// its neighbours.
+    /// Opened by others.
     pub(super) incoming: u32,
     /// To one peer: two if both dial at once, one for a bootstrap dial, one that is closing.
     pub(super) per_peer: u32,
     /// Handshakes under way, in each direction.
     pub(super) pending: u32,
+    /// With more connections than this, those not used for longest are closed.
+    pub(super) kept: usize,
 }
 
 impl Default for Limits {
-    /// Our choice.
     fn default() -> Self {
-        Self { established: 512, incoming: 384, per_peer: 4, pending: 128 }
+        // Those of one peer are our choice.
+        Self { established: ESTABLISHED_MAX, incoming: INCOMING_MAX, per_peer: 4, pending: PENDING_MAX, kept: KEPT_MAX }
+    }
+}
+
+impl Limits {
+    /// Those of a process that may have so many files open (none: any number), of which connections take half at most.
+    pub(super) fn within(open_files: Option<u64>) -> Self {
+        let whole = Self::default();
+        let established = open_files
+            .map_or(whole.established, |files| whole.established.min(u32::try_from(files / 2).unwrap_or(u32::MAX)));
+        let part = |of: u32| (u64::from(of) * u64::from(established) / u64::from(whole.established)) as u32;
+        Self { established, incoming: part(whole.incoming), kept: part(whole.kept as u32) as usize, ..whole }
     }
 }
 
@@ -127,7 +139,10 @@ pub(super) fn build(
         TransportTimeout::new(transport, CONNECT_TIMEOUT).boxed(),
         behaviour,
         key.public().to_peer_id(),
-        swarm::Config::with_tokio_executor().with_idle_connection_timeout(IDLE_TIMEOUT),
+        swarm::Config::with_tokio_executor()
+            .with_idle_connection_timeout(IDLE_TIMEOUT)
+            // A message leaves with the proposal of its protocol, of which there is one, and not a round trip later.
+            .with_substream_upgrade_protocol_override(Version::V1Lazy),
     );
     for address in listen {
         swarm.listen_on(address.clone()).map_err(|error| listen_error(address, error))?;
@@ -150,5 +165,21 @@ fn listen_error(address: &Multiaddr, error: TransportError<io::Error>) -> NetErr
         TransportError::MultiaddrNotSupported(address) => AddressError::from(Unusable(address.to_string())).into(),
         TransportError::Other(source) if source.kind() == io::ErrorKind::AddrInUse => NetError::Busy(address.clone()),
         TransportError::Other(source) => NetError::Listen { address: address.clone(), source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_take_half_of_the_files_that_may_be_open() {
+        let of = |files| {
+            let Limits { established, incoming, kept, .. } = Limits::within(files);
+            (established, incoming, kept)
+        };
+        assert_eq!(of(None), (2048, 1536, 1024));
+        assert_eq!(of(Some(1 << 40)), (2048, 1536, 1024));
+        assert_eq!(of(Some(1024)), (512, 384, 256));
     }
 }

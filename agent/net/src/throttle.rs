@@ -28,7 +28,8 @@ use tracing::debug;
 use super::admission::AdmissionError;
 use super::causes::find;
 
-/// Handshakes of one address under way: a quarter of all. Our choice: more than a room behind one NAT begins at once.
+/// Handshakes of one address under way, a part of all ([`PENDING_MAX`](idlewood_machine::connections::PENDING_MAX)). Our choice: more than a room behind one
+/// NAT begins at once.
 const PENDING_PER_ADDRESS_MAX: usize = 32;
 
 /// Failures of one address in a row, and the time after which one of them is forgiven.

@@ -83,6 +83,9 @@ pub fn papers_scheme(peer: &mut Config) {
 pub fn papers_links(scenario: &mut Scenario) {
     scenario.overhead_bytes = 0;
     scenario.answer_bytes = 0;
+    scenario.connect_round_trips = 0;
+    scenario.connect_bytes = 0;
+    scenario.message_us = 0;
 }
 
 pub(super) fn serialize<S: Serializer>(peer: &idlewood_scheduler::Config, serializer: S) -> Result<S::Ok, S::Error> {

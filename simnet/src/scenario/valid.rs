@@ -95,6 +95,9 @@ impl Scenario {
         check(self.bandwidth_bytes_s >= 1, "bandwidth_bytes_s must be at least 1")?;
         check(self.overhead_bytes <= 10_000, "overhead_bytes must be at most 10000")?;
         check(self.answer_bytes <= 10_000, "answer_bytes must be at most 10000")?;
+        check(self.connect_round_trips <= 20, "connect_round_trips must be at most 20")?;
+        check(self.connect_bytes <= 100_000, "connect_bytes must be at most 100000")?;
+        check(self.message_us <= 1_000_000, "message_us must be at most 1000000")?;
         check(self.data_queue <= Duration::from_secs(10), "data_queue must be at most 10s")
     }
 
@@ -303,6 +306,9 @@ mod tests {
         refused(Scenario { manifest_bytes: 0, ..Scenario::default() }, "manifest_bytes");
         refused(Scenario { program_bytes: u64::MAX, ..Scenario::default() }, "program_bytes");
         refused(Scenario { answer_bytes: 10_001, ..Scenario::default() }, "answer_bytes");
+        refused(Scenario { connect_round_trips: 21, ..Scenario::default() }, "connect_round_trips");
+        refused(Scenario { connect_bytes: 100_001, ..Scenario::default() }, "connect_bytes");
+        refused(Scenario { message_us: 1_000_001, ..Scenario::default() }, "message_us");
         refused(Scenario { data_queue: Duration::MAX, ..Scenario::default() }, "data_queue");
         refused(Scenario { output_bytes: u64::MAX, ..Scenario::default() }, "output_bytes");
         refused(Scenario { warm_up: Duration::MAX, ..Scenario::default() }, "warm_up");

@@ -47,6 +47,10 @@ pub(super) struct Counts {
     pub(super) files: MessageCount,
     /// Requests for pieces that were answered as busy.
     pub(super) refusals: u64,
+    /// Connections that were opened, and the bytes of their handshakes, of both sides.
+    pub(super) connections: MessageCount,
+    /// Those that were not, since one side had no room.
+    pub(super) connections_refused: u64,
     /// Requests by the depth of the router that split them first.
     pub(super) decided: BTreeMap<u32, u64>,
     /// Messages about which machines there are, by who sent them.
@@ -69,6 +73,8 @@ impl Counts {
         self.outputs = self.outputs + other.outputs;
         self.files = self.files + other.files;
         self.refusals += other.refusals;
+        self.connections = self.connections + other.connections;
+        self.connections_refused += other.connections_refused;
         for (depth, count) in &other.decided {
             *self.decided.entry(*depth).or_default() += count;
         }

@@ -1,8 +1,8 @@
 //! How files of bags and outputs of tasks travel between simulated machines: in pieces, each asked for and answered over the links of both.
 //!
 //! A request and a refusal are as messages; a piece is data, which messages precede. A request that is not answered in time fails, and
-//! the overlay hears that the other cannot be reached, as in the agent. Connections are not lost, so that requests are not: a machine that is down,
-//! or cut off, does not answer.
+//! the overlay hears that the other cannot be reached, as in the agent. Requests go over connections (`connecting.rs`): a machine that is down, or cut off,
+//! does not answer, and one that was switched off meanwhile resets the connection.
 
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use super::surroundings::Surroundings;
 use crate::event_queue::HostIndex;
 use crate::fetching::{Ask, Blob, Needy, Number, Purpose, Reply, Transfer};
 use crate::host::host_index;
+use crate::letter::Passenger;
 
 /// Longest piece, longest time for one request and its answer, and for the look at a bag; the pause before a task that could not be
 /// prepared is tried again: as in the agent (`agent/net/src/wire.rs`, `agent/net/src/swarm.rs`, `agent/src/node/signed.rs`,
@@ -218,11 +219,17 @@ impl Shard {
         transfer.asked = Some((request, source, now));
         let blob = transfer.blob;
         let offset = machine.fetching.got(blob);
+        self.cause(host, now + REQUEST_TIMEOUT, host, Occurrence::PieceLate { life, number: download, request });
+        let ask = Ask { from: host, life, download, request, blob, offset };
+        self.board(host, target, Passenger::Ask(ask), around);
+    }
+
+    /// A request for a piece leaves.
+    pub(super) fn send_ask(&mut self, host: HostIndex, target: HostIndex, ask: Ask, around: &Surroundings) {
+        let (now, machine) = (self.now, self.host_mut(host));
         let sent = machine.link.send(now, ASK_BYTES + around.scenario.overhead_bytes, false);
         let travel = around.network.latency(&mut machine.network_rng, host, target);
-        self.cause(host, now + REQUEST_TIMEOUT, host, Occurrence::PieceLate { life, number: download, request });
         if target < around.scenario.nodes && around.network.reaches(host, target) {
-            let ask = Ask { from: host, life, download, request, blob, offset };
             self.cause(host, sent + travel, target, Occurrence::PieceAsked { ask });
         }
     }
@@ -231,10 +238,10 @@ impl Shard {
 
     /// A machine is asked for a piece.
     pub(super) fn asked(&mut self, host: HostIndex, ask: Ask, around: &Surroundings) {
-        let (now, machine) = (self.now, self.host_mut(host));
-        if !machine.is_up() {
+        if !self.host(host).is_up() || !self.hears(host, ask.from, around) {
             return;
         }
+        let (now, machine) = (self.now, self.host_mut(host));
         let from = around.peer_ids[ask.from as usize];
         if let Err(ask) = machine.fetching.serving.ask(now, from, ask) {
             return self.refuse(host, ask, Reply::Busy, around);
@@ -270,6 +277,7 @@ impl Shard {
             let life = machine.life;
             let bytes = around.blob_bytes(ask.blob).saturating_sub(ask.offset).min(PIECE_BYTES_MAX);
             let (at, taken_us) = machine.link.send_data(now, bytes + around.scenario.answer_bytes);
+            machine.connections.serves(ask.from, at);
             let count =
                 if matches!(ask.blob, Blob::Output(_)) { &mut self.counts.outputs } else { &mut self.counts.files };
             // Of an output all pieces count as one.

@@ -5,11 +5,12 @@ use std::time::Duration;
 use idlewood_overlay::{Node, PeerId};
 use idlewood_scheduler::{Appointment, Event, Message};
 
-use super::shard::{Content, Letter, Parcel, Shard};
+use super::shard::{Parcel, Shard};
 use super::surroundings::Surroundings;
 use super::trace::{Trace, tag};
 use crate::event_queue::HostIndex;
 use crate::host::{host_index, nonce, signature};
+use crate::letter::{Content, Letter, Passenger};
 use crate::network::Arrivals;
 use crate::overlay::Wire;
 use crate::scenario::BadRouting;
@@ -35,7 +36,6 @@ impl Shard {
         let bytes = size.bytes + if is_carried { 0 } else { around.scenario.overhead_bytes };
         Trace(&mut machine.trace).word(size.digest);
         let from = machine.id;
-        let sent = machine.link.send(now, bytes, is_tree);
         let count = &mut self.counts.messages.0[message.kind_index()];
         count.count += 1;
         count.bytes += bytes;
@@ -49,18 +49,6 @@ impl Shard {
             count.count += 1;
             count.bytes += bytes;
         }
-        let machine = self.host_mut(host);
-        let mut arrivals = around.network.carry(&mut machine.network_rng, host, target);
-        // A message that the network loses, or carries to no machine, uses the uplink like any other.
-        if arrivals.first.is_none() {
-            self.counts.messages_lost += 1;
-        } else if target >= around.scenario.nodes {
-            self.counts.messages_in_vain += 1;
-            arrivals = Arrivals { first: None, second: None };
-        } else if !is_carried && around.scenario.answer_bytes > 0 {
-            // The answer takes its time here at once: when it comes is not simulated.
-            machine.link.receive(now, around.scenario.answer_bytes, is_tree);
-        }
         let content = match around.wire {
             Wire::Sizes => Content::Value(message),
             Wire::Bytes => {
@@ -71,6 +59,29 @@ impl Shard {
         };
         let (digest, is_held_back) = (size.digest, false);
         let letter = Letter { from, to: tag(to), content, digest, bytes, is_tree, is_carried, is_held_back };
+        if is_carried {
+            // It goes over the connection of the message that is answered.
+            self.dispatch(host, target, letter, around);
+        } else {
+            self.board(host, target, Passenger::Letter(letter), around);
+        }
+    }
+
+    /// Gives a message to the uplink and to the network.
+    pub(super) fn dispatch(&mut self, host: HostIndex, target: HostIndex, letter: Letter, around: &Surroundings) {
+        let (now, machine) = (self.now, self.host_mut(host));
+        let sent = machine.link.send(now, letter.bytes, letter.is_tree);
+        let mut arrivals = around.network.carry(&mut machine.network_rng, host, target);
+        // A message that the network loses, or carries to no machine, uses the uplink like any other.
+        if arrivals.first.is_none() {
+            self.counts.messages_lost += 1;
+        } else if target >= around.scenario.nodes {
+            self.counts.messages_in_vain += 1;
+            arrivals = Arrivals { first: None, second: None };
+        } else if !letter.is_carried && around.scenario.answer_bytes > 0 {
+            // The answer takes its time here at once: when it comes is not simulated.
+            machine.link.receive(now, around.scenario.answer_bytes, letter.is_tree);
+        }
         self.carry(host, sent, arrivals, target, letter);
     }
 
@@ -82,8 +93,14 @@ impl Shard {
             self.counts.messages_in_vain += 1;
             return;
         }
-        if !is_carried && !is_held_back {
-            self.acknowledge(host, from, is_tree, around);
+        if !is_held_back {
+            if !self.hears(host, host_index(from), around) {
+                self.counts.messages_in_vain += 1;
+                return;
+            }
+            if !is_carried {
+                self.acknowledge(host, from, is_tree, around);
+            }
         }
         let machine = self.host_mut(host);
         let mut trace = Trace(&mut machine.trace);
@@ -200,7 +217,8 @@ mod tests {
     /// Two machines, each with a link of its own; one has sent three messages in the same instant, each of which takes
     /// its uplink 100 ms. Returns the surroundings and the shard with both.
     fn three_sent(loss_percent: f64, duplicate_percent: f64) -> (Arc<Surroundings>, Box<Shard>) {
-        let scenario = Scenario { nodes: 2, loss_percent, duplicate_percent, ..Scenario::default() };
+        let (nodes, connect_round_trips) = (2, 0);
+        let scenario = Scenario { nodes, connect_round_trips, loss_percent, duplicate_percent, ..Scenario::default() };
         let execution = Execution { threads: 1, ..Execution::usual(2) };
         let mut simulation = Simulation::with(scenario, execution).expect("a valid scenario");
         let lease = Message::Lease(Lease { version: 1, term: Duration::from_secs(1), ..Lease::of(BagId([3; 32])) });
@@ -259,7 +277,7 @@ mod tests {
     /// What a message of the tree, and one about a bag, cost a machine that has just received one: an answer carries the former.
     #[test]
     fn an_answer_carries_a_message_of_the_tree_and_costs_its_machine() {
-        let scenario = Scenario { nodes: 2, ..Scenario::default() };
+        let scenario = Scenario { nodes: 2, connect_round_trips: 0, ..Scenario::default() };
         let (overhead, answer) = (scenario.overhead_bytes, scenario.answer_bytes);
         let execution = Execution { threads: 1, ..Execution::usual(2) };
         let mut simulation = Simulation::with(scenario, execution).expect("a valid scenario");

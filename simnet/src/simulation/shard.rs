@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_machine::{FetchId, WorkEvent};
-use idlewood_overlay::{Contact, PeerId, Time, WallTime};
-use idlewood_scheduler::{Appointment, BagId, Event, Message, Submission, TaskId};
+use idlewood_overlay::{Contact, Time, WallTime};
+use idlewood_scheduler::{Appointment, BagId, Event, Submission, TaskId};
 
+use super::connecting::Dial;
 use super::counts::Counts;
 use super::deed::Deed;
 use super::listed::Listed;
@@ -22,6 +23,7 @@ use crate::condition::Pause;
 use crate::event_queue::{EventQueue, HostIndex, Key};
 use crate::fetching::{Ask, Number, Reply};
 use crate::host::Host;
+use crate::letter::Letter;
 use crate::network::Arrivals;
 use crate::slab::Slab;
 
@@ -63,6 +65,18 @@ pub(super) enum Occurrence {
     PieceArrived { ask: Ask, reply: Reply, passed: bool },
     /// No answer has come to this request in time.
     PieceLate { life: u32, number: Number, request: u64 },
+    /// Another machine dials this one.
+    Dialled { dial: Dial },
+    /// The handshake of such a dial is over.
+    Shaken { life: u32, dial: Dial },
+    /// A dial of this machine has been answered.
+    DialAnswered { dial: Dial, by: HostIndex, accepts: bool },
+    /// A dial of this machine, by its number, has not been answered in time.
+    DialLate { life: u32, to: HostIndex, number: u64 },
+    /// This machine had no room for a connection to another.
+    Unreachable { life: u32, to: HostIndex },
+    /// Another machine does not have the connection to this one any more.
+    Reset { by: HostIndex },
     /// The pause of a download, all of whose sources were busy, is over.
     DownloadGoesOn { life: u32, number: Number },
     /// The driver has signed who keeps a bag.
@@ -73,31 +87,6 @@ pub(super) enum Occurrence {
     LookLate { life: u32, bag: BagId },
     /// The output was on this machine all the time, or the scenario has it that the fetch fails.
     FetchEnds { life: u32, id: FetchId, task: TaskId, here: bool },
-}
-
-/// Content of a message on its way.
-#[derive(Clone, Debug)]
-#[allow(clippy::large_enum_variant, reason = "all of a run are of one variant")]
-pub(super) enum Content {
-    Bytes(Vec<u8>),
-    Value(Message),
-}
-
-/// A message on its way.
-#[derive(Clone, Debug)]
-pub(super) struct Letter {
-    pub(super) from: PeerId,
-    /// Tag of the identity that it is meant for.
-    pub(super) to: u64,
-    pub(super) content: Content,
-    pub(super) digest: u64,
-    pub(super) bytes: u64,
-    /// Whether it belongs to the tree.
-    pub(super) is_tree: bool,
-    /// An answer carries it, and it is not answered.
-    pub(super) is_carried: bool,
-    /// A bad router has delayed it already.
-    pub(super) is_held_back: bool,
 }
 
 /// What one shard sends another.
@@ -350,7 +339,8 @@ impl Shard {
                 && !due.passed
             {
                 let letter = self.letters.get(number);
-                let at = machine.link.receive(now, letter.bytes, letter.is_tree);
+                let arrived = machine.link.receive(now, letter.bytes, letter.is_tree);
+                let at = machine.take_in(arrived, around.scenario.message_us);
                 if at > now {
                     let key = machine.key(at, host);
                     self.push(key, Due { passed: true, ..due });
@@ -443,6 +433,14 @@ impl Shard {
                 }
             }
             Occurrence::PieceAsked { ask } => self.asked(host, ask, around),
+            Occurrence::Dialled { dial } => self.dialled(host, dial, around),
+            Occurrence::Shaken { life, dial } if lives(life) => self.shaken(host, dial, around),
+            Occurrence::DialAnswered { dial, by, accepts } if lives(dial.life) => {
+                self.dial_answered(host, dial, by, accepts, around);
+            }
+            Occurrence::DialLate { life, to, number } if lives(life) => self.dial_failed(host, to, number, around),
+            Occurrence::Unreachable { life, to } if lives(life) => self.unreachable(host, to, around),
+            Occurrence::Reset { by } => self.was_reset(host, by, around),
             Occurrence::PieceSent { life, ask, bytes, taken_us, since } if lives(life) => {
                 self.piece_sent(host, ask, bytes, taken_us, since, around);
             }
@@ -480,6 +478,10 @@ impl Shard {
             | Occurrence::PieceArrived { .. }
             | Occurrence::PieceLate { .. }
             | Occurrence::DownloadGoesOn { .. }
+            | Occurrence::Shaken { .. }
+            | Occurrence::DialAnswered { .. }
+            | Occurrence::DialLate { .. }
+            | Occurrence::Unreachable { .. }
             | Occurrence::FetchEnds { .. } => {}
         }
     }
@@ -595,6 +597,7 @@ impl Shard {
     pub(super) fn leave(&mut self, host: HostIndex, around: &Surroundings) {
         self.counts.leaves += 1;
         let now = self.now;
+        self.close_connections(host, around);
         self.host_mut(host).leave(now);
         self.went_down(host, None, around);
     }
@@ -602,6 +605,7 @@ impl Shard {
     /// A machine has crashed or left: plans when it comes back, and drops what waited for it.
     fn went_down(&mut self, host: HostIndex, downtime: Option<Duration>, around: &Surroundings) {
         let now = self.now;
+        self.lose_connections(host);
         let machine = self.host_mut(host);
         // Never back within the window: only the world, which acts between windows, can start it.
         let downtime = downtime.unwrap_or_else(|| machine.churn.downtime()).max(around.lookahead());

@@ -33,6 +33,11 @@ impl Surroundings {
         self.network.latency_min()
     }
 
+    /// Whether machines need connections for what they send each other.
+    pub(super) fn has_connections(&self) -> bool {
+        self.scenario.connect_round_trips > 0
+    }
+
     /// Whether a bag has no end.
     pub(super) fn is_endless(&self, bag: BagId) -> bool {
         self.bags.get(&bag).is_some_and(|(_, bag)| bag.endless.is_some())

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 
 /// Few enough that a flood is cheap.
-const FEW: Limits = Limits { established: 12, incoming: 8, per_peer: 4, pending: 4 };
+const FEW: Limits = Limits { established: 12, incoming: 8, per_peer: 4, pending: 4, kept: 12 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_silent_connections_leaves_room_for_own_dials() {
@@ -148,4 +148,26 @@ async fn a_flood_of_streams_by_a_member_leaves_others_alone() {
         assert_eq!(node.message().await, (friend.contact.peer, vec![number]));
     }
     flood.abort();
+}
+
+/// As of a submitter whose tasks run on more machines than it may have connections with: each is heard at once, and each can be reached.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_was_not_heard_for_longest_makes_room_for_others() {
+    let limits = Limits { kept: 4, ..FEW };
+    let mut node = Node::start_within(limits, Keypair::generate_ed25519(), GRID, "/ip4/127.0.0.1/tcp/0").await;
+    let mut others = Vec::new();
+    for _ in 0..FEW.established {
+        let other = Node::start().await;
+        other.net.send(&node.contact, b"a result".to_vec());
+        let heard = node.next(|event| match event {
+            NetEvent::Received { from, .. } => Some(from),
+            NetEvent::Unreachable(lost) => panic!("a connection that is closed from here is no loss: {lost:?}"),
+            _ => None,
+        });
+        assert_eq!(heard.await, other.contact.peer);
+        others.push(other);
+        tokio::time::sleep(idlewood_machine::connections::UNUSED_MIN / 3).await;
+    }
+    node.net.send(&others[0].contact, b"a lease".to_vec());
+    assert_eq!(others[0].message().await.0, node.contact.peer);
 }
