@@ -1,7 +1,8 @@
 //! What a machine says, message by message and byte by byte, as it ships: a change that makes machines say more than a few percent more
 //! has to raise the figures here, where a reviewer sees it.
 //!
-//! Bytes are those of the messages, of what the transport adds to them, and of answers (`simnet/scenarios/default.toml`).
+//! Bytes are those of the messages, of what the transport adds to them, of answers, and of the handshakes of connections
+//! (`simnet/scenarios/default.toml`); the latter are a fifth of all here, where machines have just met.
 //!
 //! Each figure is a mean over seeds, so that one message that overtakes another changes it by little. Where a figure falls by more than
 //! the same part, it is to be lowered here: else what was saved could be spent again unseen.
@@ -37,14 +38,14 @@ fn check(name: &str, found: [f64; 2], known: [f64; 2], tolerance: f64) {
 #[test]
 fn machines_without_bags() {
     let scenario = Scenario { nodes: 40, bags: 0, horizon: Duration::from_secs(600), ..Scenario::default() };
-    check("no bags", said(1..=2, &scenario), [2.296, 1_059.0], 0.03);
+    check("no bags", said(1..=2, &scenario), [2.292, 1_300.0], 0.03);
 }
 
 #[test]
 fn machines_with_bags() {
     // Two stewards for each bag from its beginning are 3 % of it.
     let scenario = Scenario { nodes: 40, bags: 6, ..Scenario::default() };
-    check("six bags", said(1..=2, &scenario), [2.288, 1_071.0], 0.03);
+    check("six bags", said(1..=2, &scenario), [2.263, 1_145.0], 0.03);
 }
 
 #[test]
@@ -58,5 +59,5 @@ fn machines_with_bags_that_come_and_go() {
         ..Scenario::default()
     };
     // Which message is lost changes what follows.
-    check("six bags, machines that come and go", said(1..=2, &scenario), [3.205, 1_742.0], 0.05);
+    check("six bags, machines that come and go", said(1..=2, &scenario), [3.277, 2_020.0], 0.05);
 }
