@@ -1,8 +1,8 @@
 //! The connections of one simulated machine, with the bounds that the agent's network keeps ([`idlewood_machine::connections`]).
 //!
-//! Messages and requests for pieces go over connections. Where there is none to a machine they wait until one has been opened, or until that has
-//! failed. Either side may have opened it. One over which nothing has gone for two minutes is closed, as are those not used for longest where there are many; one that a machine no longer has, since it was
-//! switched off meanwhile, is reset when something comes over it. How connections are opened is in `simulation/connecting.rs`.
+//! Messages and requests for pieces go over connections, which either side may have opened. Without one they wait until it is open, or until that has
+//! failed. A connection over which nothing has gone for two minutes is closed. A machine with many closes those that were not used for longest. A machine
+//! that was switched off has none any more, and resets one over which something comes. How connections are opened is in `simulation/connecting.rs`.
 //!
 //! Left out: a second connection between two machines that dial each other at the same time, and the handshakes of one address that the agent's
 //! `throttle` bounds (each simulated machine has an address of its own).
@@ -42,6 +42,17 @@ pub(crate) enum Way<T> {
     Refused { item: T, is_new: bool },
 }
 
+/// The connection over which something has come.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Heard<T> {
+    /// It is open.
+    Known,
+    /// This machine has dialled it, and it is open now: what has waited can go.
+    Dialled(Vec<T>),
+    /// This machine does not have it: it is reset.
+    Unknown,
+}
+
 /// All of one machine; `T` is what waits.
 #[derive(Debug)]
 pub(crate) struct Connections<T> {
@@ -68,7 +79,7 @@ impl<T> Connections<T> {
     pub(crate) fn send(&mut self, now: Time, to: HostIndex, item: T) -> Way<T> {
         if let Some(open) = self.open.get_mut(&to) {
             if now.since(open.used) < IDLE_TIMEOUT {
-                open.used = now;
+                open.used = open.used.max(now);
                 return Way::Open(item);
             }
             self.open.remove(&to);
@@ -90,18 +101,20 @@ impl<T> Connections<T> {
         Way::Dial(self.dialled)
     }
 
-    /// Something has come from a machine over a connection. `None`: this machine has none, so that the connection is reset. Otherwise what has waited
-    /// for one that this machine was opening: it can go.
-    pub(crate) fn hear(&mut self, now: Time, from: HostIndex) -> Option<Vec<T>> {
+    /// Something has come from a machine over a connection.
+    pub(crate) fn hear(&mut self, now: Time, from: HostIndex) -> Heard<T> {
         if let Some(dial) = self.dials.remove(&from) {
             self.insert(now, from, false);
-            return Some(dial.waiting);
+            return Heard::Dialled(dial.waiting);
         }
         // The other side has used it within its time: this side's ends a moment later.
-        self.open.get_mut(&from).map(|open| {
-            open.used = now;
-            Vec::new()
-        })
+        match self.open.get_mut(&from) {
+            Some(open) => {
+                open.used = open.used.max(now);
+                Heard::Known
+            }
+            None => Heard::Unknown,
+        }
     }
 
     /// Another machine begins a handshake; false if too many are under way.
@@ -145,7 +158,7 @@ impl<T> Connections<T> {
         Some(dial.waiting)
     }
 
-    /// A file leaves for a machine until then.
+    /// A file is under way to a machine, or from it, until then.
     pub(crate) fn serves(&mut self, to: HostIndex, until: Time) {
         if let Some(open) = self.open.get_mut(&to) {
             open.used = open.used.max(until);
@@ -220,11 +233,11 @@ mod tests {
     #[test]
     fn a_connection_serves_both_sides_and_one_that_is_gone_is_reset() {
         let mut one = Connections::default();
-        assert_eq!(one.hear(at(0), 7), None);
+        assert_eq!(one.hear(at(0), 7), Heard::Unknown);
         assert!(one.knock());
         assert_eq!(one.admit(at(0), 7), Some(vec![]));
         assert_eq!(one.send(at(1), 7, 'a'), Way::Open('a'));
-        assert_eq!(one.hear(at(1), 7), Some(vec![]));
+        assert_eq!(one.hear(at(1), 7), Heard::Known);
         assert!(one.reset(7));
         assert!(!one.reset(7));
         // Two that dial each other: the first connection serves.

@@ -170,7 +170,7 @@ pub struct Scenario {
     /// Bytes that a new connection takes on the uplink of either side, at most 100,000: handshakes, certificates, and what agents tell of themselves.
     /// Default 3,600, measured in the same way.
     pub connect_bytes: u64,
-    /// Time that a machine's processor takes for a message that comes, in microseconds, at most 1,000,000. Default 300, as measured on an agent
+    /// Time that a machine's processor takes for a message that comes, in microseconds, at most 1,000,000. Default 300: what an exchange takes an idle agent
     /// (docs/lab/footprint.md); the paper has none.
     pub message_us: u64,
     /// Longest that a message waits for files and outputs before it in the queue of a link, at most 10 s. Default none: messages go first.

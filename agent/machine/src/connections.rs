@@ -23,7 +23,7 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// With more connections than this, those that were not used for longest are closed, unless they were used within [`UNUSED_MIN`]: a submitter whose tasks run
-/// on thousands of machines hears of each in turn, and one that is turned away does work that nobody hears of. Half of all, which leaves the rest for many
+/// on thousands of machines hears of each in turn, and a machine that is turned away may finish a task whose result never arrives. Half of all, which leaves the rest for many
 /// that come at once.
 pub const KEPT_MAX: usize = 1024;
 

@@ -158,6 +158,7 @@ impl EventLoop {
             Command::Dial { address, reply } => self.outgoing.bootstrap(address, reply),
             Command::DialBack { reply } => {
                 let connected = self.outgoing.connected();
+                connected.iter().for_each(|peer| self.outgoing.is_used_for(*peer, REQUEST_TIMEOUT));
                 let asked = self.dial_backs.ask(self.port, connected.into_iter(), &mut self.outgoing.swarm);
                 answer(reply, asked);
             }
@@ -170,7 +171,10 @@ impl EventLoop {
     fn sweep(&mut self) {
         let now = Instant::now();
         for (peer, link) in &self.outgoing.links {
-            if link.closing && self.outgoing.swarm.disconnect_peer_id(identity::to_libp2p(*peer)).is_err() {
+            if link.closing
+                && !link.connections.is_empty()
+                && self.outgoing.swarm.disconnect_peer_id(identity::to_libp2p(*peer)).is_err()
+            {
                 debug!(?peer, "was gone already");
             }
         }
@@ -179,6 +183,7 @@ impl EventLoop {
         self.outgoing.gate.keep(|peer| links.get(&peer).is_some_and(|link| !link.connections.is_empty()));
         self.outgoing.bootstraps.retain(|_, bootstrap| !bootstrap.reply.is_closed());
         self.outgoing.resend_gossip();
+        self.outgoing.make_room();
         if self.outgoing.connected().is_empty() {
             self.outgoing.dial_found();
         }
@@ -271,7 +276,11 @@ impl EventLoop {
                     self.outgoing.dial_failed(peer, &error);
                 }
             }
-            SwarmEvent::IncomingConnectionError { error, .. } => debug!(%error, "an incoming connection failed"),
+            SwarmEvent::IncomingConnectionError { error, .. } => {
+                debug!(%error, "an incoming connection failed");
+                // There may have been no room for it.
+                self.outgoing.make_room();
+            }
             SwarmEvent::ListenerError { error, .. } => warn!(%error, "a listener has trouble"),
             SwarmEvent::ListenerClosed { addresses, reason, .. } => {
                 warn!(?addresses, ?reason, "a listener closed; restart the agent to be reachable again");
@@ -313,7 +322,7 @@ impl EventLoop {
         }
         link.announced = false;
         // Requests under way fail, and are reported, by themselves.
-        if !link.closing && !matches!(cause, Some(ConnectionError::KeepAliveTimeout)) {
+        if !std::mem::take(&mut link.closing) && !matches!(cause, Some(ConnectionError::KeepAliveTimeout)) {
             self.outgoing.lost(peer);
         }
         self.outgoing.pump(peer);
@@ -373,7 +382,7 @@ impl EventLoop {
                 if let Some(from) = identity::from_libp2p(&peer) {
                     // A piece may be under way for as long as whoever asks waits.
                     let lasts = if matches!(request, Request::Chunk { .. }) { REQUEST_TIMEOUT } else { Duration::ZERO };
-                    self.outgoing.links.entry(from).or_default().is_used(Instant::now() + lasts);
+                    self.outgoing.is_used_for(from, lasts);
                     self.serving.on_request(&mut self.outgoing, from, request_id, request, channel);
                 }
             }

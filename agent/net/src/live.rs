@@ -16,7 +16,7 @@ use tracing::debug;
 use crate::causes::lacks_protocol;
 use crate::command::answer;
 use crate::counters::Counters;
-use crate::live_codec::{LiveAsk, LiveError, LiveTold};
+use crate::live_codec::{LiveAsk, LiveError, LiveTold, TIMEOUT};
 use crate::outbound::Outgoing;
 
 /// Questions of others that wait for their answers, from all machines.
@@ -59,6 +59,7 @@ impl Live {
         outgoing: &mut Outgoing,
     ) {
         let addresses = outgoing.address_of(to).into_iter().collect();
+        outgoing.is_used_for(to.peer, TIMEOUT);
         let live = &mut outgoing.swarm.behaviour_mut().live;
         let id = live.send_request_with_addresses(&identity::to_libp2p(to.peer), ask, addresses);
         self.asked.insert(id, reply);
@@ -100,6 +101,7 @@ impl Live {
             Counters::add(&outgoing.counters.refused);
             return;
         }
+        outgoing.is_used_for(from, TIMEOUT);
         let (reply, told) = oneshot::channel();
         if self.questions.try_send(LiveQuestion { from, ask, reply }).is_err() {
             Counters::add(&outgoing.counters.refused);

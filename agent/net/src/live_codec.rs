@@ -16,7 +16,7 @@ pub const LIVE_TASKS_MAX: usize = 512;
 const ASK_BYTES_MAX: usize = 64 << 10;
 const TOLD_BYTES_MAX: usize = LIVE_BYTES_MAX + (96 << 10);
 /// How long an answer may take.
-const TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 /// Questions at a time on one connection.
 const STREAMS_MAX: usize = 8;
 

@@ -8,6 +8,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use idlewood_machine::connections::{QUIET, to_close};
 use idlewood_overlay::{Contact, PeerId};
@@ -146,6 +147,11 @@ impl Outgoing {
         }
     }
 
+    /// Something goes over the connections with a peer, for so long.
+    pub(super) fn is_used_for(&mut self, peer: PeerId, lasts: Duration) {
+        self.links.entry(peer).or_default().is_used(Instant::now() + lasts);
+    }
+
     /// Closes connections that were not used for longest where there are many, since further ones need room.
     pub(super) fn make_room(&mut self) {
         let open = self.links.iter().filter(|(_, link)| !link.connections.is_empty());
@@ -187,6 +193,10 @@ impl Outgoing {
     pub(super) fn pump(&mut self, to: PeerId) {
         let now = Instant::now();
         let Some(link) = self.links.get_mut(&to) else { return };
+        if link.closing && !link.connections.is_empty() {
+            // They go once these are closed, over a new one.
+            return;
+        }
         self.answers.carry(to, &mut link.waiting, &mut self.swarm.behaviour_mut().requests, &self.counters);
         let peer = identity::to_libp2p(to);
         if self.swarm.behaviour().requests.is_connected(&peer) {
@@ -372,6 +382,7 @@ impl Outgoing {
 
     pub(super) fn on_reply(&mut self, from: PeerId, id: OutboundRequestId, reply: Reply) {
         let Some(in_flight) = self.landed(from, id) else { return };
+        self.is_used_for(from, Duration::ZERO);
         match (in_flight, reply) {
             (InFlight::Message { share, .. }, Reply::Ack) => self.is_taken(from, share.kind),
             (InFlight::Message { share, .. }, Reply::Message(bytes)) if bytes.len() <= MESSAGE_BYTES_MAX => {

@@ -68,13 +68,19 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Those of a process that may have so many files open (none: any number), of which connections take half at most.
+    /// Those of a process that may have so many files open (none: any number), of which connections and handshakes take three quarters at most.
     pub(super) fn within(open_files: Option<u64>) -> Self {
         let whole = Self::default();
-        let established = open_files
-            .map_or(whole.established, |files| whole.established.min(u32::try_from(files / 2).unwrap_or(u32::MAX)));
-        let part = |of: u32| (u64::from(of) * u64::from(established) / u64::from(whole.established)) as u32;
-        Self { established, incoming: part(whole.incoming), kept: part(whole.kept as u32) as usize, ..whole }
+        let most = u64::from(whole.established + 2 * whole.pending);
+        let files = open_files.map_or(most, |files| most.min(files / 4 * 3));
+        let part = |of: u32| u32::try_from(u64::from(of) * files / most).unwrap_or(of);
+        Self {
+            established: part(whole.established),
+            incoming: part(whole.incoming),
+            pending: part(whole.pending),
+            kept: part(whole.kept as u32) as usize,
+            ..whole
+        }
     }
 }
 
@@ -173,13 +179,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_take_half_of_the_files_that_may_be_open() {
+    fn connections_take_three_quarters_of_the_files_that_may_be_open() {
         let of = |files| {
-            let Limits { established, incoming, kept, .. } = Limits::within(files);
-            (established, incoming, kept)
+            let Limits { established, incoming, pending, kept, .. } = Limits::within(files);
+            (established, incoming, pending, kept)
         };
-        assert_eq!(of(None), (2048, 1536, 1024));
-        assert_eq!(of(Some(1 << 40)), (2048, 1536, 1024));
-        assert_eq!(of(Some(1024)), (512, 384, 256));
+        assert_eq!(of(None), (2048, 1536, 512, 1024));
+        assert_eq!(of(Some(u64::MAX)), (2048, 1536, 512, 1024));
+        let (established, incoming, pending, kept) = of(Some(1024));
+        assert_eq!((established, incoming, pending, kept), (512, 384, 128, 256));
+        assert!(established + 2 * pending <= 768);
     }
 }

@@ -2,19 +2,24 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Files that an agent asks for: twice what its connections take at most (`idlewood_machine::connections::ESTABLISHED_MAX`), and as many again. Our choice.
+/// Files that an agent asks for: four times the connections that it may have (`idlewood_machine::connections::ESTABLISHED_MAX`). Our choice.
 const OPEN_FILES: u64 = 8192;
 
 /// Asks for as many open files as an agent may need; many systems allow a process a thousand until it asks for more. Where that is refused the agent has fewer
 /// connections.
 pub(super) fn raise() {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let wanted = maximum.unwrap_or(OPEN_FILES).min(OPEN_FILES);
-    if current.is_some_and(|current| current < wanted)
-        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum })
+    let limit = getrlimit(Resource::Nofile);
+    if let Some(current) = wanted(limit.current, limit.maximum)
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum: limit.maximum })
     {
         tracing::warn!(%error, "the agent keeps its limit of open files, and has fewer connections for it");
     }
+}
+
+/// The limit to ask for, of those that the system has now and allows at most (none: no limit); `None` where it is high enough.
+fn wanted(current: Option<u64>, maximum: Option<u64>) -> Option<u64> {
+    let wanted = maximum.unwrap_or(OPEN_FILES).min(OPEN_FILES);
+    current.filter(|current| *current < wanted).map(|_| wanted)
 }
 
 #[cfg(test)]
@@ -23,12 +28,11 @@ mod tests {
 
     #[test]
     fn what_the_system_allows_is_asked_for() {
-        let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-        setrlimit(Resource::Nofile, Rlimit { current: Some(500), maximum }).expect("it may be lowered");
-        raise();
-        let allowed = getrlimit(Resource::Nofile).current;
-        assert_eq!(allowed, Some(maximum.unwrap_or(OPEN_FILES).min(OPEN_FILES)));
-        raise();
-        assert_eq!(getrlimit(Resource::Nofile).current, allowed);
+        assert_eq!(wanted(Some(1024), Some(524_288)), Some(OPEN_FILES));
+        assert_eq!(wanted(Some(1024), None), Some(OPEN_FILES));
+        assert_eq!(wanted(Some(1024), Some(4096)), Some(4096));
+        assert_eq!(wanted(Some(4096), Some(4096)), None);
+        assert_eq!(wanted(Some(20_000), Some(20_000)), None);
+        assert_eq!(wanted(None, None), None);
     }
 }

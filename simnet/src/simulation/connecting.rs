@@ -12,7 +12,7 @@ use idlewood_scheduler::Event;
 
 use super::shard::{Occurrence, Shard};
 use super::surroundings::Surroundings;
-use crate::connections::Way;
+use crate::connections::{Heard, Way};
 use crate::event_queue::HostIndex;
 use crate::fetching::Ask;
 use crate::letter::Passenger;
@@ -134,19 +134,12 @@ impl Shard {
         accepts: bool,
         around: &Surroundings,
     ) {
-        let (now, bytes, machine) = (self.now, around.scenario.connect_bytes, self.host_mut(host));
+        let (now, machine) = (self.now, self.host_mut(host));
         if !accepts {
             return self.dial_failed(host, by, dial.number, around);
         }
         match machine.connections.answered(now, by, dial.number) {
-            Some(Ok(passengers)) => {
-                machine.link.receive(now, bytes, false);
-                machine.link.send(now, bytes, false);
-                self.counts.connections.count += 1;
-                self.counts.connections.bytes += bytes;
-                self.ride_all(host, by, passengers, around);
-                self.make_room(host, around);
-            }
+            Some(Ok(passengers)) => self.opened(host, by, passengers, around),
             Some(Err(passengers)) => {
                 self.counts.connections_refused += 1;
                 self.strand(host, passengers);
@@ -154,6 +147,17 @@ impl Shard {
             }
             None => {}
         }
+    }
+
+    /// A connection that this machine has dialled is open.
+    fn opened(&mut self, host: HostIndex, with: HostIndex, passengers: Vec<Passenger>, around: &Surroundings) {
+        let (now, bytes, machine) = (self.now, around.scenario.connect_bytes, self.host_mut(host));
+        machine.link.receive(now, bytes, false);
+        machine.link.send(now, bytes, false);
+        self.counts.connections.count += 1;
+        self.counts.connections.bytes += bytes;
+        self.ride_all(host, with, passengers, around);
+        self.make_room(host, around);
     }
 
     /// A dial has been refused, or was not answered in time.
@@ -179,11 +183,12 @@ impl Shard {
             return true;
         }
         match machine.connections.hear(now, from) {
-            Some(passengers) => {
-                self.ride_all(host, from, passengers, around);
+            Heard::Known => true,
+            Heard::Dialled(passengers) => {
+                self.opened(host, from, passengers, around);
                 true
             }
-            None => {
+            Heard::Unknown => {
                 let sent = machine.link.send(now, RESET_BYTES, false);
                 self.reset(host, sent, from, around);
                 false
@@ -191,9 +196,10 @@ impl Shard {
         }
     }
 
+    /// The end of a connection arrives after all that was sent over it, however long each part of that is under way.
     fn reset(&mut self, host: HostIndex, sent: Time, other: HostIndex, around: &Surroundings) {
         if around.network.reaches(host, other) {
-            let travel = self.travel(host, other, around);
+            let travel = self.travel(host, other, around) + self.travel(host, other, around);
             self.cause(host, sent + travel, other, Occurrence::Reset { by: host });
         }
     }
@@ -220,11 +226,11 @@ impl Shard {
         self.unreachable(host, by, around);
     }
 
-    /// A machine leaves in good order: it closes its connections once all that it has sent has left.
+    /// A machine leaves in good order: it closes its connections once all that it has sent has left. What still waits for a connection does not get one.
     pub(super) fn close_connections(&mut self, host: HostIndex, around: &Surroundings) {
         let (now, machine) = (self.now, self.host_mut(host));
         let (with, passengers) = machine.connections.clear();
-        let sent = machine.link.send(now, RESET_BYTES, false);
+        let sent = machine.link.send(now, RESET_BYTES * with.len() as u64, false);
         with.into_iter().for_each(|other| self.reset(host, sent, other, around));
         self.strand(host, passengers);
     }

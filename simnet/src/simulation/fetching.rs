@@ -228,6 +228,7 @@ impl Shard {
     pub(super) fn send_ask(&mut self, host: HostIndex, target: HostIndex, ask: Ask, around: &Surroundings) {
         let (now, machine) = (self.now, self.host_mut(host));
         let sent = machine.link.send(now, ASK_BYTES + around.scenario.overhead_bytes, false);
+        machine.connections.serves(target, now + REQUEST_TIMEOUT);
         let travel = around.network.latency(&mut machine.network_rng, host, target);
         if target < around.scenario.nodes && around.network.reaches(host, target) {
             self.cause(host, sent + travel, target, Occurrence::PieceAsked { ask });
