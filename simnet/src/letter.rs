@@ -3,6 +3,7 @@
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::Message;
 
+use crate::event_queue::HostIndex;
 use crate::fetching::Ask;
 
 /// Content of a message on its way.
@@ -36,4 +37,13 @@ pub(crate) struct Letter {
 pub(crate) enum Passenger {
     Letter(Letter),
     Ask(Ask),
+}
+
+/// A dial, from which a connection may come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dial {
+    pub(crate) from: HostIndex,
+    /// Life of the machine that dials, and number of the dial among its own.
+    pub(crate) life: u32,
+    pub(crate) number: u64,
 }

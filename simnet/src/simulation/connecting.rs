@@ -15,19 +15,10 @@ use super::surroundings::Surroundings;
 use crate::connections::{Heard, Way};
 use crate::event_queue::HostIndex;
 use crate::fetching::Ask;
-use crate::letter::Passenger;
+use crate::letter::{Dial, Passenger};
 
 /// Bytes of the packets that end a connection: two, with their headers alone.
 const RESET_BYTES: u64 = 2 * 52;
-
-/// A dial.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Dial {
-    pub(super) from: HostIndex,
-    /// Life of the machine that dials, and number of the dial among its own.
-    pub(super) life: u32,
-    number: u64,
-}
 
 impl Shard {
     /// Sends something over the connection to a machine, now or once it is open.

@@ -12,7 +12,6 @@ use idlewood_machine::{FetchId, WorkEvent};
 use idlewood_overlay::{Contact, Time, WallTime};
 use idlewood_scheduler::{Appointment, BagId, Event, Submission, TaskId};
 
-use super::connecting::Dial;
 use super::counts::Counts;
 use super::deed::Deed;
 use super::listed::Listed;
@@ -23,7 +22,7 @@ use crate::condition::Pause;
 use crate::event_queue::{EventQueue, HostIndex, Key};
 use crate::fetching::{Ask, Number, Reply};
 use crate::host::Host;
-use crate::letter::Letter;
+use crate::letter::{Dial, Letter};
 use crate::network::Arrivals;
 use crate::slab::Slab;
 

@@ -283,8 +283,9 @@ fn stands_still(still: Duration, tasks: usize) {
     grid.agents[0].signal("CONT");
     wait_for("the steward to stand down", || !acts(&grid.agents[keepers[0]]));
     assert_every_byte(&grid.agents[0], &bag, tasks, &out(&grid, "out"));
-    let shown = grid.agents[0].ask(&["bag", "show", &bag]);
-    assert!(number(&shown["duplicates"]) < tasks as u64 / 10, "hardly anything runs twice: {shown}");
+    // Results that others repeated meanwhile have waited for the machine, so that its own count of those that came twice says less.
+    let run = others() + number(&grid.agents[0].ask(&["status"])["tasks_run"]);
+    assert!(run < tasks as u64 * 11 / 10, "hardly anything runs twice: {run} of {tasks} tasks were run");
 }
 
 #[test]
