@@ -135,7 +135,8 @@ impl<T> Connections<T> {
             return None;
         }
         self.insert(now, from, true);
-        Some(self.dials.remove(&from).map(|dial| dial.waiting).unwrap_or_default())
+        // Without a dial of this machine's own nothing waits.
+        Some(self.dials.remove(&from).map_or_else(Vec::new, |dial| dial.waiting))
     }
 
     /// A dial of this machine has been answered: what has waited and can go now. `Err`: what has waited in vain, since there is no room any more. `None`: the

@@ -2,7 +2,7 @@
 //! has to raise the figures here, where a reviewer sees it.
 //!
 //! Bytes are those of the messages, of what the transport adds to them, of answers, and of the handshakes of connections
-//! (`simnet/scenarios/default.toml`); the latter are a fifth of all here, where machines have just met.
+//! (`simnet/scenarios/default.toml`); the latter are up to a fifth of all here, where machines have just met.
 //!
 //! Each figure is a mean over seeds, so that one message that overtakes another changes it by little. Where a figure falls by more than
 //! the same part, it is to be lowered here: else what was saved could be spent again unseen.

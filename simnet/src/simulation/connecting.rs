@@ -102,7 +102,9 @@ impl Shard {
         let admitted = machine.connections.admit(now, dial.from);
         self.counts.connections.bytes += bytes;
         self.answer_dial(host, sent, dial, admitted.is_some(), around);
-        self.ride_all(host, dial.from, admitted.unwrap_or_default(), around);
+        if let Some(passengers) = admitted {
+            self.ride_all(host, dial.from, passengers, around);
+        }
         self.make_room(host, around);
     }
 
