@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use idlewood_overlay::{Contact, Member, Node, PeerId, Time, WallTime};
 
-use crate::bag::{BagId, TaskId};
+use crate::bag::{BagId, Request, TaskId};
 use crate::config::Config;
 use crate::crowd::{Acks, Crowds};
 use crate::handed::Handed;
@@ -27,11 +27,21 @@ use crate::watch::Watch;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
+/// How a request leaves the machine of its ledger.
+#[derive(Clone, Debug)]
+pub(crate) enum Way {
+    /// Into the tree.
+    Tree,
+    /// Straight to this node of a machine.
+    To(Contact, Node),
+}
+
 /// What happens once a write is durable.
-#[expect(clippy::large_enum_variant, reason = "most are messages, moved once; a box would cost each an allocation")]
 #[derive(Debug)]
 pub(crate) enum Then {
     Send(Contact, Message),
+    /// The attempt of a request is durable: the request leaves.
+    Issue(Way, Request),
     Notify(Notice),
     /// A submission is durable: its tasks may be issued.
     Open(BagId),
@@ -46,8 +56,10 @@ pub(crate) enum Then {
 }
 
 /// What follows from a durable write that [`Io`] does not do itself.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Durable {
+    /// Requests whose attempts are durable.
+    pub(crate) issued: Vec<(Way, Request)>,
     /// The bag whose submission is durable.
     pub(crate) opened: Option<BagId>,
     /// The bag whose removal goes on.
@@ -83,6 +95,8 @@ struct Write {
     held: Option<BagId>,
     /// The bag submitted here whose results or end it journals.
     journals: Option<(BagId, Journalling)>,
+    /// The bag whose record it writes for the ledger, with the attempt that requests have.
+    numbers: Option<BagId>,
     then: Vec<Then>,
 }
 
@@ -164,6 +178,8 @@ pub(crate) struct Io {
     writing: BTreeMap<BagId, u32>,
     /// The results and ends of each bag submitted here that they write.
     journalling: BTreeMap<BagId, Journalling>,
+    /// The last of them with the record of each bag that has a ledger here.
+    numbering: BTreeMap<BagId, Ticket>,
     /// How many of them an acknowledgement to this executor about this task waits for.
     recording: BTreeMap<(PeerId, TaskId), u32>,
     /// How many of them acknowledge this task to any executor.
@@ -210,6 +226,7 @@ impl Io {
             pending: BTreeMap::new(),
             writing: BTreeMap::new(),
             journalling: BTreeMap::new(),
+            numbering: BTreeMap::new(),
             recording: BTreeMap::new(),
             recording_of_task: BTreeMap::new(),
             acks: Acks::default(),
@@ -358,17 +375,32 @@ impl Io {
                 tap.note(change, bag);
             }
         }
-        self.write(changes, Write { held: None, journals, then });
+        let numbers = changes.iter().find_map(|change| match change {
+            Change::Put(Record::Bag { bag, .. }) => Some(bag.id),
+            _ => None,
+        });
+        self.write(changes, Write { held: None, journals, numbers, then });
     }
 
     /// As [`Io::persist`], of the records of a bag that is kept for another, which other keepers are not told of.
     pub(crate) fn persist_kept(&mut self, changes: Vec<Change>, then: Vec<Then>) {
-        self.write(changes, Write { held: None, journals: None, then });
+        self.write(changes, Write { held: None, journals: None, numbers: None, then });
     }
 
     /// As [`Io::persist`], of the executor's records of a bag.
     pub(crate) fn persist_held(&mut self, bag: BagId, changes: Vec<Change>, then: Vec<Then>) {
-        self.write(changes, Write { held: Some(bag), journals: None, then });
+        self.write(changes, Write { held: Some(bag), journals: None, numbers: None, then });
+    }
+
+    /// Has a request wait while the record of its bag is being written, which has its attempt: else a ledger restored from the record before would give
+    /// the same task to the same machine with the same attempt again. Returns it where it may leave now.
+    pub(crate) fn once_numbered(&mut self, way: Way, request: Request) -> Option<(Way, Request)> {
+        let ticket = self.numbering.get(&request.bag.id);
+        match ticket.and_then(|ticket| self.pending.get_mut(ticket)) {
+            Some(write) => write.then.push(Then::Issue(way, request)),
+            None => return Some((way, request)),
+        }
+        None
     }
 
     /// Whether the executor's records of a bag are being written, so that no `Holding` of it may be sent.
@@ -416,7 +448,10 @@ impl Io {
             all.failed += journals.failed;
             all.closings += journals.closings;
         }
-        if !write.then.is_empty() || write.held.is_some() || write.journals.is_some() {
+        if let Some(bag) = write.numbers {
+            self.numbering.insert(bag, ticket);
+        }
+        if !write.then.is_empty() || write.held.is_some() || write.journals.is_some() || write.numbers.is_some() {
             self.pending.insert(ticket, write);
         }
         self.effects.push(Effect::Persist { ticket, changes });
@@ -446,6 +481,11 @@ impl Io {
                 all.remove();
             }
         }
+        if let Some(bag) = write.numbers
+            && self.numbering.get(&bag) == Some(&ticket)
+        {
+            self.numbering.remove(&bag);
+        }
         for then in write.then {
             for (executor, task) in then.acknowledged() {
                 release(&mut self.recording, (executor, task));
@@ -456,6 +496,7 @@ impl Io {
                     self.acknowledge(to.into(), bag, attempt, &indices);
                 }
                 Then::Send(to, message) => self.send(to, message),
+                Then::Issue(way, request) => durable.issued.push((way, request)),
                 Then::Notify(notice) => self.notify(notice),
                 Then::Open(bag) => durable.opened = Some(bag),
                 Then::Remove(bag) => durable.removed = Some(bag),

@@ -578,6 +578,11 @@ impl Ledger {
         }
     }
 
+    /// Whether the request with this number has tasks for which no machine accounts, and is waited for.
+    pub(crate) fn is_under_way(&self, number: u64) -> bool {
+        self.issues.iter().any(|issue| issue.number == number)
+    }
+
     /// When [`Ledger::expire`] is to be called next: nothing ends before, and nothing may end then.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.next_end

@@ -30,7 +30,7 @@ use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, Request, Ta
 use crate::config::Config;
 use crate::endless::fold::Fold;
 use crate::executor::Executor;
-use crate::io::{Durable, Io, Then};
+use crate::io::{Durable, Io, Then, Way};
 use crate::ledger::{Holding, Known, Ledger, Supply, refuse};
 use crate::link;
 use crate::listing::{About, Listings};
@@ -135,7 +135,8 @@ impl Peer {
             Event::Certified { peer, nonce } => self.certified(peer, nonce),
             Event::ConnectionLost(peer) => self.overlay(idlewood_overlay::Event::ConnectionLost(peer)),
             Event::Persisted(ticket) => {
-                let Durable { opened, removed, written, appointed, succeeded } = self.io.persisted(ticket);
+                let Durable { issued, opened, removed, written, appointed, succeeded } = self.io.persisted(ticket);
+                issued.into_iter().for_each(|(way, request)| self.numbered(way, request));
                 if let Some(bag) = appointed {
                     self.stewards.appointed(bag, &mut self.ledgers, &mut self.io, &self.config);
                 }
@@ -662,7 +663,7 @@ impl Peer {
         for ledger in self.ledgers.values_mut() {
             if ledger.is_endless() {
                 let given = ledger.serve(&self.io, &self.config);
-                requests.extend(given.into_iter().map(|(to, request)| (Some(to), request)));
+                requests.extend(given.into_iter().map(|(to, request)| (Way::To(to, Node::Leaf), request)));
                 continue;
             }
             if is_way_up_lost {
@@ -670,27 +671,43 @@ impl Peer {
             }
             if let Some(request) = ledger.issue_here(idle_slots, &self.io, &self.config) {
                 idle_slots = idle_slots.saturating_sub(request.ranges.len());
+                // It need not wait for its attempt: what this leaf holds of it follows on the same disk.
                 self.io.send(me.clone(), Message::Request { request, node: Node::Leaf, climbing: false });
             }
             let has_room = idle_slots > 0;
             let others = ledger.issue_around_tree(reachable, &doubted, has_room, &self.io, &self.config);
-            for (to, node, request) in others {
-                self.io.hand_over(to, Message::Request { request, node, climbing: false });
-            }
-            requests.append(&mut ledger.issue(known, &self.io, &self.config));
+            requests.extend(others.into_iter().map(|(to, node, request)| (Way::To(to, node), request)));
+            let issued = ledger.issue(known, &self.io, &self.config);
+            let way = |to: Option<Contact>| to.map_or(Way::Tree, |to| Way::To(to, Node::Leaf));
+            requests.extend(issued.into_iter().map(|(to, request)| (way(to), request)));
             let copies = ledger.issue_copies(&mut self.io, &self.config);
-            requests.extend(copies.into_iter().map(|request| (None, request)));
+            requests.extend(copies.into_iter().map(|request| (Way::Tree, request)));
             let copies = ledger.copies_due(known, right, &mut self.io, &self.config);
-            requests.extend(copies.into_iter().map(|(to, request)| (Some(to), request)));
+            requests.extend(copies.into_iter().map(|(to, request)| (Way::To(to, Node::Leaf), request)));
         }
-        for (to, request) in requests {
-            match to {
-                Some(to) => self.io.send(to, Message::Request { request, node: Node::Leaf, climbing: false }),
-                None => {
-                    self.is_entering = true;
-                    self.enter(request);
-                    self.is_entering = false;
-                }
+        for (way, request) in requests {
+            if let Some((way, request)) = self.io.once_numbered(way, request) {
+                self.send_out(way, request);
+            }
+        }
+    }
+
+    /// The attempt of a request is durable: it leaves, unless it was given up meanwhile.
+    fn numbered(&mut self, way: Way, request: Request) {
+        let ledger = self.ledgers.get(&request.bag.id);
+        if ledger.is_some_and(|ledger| ledger.is_under_way(request.number)) {
+            self.send_out(way, request);
+        }
+    }
+
+    /// Sends a request of a ledger of this machine on its first hop.
+    fn send_out(&mut self, way: Way, request: Request) {
+        match way {
+            Way::To(to, node) => self.io.hand_over(to, Message::Request { request, node, climbing: false }),
+            Way::Tree => {
+                self.is_entering = true;
+                self.enter(request);
+                self.is_entering = false;
             }
         }
     }

@@ -168,7 +168,7 @@ impl Ledger {
         }
     }
 
-    /// These tasks are unissued, with the next attempt; it is journalled, so that attempts rise across restarts.
+    /// These tasks are unissued, with the next attempt; it is journalled before they leave, so that attempts rise across restarts.
     pub(super) fn next_attempt(&mut self, ranges: &IntervalSet, io: &mut Io) {
         self.attempt += 1;
         self.waiting.add(ranges);

@@ -34,7 +34,7 @@ use idlewood_scheduler::{
     AGE_MAX, Approval, Asker, BagHeader, BagId, BagKey, BlobId, Change, Checkpoint, Conditions, Config, DeclineReason,
     ENCLOSED_BYTES_MAX, Effect, Enclosed, Event, Finished, Lease, MESSAGE_BYTES_MAX, MachinesPage, Message, Notice,
     Path, Peer, Record, RecordKey, Replication, Request, Seed, Sizes, SmallOutput, Speaker, StartMade, Submission,
-    SubmitError, TaskId, TaskOutcome, TaskResult,
+    SubmitError, TaskId, TaskOutcome, TaskResult, Ticket,
 };
 
 const BAG: BagId = BagId([7; 32]);
@@ -76,6 +76,9 @@ struct Host {
     persisted: Vec<Record>,
     /// The records on its disk.
     store: BTreeMap<RecordKey, Record>,
+    /// Whether writes with the record of a bag wait until [`Host::write_all`], and those that do.
+    disk_waits: bool,
+    unwritten: Vec<(Ticket, Vec<Change>)>,
     /// Tasks whose checkpoints were asked for, and the checkpoints of started tasks.
     asked: Vec<(BagId, IntervalSet)>,
     /// The stop of the last such effect.
@@ -149,6 +152,8 @@ impl Host {
             listed: Vec::new(),
             persisted: Vec::new(),
             store: records.iter().map(|record| (record.key(), record.clone())).collect(),
+            disk_waits: false,
+            unwritten: Vec::new(),
             asked: Vec::new(),
             stop: 0,
             going_on: BTreeMap::new(),
@@ -170,16 +175,13 @@ impl Host {
             for effect in effects {
                 match effect {
                     Effect::Persist { ticket, changes } => {
-                        for change in changes {
-                            match change {
-                                Change::Put(record) => {
-                                    self.store.insert(record.key(), record.clone());
-                                    self.persisted.push(record);
-                                }
-                                Change::Delete(key) => drop(self.store.remove(&key)),
-                            }
+                        let is_of_bag = |change: &Change| matches!(change, Change::Put(Record::Bag { .. }));
+                        if self.disk_waits && changes.iter().any(is_of_bag) {
+                            self.unwritten.push((ticket, changes));
+                        } else {
+                            self.write(changes);
+                            events.push_back(Event::Persisted(ticket));
                         }
-                        events.push_back(Event::Persisted(ticket));
                     }
                     Effect::Send { to, message } => self.sent.push((Contact::clone(&to), message)),
                     Effect::StartTask { task, checkpoint, .. } => {
@@ -235,6 +237,27 @@ impl Host {
                     | Effect::ResumeTasks => {}
                 }
             }
+        }
+    }
+
+    fn write(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            match change {
+                Change::Put(record) => {
+                    self.store.insert(record.key(), record.clone());
+                    self.persisted.push(record);
+                }
+                Change::Delete(key) => drop(self.store.remove(&key)),
+            }
+        }
+    }
+
+    /// Writes that waited are durable.
+    fn write_all(&mut self) {
+        self.disk_waits = false;
+        for (ticket, changes) in std::mem::take(&mut self.unwritten) {
+            self.write(changes);
+            self.give(Event::Persisted(ticket));
         }
     }
 

@@ -151,6 +151,38 @@ fn a_request_is_executed_once() {
     assert_eq!(host.started.len(), 1);
 }
 
+/// Else a submitter that starts again from the record before would give the same machine the same attempt of a task again, which that one may have begun and
+/// dropped for another keeper (`simnet swarm --bags --stewards --case 413`).
+#[test]
+fn a_request_leaves_once_its_attempt_is_durable() {
+    let (mut host, mut other) = (Host::new(2), Host::new(3));
+    other.give(Event::Bootstrap(contact(2)));
+    talk(&mut host, &mut other, 30);
+    host.give(Event::Submitted(submission(40, 30_000.0)));
+    talk(&mut host, &mut other, 10);
+    assert!(other.peer.unfinished().contains_key(&BAG), "it has tasks");
+    let attempts = |host: &Host| -> Vec<u32> {
+        let requests = host.sent.iter().filter_map(|(_, message)| match message {
+            Message::Request { request, .. } => Some(request.attempt),
+            _ => None,
+        });
+        requests.collect()
+    };
+    host.sent.clear();
+    host.disk_waits = true;
+    // It has them no longer: they are issued again.
+    let (version, ranges, finished) = (1_000, IntervalSet::new(), IntervalSet::new());
+    let executor = speaker(3);
+    host.receive(3, Message::Holding { bag: BAG, executor, version, attempt: 0, ranges, finished, capacity: None });
+    host.pass(seconds(2.0));
+    assert_eq!(attempts(&host), [], "the disk knows nothing of this attempt yet");
+    host.write_all();
+    host.pass(seconds(1.0));
+    let Some(Record::Bag { attempt, .. }) = host.store.get(&RecordKey::Bag(BAG)) else { panic!("no bag") };
+    let left = attempts(&host);
+    assert!(!left.is_empty() && left.iter().all(|one| one <= attempt), "{left:?}, {attempt} on the disk");
+}
+
 /// The path that these letters spell.
 fn path(steps: &str) -> Path {
     let side = |step| if step == 'l' { Side::Left } else { Side::Right };
