@@ -52,6 +52,7 @@ use self::admission::Unauthorised;
 use self::endless::EndlessBags;
 use self::held_bag::HeldBag;
 use self::held_bags::HeldBags;
+use self::learning::Slowness;
 use self::places::Places;
 use self::rest::Rest;
 use self::sharing::{OVERDUE, OVERDUE_MIN, Sharing};
@@ -103,6 +104,10 @@ pub(crate) struct Executor {
     endless: EndlessBags,
     /// By what factor each program takes longer here than was said.
     factors: Factors,
+    slowness: Slowness,
+    /// Speed of a slot as the driver says, in Mop/s.
+    told_mops: f64,
+    /// The same divided by the slowness: what predictions take.
     speed_mops: f64,
     /// The smallest feasible maximum stretch, as last published.
     stretch: f64,
@@ -132,6 +137,8 @@ impl Executor {
             seen: Recent::default(),
             endless: EndlessBags::new(config.endless_share),
             factors: Factors::default(),
+            slowness: Slowness::default(),
+            told_mops: config.speed_mops,
             speed_mops: config.speed_mops,
             stretch: 0.0,
             changed: true,
@@ -216,6 +223,7 @@ impl Executor {
         let held = self.bags.get_or_insert_with(id, || HeldBag::new(request.bag, released, config));
         if is_first {
             held.fresh_until = fresh_until;
+            held.slowness = self.slowness.times();
         }
         let mut changes: Vec<Change> = acting.and_then(|acting| held.hear(&acting, io, config)).into_iter().collect();
         if is_new {
@@ -377,6 +385,7 @@ impl Executor {
 
     /// Forgets these tasks of a bag, whether they wait, run or have ended.
     fn give_up(&mut self, bag: BagId, drop: &IntervalSet, io: &mut Io) {
+        self.learn_of_stopped(bag, drop, io.now);
         let Some(held) = self.bags.get_mut(&bag) else { return };
         held.waiting.subtract(drop);
         held.offered.subtract(drop);
@@ -446,6 +455,7 @@ impl Executor {
         let program = self.bags.get(&task.bag).and_then(|held| held.program).filter(|_| ran);
         let Some((running, is_first)) = self.places.end(task, program) else { return };
         if running.stopping {
+            self.judge_speed(io, config);
             self.changed = true;
             return;
         }
@@ -477,7 +487,7 @@ impl Executor {
                     self.own_results.push(task);
                 }
                 if success {
-                    self.learn(&running, times, is_first, io.now);
+                    self.learn(&running, (times, work_mops), is_first, io.now);
                 }
                 self.rate(task.bag, io.now);
             }
@@ -498,6 +508,7 @@ impl Executor {
                 held.waiting.insert_index(task.index);
             }
         }
+        self.judge_speed(io, config);
     }
 
     /// Stores the results of own bags that this machine's ledger has not taken.

@@ -10,6 +10,8 @@
 //! Logarithms, because errors multiply, and a machine that needs twice as long is as likely as one that needs half. Half of the observed
 //! variance is added, since the mean of times counts and not their median. Older tasks count less: with [`TASKS_MAX`] all count half.
 //!
+//! On a machine that is slow as such (`slowness`) programs are shrunk towards what it needs for all of them (Jewell 1975).
+//!
 //! Left out: factors of machine models, which no machine tells others; records on disk. A restart relearns.
 
 use std::collections::BTreeMap;
@@ -54,15 +56,40 @@ impl Factor {
 
     /// The factor, above 0; 1 before any task has ended.
     pub(crate) fn value(&self) -> f64 {
+        self.value_beside(1.0)
+    }
+
+    /// The factor, above 0, on a machine on which all programs take so many times as long; that before any task has ended.
+    fn value_beside(&self, slowness: f64) -> f64 {
         if self.tasks == 0.0 {
-            return 1.0;
+            return slowness;
         }
+        let Moments { mean, spread, within } = self.moments();
+        let weight = self.tasks / (self.tasks + within / (BETWEEN * BETWEEN));
+        let usual = slowness.ln();
+        (usual + weight * (mean - usual + spread / self.tasks / 2.0)).exp()
+    }
+
+    /// The mean of the logarithms as what they say of the machine, and its variance, that between pairs included; `None` before any task has ended.
+    pub(crate) fn of_machine(&self) -> Option<(f64, f64)> {
+        let Moments { mean, within, .. } = (self.tasks > 0.0).then(|| self.moments())?;
+        Some((mean, BETWEEN * BETWEEN + within / self.tasks))
+    }
+
+    /// Of the logarithms of ratios, of which there is one.
+    fn moments(&self) -> Moments {
         let mean = self.sum / self.tasks;
         let spread = (self.squares - self.tasks * mean * mean).max(0.0);
         let within = (GUESS_TASKS * WITHIN * WITHIN + spread) / (GUESS_TASKS + self.tasks - 1.0);
-        let weight = self.tasks / (self.tasks + within / (BETWEEN * BETWEEN));
-        (weight * (mean + spread / self.tasks / 2.0)).exp()
+        Moments { mean, spread, within }
     }
+}
+
+/// Mean, sum of the squared deviations from it, and estimated variance of one pair.
+struct Moments {
+    mean: f64,
+    spread: f64,
+    within: f64,
 }
 
 /// The factors of this machine, by program.
@@ -74,24 +101,22 @@ pub(crate) struct Factors {
 }
 
 impl Factors {
-    /// A task of this program has ended ([`Factor::note`]); returns the factor.
-    pub(crate) fn note(&mut self, program: BlobId, ratio: f64) -> f64 {
+    /// A task of this program has ended ([`Factor::note`]).
+    pub(crate) fn note(&mut self, program: BlobId, ratio: f64) {
         self.uses += 1;
         let (factor, used) = self.pairs.entry(program).or_default();
         *used = self.uses;
         factor.note(ratio);
-        let value = factor.value();
         if self.pairs.len() > PAIRS_MAX
             && let Some(oldest) = self.pairs.iter().min_by_key(|(_, (_, used))| *used).map(|(&program, _)| program)
         {
             self.pairs.remove(&oldest);
         }
-        value
     }
 
-    /// The factor of this program.
-    pub(crate) fn of(&self, program: BlobId) -> f64 {
-        self.pairs.get(&program).map_or(1.0, |(factor, _)| factor.value())
+    /// The factor of this program, on a machine on which all take so many times as long.
+    pub(crate) fn of(&self, program: BlobId, slowness: f64) -> f64 {
+        self.pairs.get(&program).map_or(slowness, |(factor, _)| factor.value_beside(slowness))
     }
 }
 
@@ -129,6 +154,15 @@ mod tests {
     }
 
     #[test]
+    fn on_a_slow_machine_programs_are_expected_to_take_as_much_longer() {
+        let (factors, program) = (Factors::default(), BlobId([1; 32]));
+        assert_eq!(factors.of(program, 5.0), 5.0);
+        let mut factor = Factor::default();
+        (0..60).for_each(|_| factor.note(1.0));
+        assert!(factor.value_beside(5.0) < 1.1, "it is known");
+    }
+
+    #[test]
     fn what_was_not_used_for_longest_is_forgotten() {
         let mut factors = Factors::default();
         let program = |number: usize| {
@@ -140,8 +174,8 @@ mod tests {
             factors.note(program(0), 2.0);
             factors.note(program(number + 1), 2.0);
         }
-        assert_eq!((factors.pairs.len(), factors.of(program(1))), (PAIRS_MAX, 1.0));
-        assert!(factors.of(program(0)) > 1.9);
+        assert_eq!((factors.pairs.len(), factors.of(program(1), 1.0)), (PAIRS_MAX, 1.0));
+        assert!(factors.of(program(0), 1.0) > 1.9);
     }
 
     /// Mean error of the predicted time of the task that follows `seen` ones, in percent: without factors, by the plain mean of the ratios

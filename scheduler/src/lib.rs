@@ -32,6 +32,7 @@ mod reputation;
 pub mod rounds;
 mod router;
 pub mod shares;
+mod slowness;
 pub mod split;
 mod steward;
 pub mod stretch;

@@ -36,6 +36,8 @@ pub(crate) const RENEWALS_MAX: usize = 512;
 const SIGNATURE_BYTES: usize = 64;
 /// Most tasks in one [`Message::Share`]: those that have begun on one machine.
 pub(crate) const SHARED_MAX: usize = 512;
+/// Set in the seconds of a shared task that ends late since its machine is slow; machines of before this read them as very many.
+pub(crate) const SHARED_LATE: u32 = 1 << 31;
 /// Most results in one message.
 pub const RESULTS_MAX: usize = 512;
 

@@ -62,6 +62,8 @@ pub(crate) struct Host {
     pub(crate) id: PeerId,
     /// The speed at which tasks run on it.
     pub(crate) speed_mops: f64,
+    /// How many times as fast it believes to be.
+    pub(crate) overrates: f64,
     pub(crate) churn: Churn,
     pub(crate) owner: Owner,
     /// Whether the machine makes results up.
@@ -132,6 +134,7 @@ impl Host {
             index,
             id: peer_id(scenario.seed, index),
             speed_mops: true_speed_mops(scenario, index),
+            overrates: speed_mops(scenario, index) / true_speed_mops(scenario, index),
             churn: Churn::new(scenario, index),
             owner: Owner::new(scenario, index),
             lies: happens(&mut SmallStream::new(scenario.seed, "liar", number), scenario.liars_percent),

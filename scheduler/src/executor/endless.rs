@@ -194,7 +194,7 @@ impl Executor {
         let bag = running.task.bag;
         let Some(held) = self.bags.get(&bag).filter(|held| held.bag.is_endless()) else { return };
         let ran_s = running.active(now).as_secs_f64();
-        let more_s = (running.done_mops(self.speed_mops, now) - held.task_mops()) / self.rate_of(bag);
+        let more_s = (self.done_mops(running, now) - held.task_mops()) / self.rate_of(bag);
         if let Some(share) = self.endless.shares.get_mut(&bag) {
             share.served_s += more_s;
             if finished {

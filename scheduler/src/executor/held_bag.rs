@@ -64,9 +64,11 @@ pub(super) struct HeldBag {
     pub(super) finished_mops: f64,
     /// The measured work of its tasks as a multiple of the declared one, where that is far more (`rating`); else 1.
     pub(super) times_declared: f64,
-    /// What it runs, where the driver has said so, and by what factor that takes longer here than was said (`learning`).
+    /// What it runs, where the driver has said so, and by what factor that takes longer here than was said and than the slowness of this machine explains (`learning`).
     pub(super) program: Option<BlobId>,
     pub(super) factor: f64,
+    /// How many times as long all tasks take on this machine.
+    pub(super) slowness: f64,
     /// The bags before it in its submitter's line on this machine (`submitters`).
     pub(super) before: BagsBefore,
     /// The submitter's priority for it, and the bags before it in the submitter's line by priority (`priority`).
@@ -111,6 +113,7 @@ impl HeldBag {
             times_declared: 1.0,
             program: None,
             factor: 1.0,
+            slowness: 1.0,
             before: BagsBefore::default(),
             priority: 0,
             before_by_priority: BagsBefore::default(),
@@ -200,7 +203,7 @@ impl HeldBag {
     /// a as known here, in Mop: the mean of the tasks finished here, or what was said, times what is known of the bag or of its program here.
     pub(super) fn task_mops(&self) -> f64 {
         match (self.finished_tasks, self.finished_mops) {
-            (count, sum) if !self.bag.declared && count > 0 => (sum / count as f64).max(WORK_MOPS_MIN),
+            (count, sum) if !self.bag.declared && count > 0 => (sum / count as f64 / self.slowness).max(WORK_MOPS_MIN),
             _ if self.times_declared > 1.0 => self.bag.task_mops * self.times_declared,
             _ => self.bag.task_mops * self.factor,
         }

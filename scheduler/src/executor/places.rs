@@ -33,7 +33,7 @@ impl Running {
         self.active + self.since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    /// Work that it has done until now, in Mop, where slots have had this speed since it last changed.
+    /// Work that it has done until now, in Mop, where slots have had this speed since it last changed, as the machine says.
     pub(super) fn done_mops(&self, speed_mops: f64, now: Time) -> f64 {
         let (mops, ran) = self.counted;
         mops + self.active(now).saturating_sub(ran).as_secs_f64() * speed_mops

@@ -5,7 +5,8 @@
 //! [`FAR_BEYOND`] times the declared work the declaration stands, and below twice that where it is one task alone: honest bags have
 //! tasks of different sizes. The submitter
 //! sees the measured work in its own results ([`crate::BagView::measured_mops`]). The driver enforces the time limit of
-//! single tasks.
+//! single tasks. A machine that has learned from the tasks of several users that it is slow (`learning`) divides what it measures by
+//! that.
 //!
 //! Left out: bags that overstate their size (they only wait longer than they need to); bags split into many (`submitters`).
 
@@ -41,7 +42,8 @@ impl HeldBag {
         let beyond = beyond.map(|mops| step(mops / declared).max(1.0) * declared);
         let (count, sum) =
             beyond.fold((self.finished_tasks, self.finished_mops), |(count, sum), mops| (count + 1, sum + mops));
-        let times = if count > 0 { sum / (count as f64 * declared) } else { 1.0 };
+        // What was measured here was measured by the speed that the driver says.
+        let times = if count > 0 { sum / (count as f64 * declared * self.slowness) } else { 1.0 };
         let far = if count > 1 { FAR_BEYOND } else { ALONE_FAR_BEYOND };
         let before = std::mem::replace(&mut self.times_declared, if times >= far { times } else { 1.0 });
         before != self.times_declared
@@ -51,9 +53,9 @@ impl HeldBag {
 impl Executor {
     /// Rates a bag whose task has ended, or runs far beyond its declared work.
     pub(super) fn rate(&mut self, bag: BagId, now: Time) {
-        let speed_mops = self.speed_mops;
+        let told_mops = self.told_mops;
         let Some(held) = self.bags.get_mut(&bag).filter(|held| held.bag.declared) else { return };
-        if held.rate(self.places.of(bag).map(|running| running.done_mops(speed_mops, now))) {
+        if held.rate(self.places.of(bag).map(|running| running.done_mops(told_mops, now))) {
             self.order_stale = true;
             self.changed = true;
         }
@@ -74,15 +76,15 @@ impl Executor {
             let beyond = self.beyond(running, now);
             let steps = (beyond / FAR_BEYOND).max(0.5).log2().floor() + 1.0;
             let next_mops = held.bag.task_mops * FAR_BEYOND * steps.exp2();
-            let left_s = (next_mops - running.done_mops(self.speed_mops, now)) / self.speed_mops;
+            let left_s = (next_mops - running.done_mops(self.told_mops, now)) / self.told_mops;
             Some(now + Duration::try_from_secs_f64(left_s.max(0.0)).ok()? + ROUNDING)
         });
         due.min()
     }
 
-    /// The work a task has done as a multiple of its declared work.
+    /// The work a task has done as a multiple of its declared work, by the speed that the driver says.
     fn beyond(&self, running: &Running, now: Time) -> f64 {
         let declared = self.bags.get(&running.task.bag).filter(|held| held.bag.declared);
-        declared.map_or(0.0, |held| running.done_mops(self.speed_mops, now) / held.bag.task_mops)
+        declared.map_or(0.0, |held| running.done_mops(self.told_mops, now) / held.bag.task_mops)
     }
 }

@@ -209,14 +209,14 @@ impl Executor {
     /// Work left in a begun task, in Mop.
     pub(super) fn rest_mops(&self, running: &Running, now: Time) -> f64 {
         let whole = self.bags.get(&running.task.bag).map_or(0.0, |held| held.task_mops());
-        (whole - running.done_mops(self.speed_mops, now)).max(whole * OVERRUN_REST)
+        (whole - self.done_mops(running, now)).max(whole * OVERRUN_REST)
     }
 
     /// Whether a task that ends now took about as long as the last summary assumed: then its end changes nothing of what
     /// this leaf offers but the number of idle slots.
     pub(super) fn ends_as_expected(&self, running: &Running, now: Time) -> bool {
         let Some(held) = self.bags.get(&running.task.bag) else { return false };
-        let deviation = held.task_mops() - running.done_mops(self.speed_mops, now);
+        let deviation = held.task_mops() - self.done_mops(running, now);
         held.bag.declared && deviation.abs() <= held.task_mops() * OVERRUN_REST
     }
 

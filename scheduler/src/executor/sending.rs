@@ -47,6 +47,7 @@ impl Executor {
     pub(crate) fn tick(&mut self, io: &mut Io, config: &Config) {
         self.forget_obeyed(io);
         self.rate_what_runs(io.now);
+        self.judge_speed(io, config);
         self.vacate_if_due(io, config);
         let due = self.due(io.now, Duration::ZERO);
         self.leave_silent(&due, io.now, config);
@@ -156,6 +157,7 @@ impl Executor {
             self.suspension.return_at(),
             self.rest.until(),
             self.rating_due(io.now),
+            self.slowness_due(io.now),
             self.sharing.due(),
             self.endless_due(),
         ];

@@ -1,7 +1,8 @@
 //! Sharing out: which begun tasks the submitter may run elsewhere, too (`ledger/copies.rs`).
 //!
-//! Three kinds: tasks frozen behind an owner who stays; tasks that have run for twice the work that they should have here, since this
-//! machine is slower than it believes, or the task larger; and in the tail, when no other task of the bag waits here and nothing waits on
+//! Four kinds: tasks frozen behind an owner who stays; tasks that have run for twice the work that they should have here, since this
+//! machine is slower than it believes, or the task larger; tasks that are still to run for twice as long as they would have without the slowness that this machine has
+//! learned of itself (`learning`); and in the tail, when no other task of the bag waits here and nothing waits on
 //! the grid, tasks that a usual machine would end sooner from the beginning than this one will.
 //!
 //! An owner is taken to stay, for a task, from the beginning where they are expected to stay for longer than the task takes anew on a machine
@@ -22,12 +23,12 @@ use super::places::Running;
 use crate::bag::{BagId, DeclineReason, Request};
 use crate::config::Config;
 use crate::io::Io;
-use crate::message::{Message, SHARED_MAX};
+use crate::message::{Message, SHARED_LATE, SHARED_MAX};
 use crate::rounds::{BOOKED, WHENEVER};
 
 /// A task that has run for this multiple of its work here is shared out. Our choice: on a production grid (coefficient of variation
 /// 0.45) three in a hundred tasks are so long, and each costs half a task if it is copied.
-const OVERRUN: f64 = 2.0;
+pub(super) const OVERRUN: f64 = 2.0;
 /// A task that is predicted to end here within so many seconds is not worth a message.
 const REST_S_MIN: f64 = 60.0;
 /// A copy may reach a machine so many times as fast as the mean of the grid, and has to end within this share of the original's rest.
@@ -73,7 +74,9 @@ impl Executor {
         for running in self.places.begun().filter(|running| !running.stopping && !self.is_endless(running)) {
             let Some(held) = self.bags.get(&running.task.bag) else { continue };
             let said = self.sharing.said.get(&running.task.bag);
-            let was_slow = said.and_then(|said| said.tasks.get(&running.task.index)).is_some_and(|&rest_s| rest_s > 0);
+            let was_slow = said
+                .and_then(|said| said.tasks.get(&running.task.index))
+                .is_some_and(|&rest_s| rest_s > 0 && rest_s & SHARED_LATE == 0);
             let (rest_s, look_at) = self.is_shared(running, held, was_slow, io);
             if let Some(rest_s) = rest_s {
                 shared.entry(running.task.bag).or_default().insert(running.task.index, rest_s);
@@ -88,8 +91,8 @@ impl Executor {
                 self.sharing.said.remove(&bag);
                 continue;
             };
-            let kinds = |tasks: &BTreeMap<u64, u32>| -> Vec<(u64, bool)> {
-                tasks.iter().map(|(&index, &rest_s)| (index, rest_s == 0)).collect()
+            let kinds = |tasks: &BTreeMap<u64, u32>| -> Vec<(u64, bool, bool)> {
+                tasks.iter().map(|(&index, &rest_s)| (index, rest_s == 0, rest_s & SHARED_LATE > 0)).collect()
             };
             let said = self.sharing.said.get(&bag);
             let is_same = said.map_or(tasks.is_empty(), |said| kinds(&said.tasks) == kinds(&tasks));
@@ -116,16 +119,17 @@ impl Executor {
     fn is_shared(&self, running: &Running, held: &HeldBag, was_slow: bool, io: &Io) -> (Option<u32>, Option<Time>) {
         let now = io.now;
         let whole_s = held.task_mops() / self.speed_mops;
-        if running.is_frozen() {
-            if !self.is_suspended() {
-                return (None, None);
-            }
+        if running.is_frozen() && self.is_suspended() {
             let anew = Duration::try_from_secs_f64(whole_s).unwrap_or(Duration::MAX);
             let shares_at = self.suspension.shares_at(anew);
             return if shares_at.is_some_and(|at| at <= now) { (Some(0), None) } else { (None, shares_at) };
         }
+        let is_slow = self.slowness.times() >= OVERRUN;
+        if running.is_frozen() && !is_slow {
+            return (None, None);
+        }
         // How long it would have taken for what it has done at the speed of now.
-        let done_s = running.done_mops(self.speed_mops, now) / self.speed_mops;
+        let done_s = self.done_mops(running, now) / self.speed_mops;
         let left_s = whole_s * OVERRUN - done_s;
         if left_s <= 0.0 {
             return (Some(0), None);
@@ -134,6 +138,18 @@ impl Executor {
         let left = Duration::try_from_secs_f64(left_s).unwrap_or(Duration::MAX).max(LOOK_AFTER_MIN);
         let overruns_at = if left == Duration::MAX { Time::MAX } else { now + left + ROUNDING };
         let rest_s = whole_s - done_s;
+        if is_slow {
+            // A frozen one goes on once what comes ahead of it is done.
+            let ahead_s = if running.is_frozen() { self.ahead_s(running.task.bag, now) } else { 0.0 };
+            let ends_s = rest_s.max(0.0) + ahead_s;
+            let is_late = ends_s >= OVERRUN * held.task_mops() / self.told_mops;
+            if is_late || running.is_frozen() {
+                return (
+                    is_late.then_some(SHARED_LATE | (ends_s as u32).clamp(1, SHARED_LATE - 1)),
+                    Some(now + LOOK_AGAIN),
+                );
+            }
+        }
         if was_slow {
             return (Some((rest_s as u32).max(1)), Some(overruns_at));
         }
@@ -148,6 +164,12 @@ impl Executor {
             return (None, Some(overruns_at.min(now + LOOK_AGAIN)));
         }
         (Some(rest_s as u32), Some(overruns_at))
+    }
+
+    /// How long the bags that come ahead of one take here, in seconds.
+    fn ahead_s(&self, bag: BagId, now: Time) -> f64 {
+        let ahead: BTreeSet<BagId> = self.order.iter().copied().take_while(|&other| other != bag).collect();
+        self.busy_for(now, |other| ahead.contains(&other)).as_secs_f64()
     }
 
     /// The part of a request for copies that is of use here; the rest is declined.

@@ -1,9 +1,9 @@
 //! Copies: a task that has begun on one machine, and stands still there or seems to end late, is run on another one, too (ours).
 //!
-//! An executor says which of its begun tasks may be copied (`executor/sharing.rs`): those frozen behind an owner who stays and those
-//! that run far beyond their work, of which nobody knows when they end, and in the tail of a bag those that a usual machine
-//! would end sooner. Once nothing of the bag waits to be issued, a request through the tree asks for a copy of all of the first kind, and,
-//! while nothing waits on the whole grid, for one of the second: the one predicted to end last, where the copy would end by a fifth
+//! An executor says which of its begun tasks may be copied (`executor/sharing.rs`): those that stand still, behind an owner who stays or far beyond their work, of which nobody knows
+//! when they end; those that end late since the machine has learned that it is slow; and in the tail of a bag those that a usual machine would end sooner. Once nothing of the bag waits to be
+//! issued, a request through the tree asks for a copy of all that stand still, and of those that end late, unless the bag's results say that all its tasks take longer
+//! than was said ([`AS_SAID`]). While nothing waits on the whole grid, it asks for one of the others: the one predicted to end last, where the copy would end by a fifth
 //! sooner ([`SOONER`]). The machine that the request reaches says whether it would; if not it declines.
 //!
 //! The original stays where it is. The first result counts, and once that is durable, the other runs are stopped. A task has one copy,
@@ -25,11 +25,14 @@ use super::failures::doubled;
 use crate::bag::{REQUEST_INTERVALS_MAX, Request};
 use crate::config::Config;
 use crate::io::{Io, Then};
-use crate::message::Message;
+use crate::message::{Message, SHARED_LATE};
 use crate::ranges::IntervalSet;
 
 /// A copy is worth it that takes at most this share of what the original is predicted to take still.
 const SOONER: f64 = 0.8;
+/// A machine's word that a task ends late is believed where the machines that have ended tasks of the bag say, in the median, of a task's work at most so many times what the submitter says. Our
+/// choice: where a submitter said all its work wrongly, all machines may take themselves for slow.
+const AS_SAID: f64 = 1.5;
 /// A task that is predicted to end within this time is not copied: its result may be on its way. Our choice.
 const REST_MIN: Duration = Duration::from_secs(30);
 /// How long no copy is asked for after a machine did not take one: at first, and at most; it doubles in between. Our choice.
@@ -40,11 +43,22 @@ const PAUSE_MAX: Duration = Duration::from_secs(120);
 /// hundredth of it.
 pub(super) const RUNS_MAX: usize = 4;
 
+/// How a begun task goes on, as its machine says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Rest {
+    /// Nobody knows when it ends.
+    Unknown,
+    /// Then, which is late: the machine is slow.
+    Late(Time),
+    /// Then.
+    Until(Time),
+}
+
 /// The copies of one bag's tasks.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    /// Tasks that may be copied, by the machines on which they have begun: when each is predicted to end there; `None`: nobody knows.
-    shared: BTreeMap<(u64, PeerId), Option<Time>>,
+    /// Tasks that may be copied, by the machines on which they have begun: when each is predicted to end there.
+    shared: BTreeMap<(u64, PeerId), Rest>,
     /// Tasks that have had a copy.
     given: IntervalSet,
     /// Copies in a row that no machine took.
@@ -75,10 +89,11 @@ impl Copies {
         }
     }
 
-    /// Tasks of which nobody knows when they end on some machines, and on how many.
-    pub(super) fn stuck(&self) -> Vec<(u64, usize)> {
+    /// Tasks of which nobody knows when they end on some machines, or, with `late`, that end late there, and on how many.
+    pub(super) fn stuck(&self, late: bool) -> Vec<(u64, usize)> {
+        let is_stuck = |rest: &Rest| *rest == Rest::Unknown || late && matches!(rest, Rest::Late(_));
         let stuck: Vec<u64> =
-            self.shared.iter().filter(|(_, ends_at)| ends_at.is_none()).map(|((index, _), _)| *index).collect();
+            self.shared.iter().filter(|(_, rest)| is_stuck(rest)).map(|((index, _), _)| *index).collect();
         stuck.chunk_by(|one, other| one == other).map(|runs| (runs[0], runs.len())).collect()
     }
 
@@ -105,7 +120,7 @@ impl Copies {
 }
 
 impl Ledger {
-    /// A `Share` arrived: these tasks of the executor's may be copied, each predicted to end in so many seconds, 0 being unknown, and no
+    /// A `Share` arrived: these tasks of the executor's may be copied, each predicted to end in so many seconds, with [`SHARED_LATE`] or 0 being unknown, and no
     /// others of it.
     pub(crate) fn shared_out(&mut self, executor: PeerId, tasks: BTreeMap<u64, u32>, io: &mut Io) {
         if self.is_closed() {
@@ -115,8 +130,13 @@ impl Ledger {
         self.copies.shared.retain(|(_, sharer), _| *sharer != executor);
         for (index, rest_s) in tasks {
             if self.placed.holds(executor, index) {
-                let ends_at = (rest_s > 0).then(|| io.now + Duration::from_secs(rest_s.into()));
-                self.copies.shared.insert((index, executor), ends_at);
+                let ends_at = io.now + Duration::from_secs((rest_s & !SHARED_LATE).into());
+                let rest = match rest_s {
+                    0 => Rest::Unknown,
+                    SHARED_LATE.. => Rest::Late(ends_at),
+                    _ => Rest::Until(ends_at),
+                };
+                self.copies.shared.insert((index, executor), rest);
             }
         }
     }
@@ -129,15 +149,15 @@ impl Ledger {
     /// On how many machines that hold a task, and have not voted on it, it stands still.
     pub(super) fn standing_still(&self, index: u64) -> usize {
         let runs = self.copies.shared.range((index, PeerId([0; 32]))..=(index, PeerId([255; 32])));
-        let waits = |&((_, peer), ends_at): &(&(u64, PeerId), &Option<Time>)| {
-            ends_at.is_none() && self.placed.holds(*peer, index) && !self.votes.has_voted(*peer, index)
+        let waits = |&((_, peer), rest): &(&(u64, PeerId), &Rest)| {
+            *rest == Rest::Unknown && self.placed.holds(*peer, index) && !self.votes.has_voted(*peer, index)
         };
         runs.filter(waits).count()
     }
 
     /// Further copies of these tasks are about to go out in a bag with a quorum: notes those that stand still somewhere.
     pub(super) fn give_still(&mut self, lacking: &IntervalSet) {
-        let still = self.copies.stuck().into_iter().map(|(index, _)| index..index + 1).collect();
+        let still = self.copies.stuck(false).into_iter().map(|(index, _)| index..index + 1).collect();
         self.copies.given.extend_with(&lacking.intersection(&still));
     }
 
@@ -154,8 +174,9 @@ impl Ledger {
         }
         self.copies.shared.retain(|&(index, executor), _| self.placed.holds(executor, index));
         let stand_still = |&(index, runs): &(u64, usize)| runs == self.placed.copies_of(index) && runs < RUNS_MAX;
+        let is_as_said = self.work.of_task().is_some_and(|mops| mops <= AS_SAID * self.bag.task_mops);
         let mut stuck: IntervalSet =
-            self.copies.stuck().into_iter().filter(stand_still).map(|(index, _)| index..index + 1).collect();
+            self.copies.stuck(is_as_said).into_iter().filter(stand_still).map(|(index, _)| index..index + 1).collect();
         self.issues.subtract_from(&mut stuck);
         let stuck = self.within_room(stuck.ranges().take(REQUEST_INTERVALS_MAX).collect());
         if !stuck.is_empty() {
@@ -167,7 +188,10 @@ impl Ledger {
         let single = |index: u64| {
             self.placed.copies_of(index) == 1 && !self.issues.iter().any(|issue| issue.ranges.contains(index))
         };
-        let predicted = self.copies.shared.iter().filter_map(|(&(index, _), ends_at)| Some(((*ends_at)?, index)));
+        let predicted = self.copies.shared.iter().filter_map(|(&(index, _), rest)| match rest {
+            Rest::Unknown => None,
+            Rest::Late(ends_at) | Rest::Until(ends_at) => Some((*ends_at, index)),
+        });
         let (ends_at, last) = predicted.filter(|&(_, index)| single(index)).max()?;
         let rest = ends_at.since(io.now);
         if rest < REST_MIN {

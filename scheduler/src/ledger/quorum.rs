@@ -109,7 +109,7 @@ impl Ledger {
         let voted = self.votes.by_task.keys();
         lacking.subtract(&voted.map(|&index| index..index + 1).collect());
         let still =
-            self.copies.stuck().into_iter().map(|(index, _)| index).filter(|&index| self.waits_for_nobody(index));
+            self.copies.stuck(false).into_iter().map(|(index, _)| index).filter(|&index| self.waits_for_nobody(index));
         lacking.extend_with(&still.map(|index| index..index + 1).collect());
         let undecided = self.votes.by_task.keys().filter(|&&index| self.lacks_copy(index));
         lacking.extend_with(&undecided.map(|&index| index..index + 1).collect());

@@ -219,6 +219,8 @@ impl Shard {
         around: &Surroundings,
     ) -> Finished {
         let liar = self.host(host).lies.then_some(host);
+        // As in the agent: processor time, times the speed that the machine believes to have.
+        let work_mops = work_mops * self.host(host).overrates;
         Finished {
             success: ending == Ending::Success,
             crashed: ending == Ending::Crash,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ledger::quorum::Replication;
-use crate::message::Lease;
+use crate::message::{Lease, SHARED_LATE};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -96,6 +96,31 @@ fn in_the_tail_the_last_task_is_copied_where_a_fifth_is_won() {
     io.now += 100 * SECOND;
     assert_eq!(copies(&mut ledger, &mut io, &config), Some((IntervalSet::from(25..26), 400)));
     assert_eq!(copies(&mut ledger, &mut io, &config), None, "the other one is about to end");
+}
+
+/// A machine that has learned that it is slow says that its begun tasks end late (`executor/sharing.rs`). It is believed unless results say that all tasks take longer.
+#[test]
+fn a_late_task_is_copied_while_tasks_wait_on_the_grid() {
+    for (times_said, is_believed) in [(0.0, false), (1.4, true), (1.6, false)] {
+        let (mut ledger, mut io, config) = placed();
+        io.longest_wait_s = 60;
+        if times_said > 0.0 {
+            io.now += 100 * SECOND;
+            let result = TaskResult { work_mops: times_said * ledger.bag.task_mops, ..result(25, true) };
+            ledger.results(&contact(2), vec![result], &mut io, &config);
+            ledger.fetched(25, true, None, &mut io);
+        }
+        share(&mut ledger, &mut io, 1, &[(4, 600), (5, SHARED_LATE | 600)]);
+        let copied = is_believed.then(|| (IntervalSet::from(5..6), 0));
+        assert_eq!(copies(&mut ledger, &mut io, &config), copied, "{times_said} times the work that was said");
+        if is_believed {
+            // The other machine is as slow.
+            ledger.holding(said(3, 1, IntervalSet::from(5..6)), &mut io, &config);
+            assert_eq!(copies(&mut ledger, &mut io, &config), None);
+            share(&mut ledger, &mut io, 3, &[(5, SHARED_LATE | 600)]);
+            assert_eq!(copies(&mut ledger, &mut io, &config), Some((IntervalSet::from(5..6), 0)));
+        }
+    }
 }
 
 #[test]
