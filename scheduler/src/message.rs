@@ -227,7 +227,8 @@ pub enum Message {
         /// Which bag.
         #[serde(rename = "b")]
         bag: BagId,
-        /// Which tasks, and in how many seconds each is predicted to end here; 0: nobody knows.
+        /// Which tasks, and in how many seconds each is predicted to end here; 0: nobody knows. `SHARED_LATE` is added for a task that ends late, since this
+        /// machine has learned that it is slow.
         #[serde(rename = "t")]
         tasks: BTreeMap<u64, u32>,
     },

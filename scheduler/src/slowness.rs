@@ -1,12 +1,13 @@
-//! How slow a machine is, whatever it runs: a processor that is too hot, or that shares its caches with others, makes all tasks take longer than the speed says that the machine
-//! states of itself.
+//! How slow a machine is, whatever it runs. On a machine whose processor is too hot, or shares its caches with others, all tasks take longer than
+//! the speed that the machine states lets expect.
 //!
-//! The tasks of the last hour tell, [`SEEN_MAX`] at most: each by the ratio of the time that it ran to the time that it should have run. Tasks of one submitter are one voice, since their
-//! work may have been said wrongly, and where all are of one submitter, those of one program are. One voice alone says nothing. The effect of the machine is the mean of the
-//! voices' logarithms, weighted by their precision, whose variance is scaled by what the voices differ beyond it (Birge, *Phys. Rev.* 40, 1932). It
-//! counts as far as its square exceeds [`SURE`] variances, as in the positive part of James and Stein's estimator.
+//! The tasks of the last hour tell, [`SEEN_MAX`] at most: each by the time that it ran, divided by the time that it should have run. The tasks of
+//! one submitter are one voice, since their work may have been said wrongly. Where all are of one submitter, those of one program are a voice. One
+//! voice alone says nothing. The effect of the machine is the mean of the voices' logarithms, weighted by their precision; its variance is scaled by
+//! what the voices differ beyond it (Birge, *Phys. Rev.* 40, 1932). The effect counts as far as its square exceeds [`SURE`] variances, as in the
+//! positive part of James and Stein's estimator.
 //!
-//! After an hour without tasks a machine counts as being as fast as it says, and is tried again. No machine is taken to be faster than it says.
+//! After an hour without tasks a machine counts as being as fast as it states, and is tried again. No machine is taken to be faster than it states.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

@@ -64,8 +64,9 @@ pub(super) struct HeldBag {
     pub(super) finished_mops: f64,
     /// The measured work of its tasks as a multiple of the declared one, where that is far more (`rating`); else 1.
     pub(super) times_declared: f64,
-    /// What it runs, where the driver has said so, and by what factor that takes longer here than was said and than the slowness of this machine explains (`learning`).
+    /// What it runs, where the driver has said so.
     pub(super) program: Option<BlobId>,
+    /// By what factor the program takes longer here than was said, beyond what the slowness of this machine explains (`learning`).
     pub(super) factor: f64,
     /// How many times as long all tasks take on this machine.
     pub(super) slowness: f64,

@@ -4,10 +4,11 @@
 //! Only times are corrected. Deadlines follow from sizes as submitters say them, which are the same on all machines: a program that is
 //! slow here must not bring its bag another turn here than elsewhere. Sizes that are far from the truth are corrected by `rating`.
 //!
-//! Where the tasks of several users take longer than was said, the machine itself is slow (`slowness`). Tasks that run on, and those that are stopped since a
-//! copy was faster, count with what they have run: a machine whose tasks are always overtaken ends none. The start of a task does not count, in which its program is fetched and
-//! started, nor ended tasks of less than a minute, nor do programs that wait instead of computing. A slow machine offers less, predicts later ends, and lets begun tasks be copied (`sharing`). Each time that it has become twice as
-//! slow, its unstarted tasks go back.
+//! Where the tasks of several users take longer than was said, the machine itself is slow (`slowness`). Tasks that run on, and those that are
+//! stopped since a copy was faster, count with what they have run: a machine whose tasks are always overtaken ends none. What does not count: the
+//! time in which a program is fetched and started, ended tasks of less than a minute, and programs that wait instead of computing. A machine that
+//! has learned that it is slow offers less, predicts later ends, and lets begun tasks be copied (`sharing`). Each time that its slowness has
+//! doubled, its unstarted tasks go back to their submitters.
 //!
 //! Left out: bags submitted here, whose work was measured on this very machine.
 
@@ -47,14 +48,14 @@ const WAITING_MAX: usize = 256;
 pub(super) struct Slowness {
     /// At least 1.
     times: f64,
-    /// That when unstarted tasks last went back for it; 1 where it has been 1 since.
+    /// What `times` was when unstarted tasks last went back because of it; 1 where `times` has been 1 since.
     given_back_at: f64,
     recent: Recent,
     /// Begun tasks that have run for far longer than expected: for how many times as long, in steps that double.
     running: Vec<Seen>,
-    /// Programs that wait.
+    /// Programs that wait instead of computing.
     waiting: BTreeSet<BlobId>,
-    /// A task has ended since that was learned.
+    /// Whether a task has ended, or the stated speed has changed, since `times` was computed.
     is_stale: bool,
 }
 

@@ -30,8 +30,8 @@ use crate::ranges::IntervalSet;
 
 /// A copy is worth it that takes at most this share of what the original is predicted to take still.
 const SOONER: f64 = 0.8;
-/// A machine's word that a task ends late is believed where the machines that have ended tasks of the bag say, in the median, of a task's work at most so many times what the submitter says. Our
-/// choice: where a submitter said all its work wrongly, all machines may take themselves for slow.
+/// A machine that says that a task ends late is believed while a task's work, in the median of the machines that have ended tasks of the bag, is at
+/// most so many times what the submitter said. Our choice: where the submitter said all its work wrongly, every machine may take itself for slow.
 const AS_SAID: f64 = 1.5;
 /// A task that is predicted to end within this time is not copied: its result may be on its way. Our choice.
 const REST_MIN: Duration = Duration::from_secs(30);
@@ -48,9 +48,9 @@ pub(super) const RUNS_MAX: usize = 4;
 enum Rest {
     /// Nobody knows when it ends.
     Unknown,
-    /// Then, which is late: the machine is slow.
+    /// It ends then, which is late, since the machine is slow.
     Late(Time),
-    /// Then.
+    /// It ends then.
     Until(Time),
 }
 
