@@ -63,6 +63,7 @@ use self::failures::Tries;
 use self::former::Former;
 pub(crate) use self::issues::Hop;
 use self::issues::{Issue, Issues};
+pub(crate) use self::keeping::ATTEMPTS_BELIEVED_MAX;
 use self::keeping::Keeping;
 use self::outputs::Outputs;
 use self::placed::Placed;

@@ -46,7 +46,7 @@ pub(super) struct Keeping {
 }
 
 /// The highest attempt that a steward is believed: those above are left to the submitter, whose own stewards take its word up to [`ATTEMPTS_MAX`].
-const ATTEMPTS_BELIEVED_MAX: u32 = ATTEMPTS_MAX - (1 << 28);
+pub(crate) const ATTEMPTS_BELIEVED_MAX: u32 = ATTEMPTS_MAX - (1 << 28);
 
 impl Ledger {
     /// This machine keeps the bag for another.

@@ -19,7 +19,8 @@ use crate::record::{Change, Record, RecordKey};
 /// More attempts than a keeper numbers before the next one is told of them: whoever acts after it numbers its own above these, times its rank, so that no
 /// machine is given the same attempt of a task by two of them (`simnet swarm --bags --stewards --case 874`). Our choice.
 const ATTEMPTS_UNTOLD: u32 = 1024;
-/// The same for a steward that was told nothing since it started, had no room, or acted last itself: others may have acted since, one after the other.
+/// The same for a steward that was told nothing since it started, had no room, acted last itself, or is told of fewer attempts than it knows of: others
+/// may have acted since, one after the other.
 const ATTEMPTS_MISSED: u32 = 1 << 16;
 
 /// How often the submitter of a bag is asked that is over by the word of another steward.
@@ -77,7 +78,8 @@ impl Copy {
         }
         let mut ledger = Ledger::new(bag.clone(), io.moment(*released), *retries_max, *replication, io);
         ledger.keep_with(self.key);
-        let unknown = if self.told.number == 0 { ATTEMPTS_MISSED } else { ATTEMPTS_UNTOLD };
+        let has_missed = self.told.number == 0 || self.told.is_low;
+        let unknown = if has_missed { ATTEMPTS_MISSED } else { ATTEMPTS_UNTOLD };
         let rank = self.acting.appointment.rank_of(io.me.peer)?;
         ledger.restore_attempt(attempt.saturating_add(unknown * u32::from(rank)));
         ledger.set_stewards(*stewards);

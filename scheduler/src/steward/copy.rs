@@ -10,7 +10,7 @@ use super::results::{Coming, Results};
 use super::{Acting, Standing, Term};
 use crate::bag::{BagHeader, BagId, BagKey};
 use crate::config::Config;
-use crate::ledger::Supply;
+use crate::ledger::{ATTEMPTS_BELIEVED_MAX, Supply};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 use crate::rounds::{Plan, Progress};
@@ -28,6 +28,8 @@ pub(crate) struct Told {
     pub(crate) drained: IntervalSet,
     /// The number of the last delta taken in.
     pub(crate) number: u64,
+    /// Whether the sender named a lower attempt than this machine knows of: the higher one is kept, and it missed what others numbered.
+    pub(crate) is_low: bool,
     /// Whether all was told, at some time.
     pub(crate) is_whole: bool,
 }
@@ -39,6 +41,7 @@ impl Told {
             return Vec::new();
         }
         let mut changes = Vec::new();
+        let known = self.attempt(delta.bag).unwrap_or(0).min(ATTEMPTS_BELIEVED_MAX);
         if delta.number == 1 {
             let old = std::mem::take(self);
             changes.extend(old.records.into_keys().map(Change::Delete));
@@ -58,11 +61,15 @@ impl Told {
             }
         }
         for record in &delta.records {
-            let key = record.key();
+            let (key, mut record) = (record.key(), record.clone());
+            if let Record::Bag { attempt, .. } = &mut record {
+                self.is_low = *attempt < known;
+                *attempt = known.max(*attempt);
+            }
             if self.records.len() < RECORDS_MAX || self.records.contains_key(&key) {
                 changes.retain(|change| change.key() != key);
                 self.records.insert(key, record.clone());
-                changes.push(Change::Put(record.clone()));
+                changes.push(Change::Put(record));
             }
         }
         self.failed.subtract(&delta.done);

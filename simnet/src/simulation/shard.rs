@@ -592,10 +592,11 @@ impl Shard {
         self.went_down(host, Some(downtime), around);
     }
 
-    /// The peer of a machine has left; the machine goes down.
+    /// The peer of a machine has left; the machine goes down once it has written what it was writing.
     pub(super) fn leave(&mut self, host: HostIndex, around: &Surroundings) {
         self.counts.leaves += 1;
         let now = self.now;
+        self.end_writes(host);
         self.close_connections(host, around);
         self.host_mut(host).leave(now);
         self.went_down(host, None, around);

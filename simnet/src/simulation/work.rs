@@ -45,7 +45,7 @@ impl Shard {
         Some((write, changes))
     }
 
-    /// All writes under way become durable, and the machine does not hear of it: its power is cut in that moment. So nobody
+    /// All writes under way become durable, and the machine does not hear of it: it goes down in that moment. So nobody
     /// is told of the bags that it accepted or closed with them.
     pub(super) fn end_writes(&mut self, host: HostIndex) {
         while let Some((_, changes)) = self.becomes_durable(host) {

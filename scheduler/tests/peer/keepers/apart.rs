@@ -65,6 +65,41 @@ fn a_steward_that_starts_again_numbers_far_above_what_it_knows() {
     assert!(mine > others + 60_000, "{mine}: none of those that the other numbered, {others} for example");
 }
 
+/// The submitter has not heard that one of its stewards acted, and appoints it anew: it tells that steward of fewer attempts than it has numbered itself.
+#[test]
+fn a_steward_that_is_told_less_than_it_numbered_numbers_far_above_that() {
+    let mut grid = Grid::new();
+    let stewards = grid.wait_until_kept();
+    let told = grid.hosts[&SUBMITTER].store[&RecordKey::Bag(BAG)].clone();
+    grid.crash(SUBMITTER);
+    grid.crash(stewards[1]);
+    grid.pass(120);
+    assert_eq!(grid.acting(), [stewards[0]]);
+    let mine = attempt(&grid.hosts[&stewards[0]]);
+    assert!(mine > 1000, "{mine}");
+    let kept = grid.hosts[&stewards[0]].store[&RecordKey::Kept(BAG)].clone();
+    let Record::Kept { acting: Acting { mut appointment, .. }, key, .. } = kept else { panic!("no copy: {kept:?}") };
+    appointment.term += 1;
+    let acting = Acting { appointment, acting: 0, rank: 0 };
+    let term = acting.term();
+    let anew = Delta {
+        number: 1,
+        acting: Some(Box::new(acting)),
+        key: Some(key),
+        records: vec![told.clone()],
+        is_whole: true,
+        ..Delta::alive(BAG, term)
+    };
+    grid.hosts.get_mut(&stewards[0]).expect("it is up").receive(SUBMITTER, Message::Deltas { deltas: vec![anew] });
+    grid.pass(1);
+    assert_eq!(grid.acting(), []);
+    assert_eq!(attempt(&grid.hosts[&stewards[0]]), mine, "the submitter named {told:?}");
+    grid.pass(60);
+    assert_eq!(grid.acting(), [stewards[0]]);
+    let next = attempt(&grid.hosts[&stewards[0]]);
+    assert!(next > mine + 60_000, "{next}, after {mine}: others may have numbered some of those in between");
+}
+
 /// Of two stewards that tell a submitter of the same term, the one that acted in it knows all of it; attempts of both are known.
 #[test]
 fn a_submitter_believes_the_steward_that_acted_and_numbers_above_both() {
