@@ -20,11 +20,11 @@ pub struct Wanted {
 /// The answer to a request for a piece of a blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChunkReply {
-    /// The piece at the offset asked for, of full length unless the blob ends with it.
+    /// The piece at the offset asked for, at least as long as the shortest piece unless the blob ends with it.
     Chunk {
         /// Length of the whole blob.
         total: u64,
-        /// [`CHUNK_BYTES_MAX`](crate::CHUNK_BYTES_MAX), or up to the end.
+        /// [`PIECE_BYTES_MIN`](idlewood_machine::serving::PIECE_BYTES_MIN) to [`CHUNK_BYTES_MAX`](crate::CHUNK_BYTES_MAX), or up to the end.
         bytes: Vec<u8>,
     },
     /// The peer does not have the blob.

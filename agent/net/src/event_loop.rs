@@ -97,6 +97,9 @@ impl EventLoop {
                 }
                 event = self.outgoing.swarm.select_next_some() => self.on_swarm_event(event),
                 Some(served) = self.serving.reading.join_next() => self.serving.on_served(&mut self.outgoing, served),
+                Some(Ok((piece, is_taken))) = self.serving.departing.join_next() => {
+                    self.serving.on_left(&mut self.outgoing, piece, is_taken);
+                }
                 Some(answered) = self.live.answering.join_next() => self.live.on_answered(answered, &mut self.outgoing),
                 () = tokio::time::sleep_until(answer_due.unwrap_or_else(Instant::now)), if answer_due.is_some() => {
                     self.outgoing.answer_due(Instant::now());
@@ -405,7 +408,6 @@ impl EventLoop {
             }
             Event::ResponseSent { request_id, .. } => {
                 self.outgoing.answered(request_id);
-                self.serving.on_left(&mut self.outgoing, request_id, true);
             }
         }
     }

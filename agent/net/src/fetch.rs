@@ -423,7 +423,7 @@ impl Inner {
             warn!(source = ?peer, alone_s = alone.as_secs(), "a source answers too slowly, or not at all, and is left alone");
         }
         match reply {
-            // The network has checked that a piece is of full length, or the end.
+            // The network has checked that a piece is not too short, or the end.
             Ok(ChunkReply::Chunk { total, bytes }) => {
                 // Before the next request, so that the cap holds over time.
                 let download = &self.net.rates().download;

@@ -97,7 +97,7 @@ pub(crate) fn start_within(
     let (events, event_receiver) = mpsc::channel(EVENTS_MAX);
     let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
     let rates = Arc::new(Rates::default());
-    let serving = Serving::new(rates.clone(), blobs);
+    let serving = Serving::new(rates.clone(), blobs, counters.traffic.clone());
     let task = EventLoop::new(&config, limits, counters.clone(), serving, command_receiver, events, questions)?;
     let handle = NetHandle {
         commands,

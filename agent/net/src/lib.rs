@@ -36,6 +36,7 @@ mod link;
 mod live;
 mod live_codec;
 mod metered;
+mod meters;
 mod outbound;
 mod pending;
 mod rate;

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use libp2p::futures::{AsyncRead, AsyncWrite};
 
+use crate::meters::Meter;
 use crate::wire::Traffic;
 
 /// A stream whose bytes are counted.
@@ -16,11 +17,18 @@ use crate::wire::Traffic;
 pub(super) struct Metered<S> {
     stream: S,
     traffic: Arc<Traffic>,
+    meter: Arc<Meter>,
 }
 
 impl<S> Metered<S> {
-    pub(super) fn new(stream: S, traffic: Arc<Traffic>) -> Self {
-        Self { stream, traffic }
+    pub(super) fn new(stream: S, traffic: Arc<Traffic>, meter: Arc<Meter>) -> Self {
+        Self { stream, traffic, meter }
+    }
+}
+
+impl<S> Drop for Metered<S> {
+    fn drop(&mut self) {
+        self.traffic.meters.closed(&self.meter);
     }
 }
 
@@ -40,6 +48,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
         if let Poll::Ready(Ok(bytes)) = written {
             self.traffic.wire_bytes_sent.fetch_add(bytes as u64, Ordering::Relaxed);
             self.traffic.wire_writes.fetch_add(1, Ordering::Relaxed);
+            self.traffic.meters.wrote(&self.meter, bytes as u64);
         }
         written
     }

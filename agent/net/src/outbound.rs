@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use idlewood_machine::connections::{QUIET, to_close};
+use idlewood_machine::serving::PIECE_BYTES_MIN;
 use idlewood_overlay::{Contact, PeerId};
 use idlewood_trust::{Gate, identity};
 use libp2p::request_response::{InboundRequestId, OutboundFailure, OutboundRequestId, ResponseChannel};
@@ -213,7 +214,7 @@ impl Outgoing {
                     }
                     Item::Chunk { wanted: Wanted { hash, offset, bag, key }, reply } => {
                         let proof = key.map(|key| key.proof(self.gate.me(), to));
-                        let request = Request::Chunk { hash: *hash.as_bytes(), offset, bag: bag.0, proof };
+                        let request = Request::Chunk { hash: *hash.as_bytes(), offset, bag: bag.0, proof, short: true };
                         (request, InFlight::Chunk { offset, reply })
                     }
                     Item::Grid(bytes) => (Request::Grid(bytes.clone()), InFlight::Grid(bytes)),
@@ -579,10 +580,11 @@ impl Outgoing {
     }
 }
 
-/// Whether a piece of a blob has the length of a full piece or ends the blob. A peer that sent single bytes would
+/// Whether a piece of a blob has a length that pieces may have, or ends the blob. A peer that sent single bytes would
 /// occupy a place for each.
 fn fits(offset: u64, total: u64, len: usize) -> bool {
-    len as u64 == total.saturating_sub(offset).min(CHUNK_BYTES_MAX as u64)
+    let rest = total.saturating_sub(offset);
+    len <= CHUNK_BYTES_MAX && (len as u64 == rest || len >= PIECE_BYTES_MIN && (len as u64) < rest)
 }
 
 fn dialable(reach: Reach, address: &str) -> Result<Multiaddr, String> {
@@ -601,6 +603,7 @@ mod tests {
         assert!(fits(0, 0, 0) && fits(0, 5, 5) && fits(2, 5, 3) && fits(9, 5, 0) && fits(5, 5, 0));
         assert!(fits(0, u64::MAX, CHUNK_BYTES_MAX) && fits(piece, 2 * piece + 1, CHUNK_BYTES_MAX));
         assert!(!fits(0, 5, 0), "would never end");
+        assert!(fits(0, piece, PIECE_BYTES_MIN) && !fits(0, piece, PIECE_BYTES_MIN - 1), "a slow line");
         assert!(!fits(2, 5, 1) && !fits(0, u64::MAX, 1), "byte by byte");
         assert!(!fits(2, 5, 4) && !fits(9, 5, 1) && !fits(0, u64::MAX, CHUNK_BYTES_MAX + 1));
     }

@@ -8,6 +8,7 @@ use idlewood_blobs::{Blobs, Claim, Hash};
 use idlewood_machine::serving::{Serving as Turns, Turn};
 use idlewood_overlay::{PeerId, Time};
 use idlewood_scheduler::BagId;
+use idlewood_trust::identity;
 use libp2p::request_response::{InboundRequestId, ResponseChannel};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
@@ -16,7 +17,8 @@ use tracing::{debug, warn};
 use crate::counters::Counters;
 use crate::outbound::Outgoing;
 use crate::rate::Rates;
-use crate::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
+use crate::swarm::REQUEST_TIMEOUT;
+use crate::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request, Traffic};
 
 /// Gossip that is heard at one time: it may have to be written down.
 const HEARING_MAX: usize = 8;
@@ -27,29 +29,35 @@ struct Wanted {
     hash: Hash,
     offset: u64,
     claim: Claim,
+    /// Whether the peer takes a shorter piece than the longest.
+    short: bool,
     id: InboundRequestId,
     channel: ResponseChannel<Reply>,
 }
 
-/// An answer that is ready, of the request for a piece if it is for one.
-type Served = (ResponseChannel<Reply>, Reply, Option<InboundRequestId>);
+/// An answer that is ready, and of which request of whom it is where that is one for a piece.
+type Served = (ResponseChannel<Reply>, Reply, Option<(PeerId, InboundRequestId)>);
 
 /// Requests for pieces of blobs.
 pub(super) struct Serving {
     /// Under way; each ends with an answer and its channel.
     pub(super) reading: JoinSet<Served>,
+    /// Pieces that are leaving: each ends when it has left, or will not.
+    pub(super) departing: JoinSet<(InboundRequestId, bool)>,
     waiting: Turns<Wanted>,
-    /// Since when pieces have been leaving.
-    leaving: HashMap<InboundRequestId, Instant>,
+    /// Pieces that are leaving: to whom, how many bytes, since when.
+    leaving: HashMap<InboundRequestId, (PeerId, usize, Instant)>,
     began: Instant,
     rates: Arc<Rates>,
     blobs: Arc<Blobs>,
+    traffic: Arc<Traffic>,
 }
 
 impl Serving {
-    pub(super) fn new(rates: Arc<Rates>, blobs: Arc<Blobs>) -> Self {
-        let (reading, waiting, leaving) = (JoinSet::new(), Turns::default(), HashMap::new());
-        Self { reading, waiting, leaving, began: Instant::now(), rates, blobs }
+    pub(super) fn new(rates: Arc<Rates>, blobs: Arc<Blobs>, traffic: Arc<Traffic>) -> Self {
+        let (reading, departing) = (JoinSet::new(), JoinSet::new());
+        let (waiting, leaving) = (Turns::default(), HashMap::new());
+        Self { reading, departing, waiting, leaving, began: Instant::now(), rates, blobs, traffic }
     }
 
     fn now(&self) -> Time {
@@ -82,9 +90,9 @@ impl Serving {
                 outgoing.respond(channel, Reply::Busy);
             }
             Request::Grid(bytes) => self.hear(outgoing, from, bytes, channel),
-            Request::Chunk { hash, offset, bag, proof } => {
+            Request::Chunk { hash, offset, bag, proof, short } => {
                 let (hash, claim) = (hash.into(), Claim { bag: BagId(bag), proof });
-                match self.waiting.ask(self.now(), from, Wanted { from, hash, offset, claim, id, channel }) {
+                match self.waiting.ask(self.now(), from, Wanted { from, hash, offset, claim, short, id, channel }) {
                     Ok(()) => self.serve(outgoing),
                     Err(Wanted { channel, .. }) => {
                         Counters::add(&outgoing.counters.refused);
@@ -121,7 +129,7 @@ impl Serving {
 
     fn serve(&mut self, outgoing: &mut Outgoing) {
         while let Some(turn) = self.waiting.next(self.now()) {
-            let Wanted { from, hash, offset, claim, id, channel } = match turn {
+            let Wanted { from, hash, offset, claim, short, id, channel } = match turn {
                 Turn::Serve(wanted) => wanted,
                 Turn::TooLate(Wanted { channel, .. }) => {
                     Counters::add(&outgoing.counters.refused);
@@ -130,17 +138,18 @@ impl Serving {
                 }
             };
             if !channel.is_open() {
-                self.waiting.left(None);
+                self.waiting.left(from, None);
                 continue;
             }
             if !self.blobs.may_read(outgoing.gate.me(), from, hash, claim) {
                 debug!(?from, %hash, bag = %claim.bag, "a blob that is not for whoever asks");
                 outgoing.respond(channel, Reply::Missing);
-                self.waiting.left(None);
+                self.waiting.left(from, None);
                 continue;
             }
+            let bytes_max = if short { self.waiting.piece_bytes(from) } else { CHUNK_BYTES_MAX };
             let (blobs, rates) = (self.blobs.clone(), self.rates.clone());
-            let read = move || match blobs.read_chunk(hash, offset, CHUNK_BYTES_MAX) {
+            let read = move || match blobs.read_chunk(hash, offset, bytes_max) {
                 Ok(Some(chunk)) => Reply::Chunk { total: chunk.total, bytes: chunk.bytes },
                 Ok(None) => Reply::Missing,
                 Err(error) => {
@@ -154,7 +163,7 @@ impl Serving {
                     warn!(%error, "serving a blob failed");
                     Reply::Missing
                 });
-                (channel, within_cap(&rates, reply).await, Some(id))
+                (channel, within_cap(&rates, reply).await, Some((from, id)))
             });
         }
     }
@@ -163,27 +172,43 @@ impl Serving {
     pub(super) fn on_served(&mut self, outgoing: &mut Outgoing, served: Result<Served, JoinError>) {
         match served {
             Ok((channel, reply, piece)) => {
-                let leaves = matches!(reply, Reply::Chunk { .. }) && channel.is_open();
+                let bytes = match &reply {
+                    Reply::Chunk { bytes, .. } if channel.is_open() => Some(bytes.len()),
+                    _ => None,
+                };
                 outgoing.respond(channel, reply);
-                match piece {
-                    Some(id) if leaves => drop(self.leaving.insert(id, Instant::now())),
-                    Some(_) => self.waiting.left(None),
-                    None => {}
+                match (piece, bytes) {
+                    (Some((from, id)), Some(bytes)) => self.begins_to_leave(from, id, bytes),
+                    (Some((from, _)), None) => self.waiting.left(from, None),
+                    (None, _) => {}
                 }
             }
             Err(error) => {
                 // Only while the process ends.
                 warn!(%error, "serving a blob failed");
-                self.waiting.left(None);
             }
         }
         self.serve(outgoing);
     }
 
-    /// An answer has left, or will not: where it was a piece, another may.
+    /// A piece of so many bytes was given to its connection, which it leaves when that has taken it and all before it.
+    fn begins_to_leave(&mut self, to: PeerId, id: InboundRequestId, bytes: usize) {
+        let peer = identity::to_libp2p(to);
+        let Some(announced) = self.traffic.meters.announce(peer, bytes as u64) else {
+            return self.waiting.left(to, None);
+        };
+        self.leaving.insert(id, (to, bytes, Instant::now()));
+        let traffic = self.traffic.clone();
+        self.departing.spawn(async move {
+            let left = tokio::time::timeout(REQUEST_TIMEOUT, traffic.meters.have_taken(peer, announced)).await;
+            (id, left.unwrap_or(false))
+        });
+    }
+
+    /// A piece has left, or will not: another may. No piece where it is another answer.
     pub(super) fn on_left(&mut self, outgoing: &mut Outgoing, id: InboundRequestId, is_taken: bool) {
-        if let Some(since) = self.leaving.remove(&id) {
-            self.waiting.left(is_taken.then(|| since.elapsed()));
+        if let Some((to, bytes, since)) = self.leaving.remove(&id) {
+            self.waiting.left(to, Some((if is_taken { bytes } else { 0 }, since.elapsed())));
             self.serve(outgoing);
         }
     }

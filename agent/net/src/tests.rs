@@ -6,6 +6,7 @@ mod floods;
 mod live;
 mod measurements;
 mod overhead;
+mod slow_line;
 
 use std::io;
 use std::path::Path;

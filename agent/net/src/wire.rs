@@ -7,6 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use idlewood_machine::serving::PIECE_BYTES_MAX;
 use libp2p::StreamProtocol;
 use libp2p::futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use libp2p::request_response;
@@ -14,12 +15,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 
+use crate::meters::Meters;
+
 /// Longest message, in bytes. Our choice: a root's summary is about 1 kB, the longest list of ranges some 10 kB.
 pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
 
-/// Longest piece of a blob, in bytes. Our choice: small enough not to delay messages on a connection of 10 Mbit/s by
-/// more than a fifth of a second.
-pub const CHUNK_BYTES_MAX: usize = 256 * 1024;
+/// Longest piece of a blob, in bytes.
+pub const CHUNK_BYTES_MAX: usize = PIECE_BYTES_MAX;
 
 /// Longest frame: the longest payload and what CBOR adds.
 pub(super) const FRAME_BYTES_MAX: usize = 256 * 1024 + 256;
@@ -46,6 +48,9 @@ pub(super) enum Request {
         /// Proof that the sender has the bag's key.
         #[serde(default, skip_serializing_if = "Option::is_none", with = "serde_bytes")]
         proof: Option<[u8; 32]>,
+        /// Whether a piece may be shorter than [`CHUNK_BYTES_MAX`] although the blob goes on; earlier agents take none.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        short: bool,
     },
     /// Gossip: revocations, administrators, certificates.
     Grid(#[serde(with = "serde_bytes")] Vec<u8>),
@@ -89,6 +94,7 @@ pub(super) struct Traffic {
     pub(super) wire_bytes_sent: AtomicU64,
     pub(super) wire_bytes_received: AtomicU64,
     pub(super) wire_writes: AtomicU64,
+    pub(super) meters: Meters,
     reading: AtomicUsize,
 }
 
@@ -235,7 +241,7 @@ mod tests {
         let reply = |value: &Reply| hex::encode(encode(value).unwrap());
         assert_eq!(request(&Request::Message(vec![1, 2, 3])), "a1674d65737361676543010203");
         assert_eq!(
-            request(&Request::Chunk { hash, offset: 65536, bag: [0x22; 32], proof: Some([0x33; 32]) }),
+            request(&Request::Chunk { hash, offset: 65536, bag: [0x22; 32], proof: Some([0x33; 32]), short: false }),
             format!(
                 "a1654368756e6ba464686173685820{}666f66667365741a00010000636261675820{}6570726f6f665820{}",
                 "11".repeat(32),
@@ -266,7 +272,8 @@ mod tests {
 
     #[test]
     fn garbage_is_refused_without_a_panic() {
-        let good = encode(&Request::Chunk { hash: [1; 32], offset: 9, bag: [2; 32], proof: None }).unwrap();
+        let good =
+            encode(&Request::Chunk { hash: [1; 32], offset: 9, bag: [2; 32], proof: None, short: true }).unwrap();
         for length in 0..good.len() {
             assert!(decode::<Request>(&good[..length]).is_err());
         }
@@ -335,7 +342,7 @@ mod tests {
 
         let requests = [
             Request::Message(vec![1, 2, 3]),
-            Request::Chunk { hash: [1; 32], offset: 9, bag: [2; 32], proof: None },
+            Request::Chunk { hash: [1; 32], offset: 9, bag: [2; 32], proof: None, short: true },
             Request::Grid(vec![7]),
         ];
         mutations("requests", requests.map(|request| encode(&request).unwrap()).to_vec(), |bytes| {

@@ -20,10 +20,9 @@ use crate::fetching::{Ask, Blob, Needy, Number, Purpose, Reply, Transfer};
 use crate::host::host_index;
 use crate::letter::Passenger;
 
-/// Longest piece, longest time for one request and its answer, and for the look at a bag; the pause before a task that could not be
-/// prepared is tried again: as in the agent (`agent/net/src/wire.rs`, `agent/net/src/swarm.rs`, `agent/src/node/signed.rs`,
+/// Longest time for one request and its answer, and for the look at a bag; the pause before a task that could not be
+/// prepared is tried again: as in the agent (`agent/net/src/swarm.rs`, `agent/src/node/signed.rs`,
 /// `agent/src/node/ended.rs`).
-const PIECE_BYTES_MAX: u64 = 256 * 1024;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -271,12 +270,13 @@ impl Shard {
                 file => is_own || machine.fetching.has(file),
             };
             if !has {
-                machine.fetching.serving.left(None);
+                machine.fetching.serving.left(around.peer_ids[ask.from as usize], None);
                 self.refuse(host, ask, Reply::Missing, around);
                 continue;
             }
             let life = machine.life;
-            let bytes = around.blob_bytes(ask.blob).saturating_sub(ask.offset).min(PIECE_BYTES_MAX);
+            let longest = machine.fetching.serving.piece_bytes(around.peer_ids[ask.from as usize]) as u64;
+            let bytes = around.blob_bytes(ask.blob).saturating_sub(ask.offset).min(longest);
             let (at, taken_us) = machine.link.send_data(now, bytes + around.scenario.answer_bytes);
             machine.connections.serves(ask.from, at);
             let count =
@@ -320,7 +320,8 @@ impl Shard {
             self.cause(host, at, host, Occurrence::PieceSent { life, ask, bytes, taken_us, since });
             return;
         }
-        machine.fetching.serving.left(Some(now.since(since)));
+        let piece = (bytes as usize, now.since(since));
+        machine.fetching.serving.left(around.peer_ids[ask.from as usize], Some(piece));
         self.reply(host, now, ask, Reply::Piece(bytes), around);
         self.serve(host, around);
     }

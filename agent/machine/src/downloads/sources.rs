@@ -1,8 +1,7 @@
 //! Speed of sources; those that are too slow are left alone for a while.
 //!
-//! Each slow answer counts, with the bytes that it brought. An honest machine says at once that it is busy, and a piece
-//! is of full length unless the blob ends: so even a machine whose owner gives 64 KiB/s to all others brings several
-//! times the minimum rate with each of its slow answers. A timeout brings nothing.
+//! Each slow answer counts, with the bytes that it brought. An honest machine says at once that it is busy, and where pieces take long it lets two leave at a
+//! time: so even one with an uplink of 64 kbit/s reaches the minimum rate with each of its slow answers. A timeout brings nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -38,8 +37,7 @@ impl Default for Patience {
     }
 }
 
-/// Rate that a source must reach during its slow answers. Our choice: a sixth of the rate of the slowest honest source
-/// of full pieces.
+/// Rate that a source must reach during its slow answers. Our choice.
 const LEAST_BYTES_PER_S: f64 = 4096.0;
 
 /// How often the time for which a source is left alone can double.
