@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use idlewood_overlay::{PeerId, Time};
 
-/// Most pieces that leave at a time, and most where these take long. Our choice: more than four would not leave sooner, and one of two is for peers that are not
-/// slow.
+/// Most pieces that leave at a time, and most before any has left or where these take long. Our choice: more than four would not leave sooner, and one of two is for
+/// peers that are not slow.
 const LEAVING_MAX: usize = 4;
 const LEAVING_MIN: usize = 2;
 /// Longest piece of a blob, in bytes. Our choice: small enough not to delay messages on a connection of 10 Mbit/s by more than a fifth of a second.
 pub const PIECE_BYTES_MAX: usize = 256 * 1024;
 /// Shortest, unless the blob ends with it: so much leaves a line of 16 kbit/s in eight seconds. Our choice.
 pub const PIECE_BYTES_MIN: usize = 16 * 1024;
-/// Longest before any has left. Our choice: four of them leave a line of 256 kbit/s in eight seconds.
+/// Longest before any has left. Our choice: two of them leave a line of 256 kbit/s in four seconds, or in eight where messages take half of it.
 const PIECE_BYTES_FIRST: usize = 64 * 1024;
 /// A piece that took longer shows that too many leave at a time, or too long ones; one that took less, that more may, and longer ones.
 const SLOW: Duration = Duration::from_secs(3);
@@ -64,7 +64,7 @@ pub struct Serving<T> {
 impl<T> Default for Serving<T> {
     fn default() -> Self {
         let (waiting, leaving, slow) = (VecDeque::new(), BTreeMap::new(), BTreeMap::new());
-        Self { waiting, leaving, leaving_max: LEAVING_MAX, piece_bytes: PIECE_BYTES_FIRST, slow }
+        Self { waiting, leaving, leaving_max: LEAVING_MIN, piece_bytes: PIECE_BYTES_FIRST, slow }
     }
 }
 
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(taken, WAITING_PER_PEER_MAX);
         assert_eq!(serving.ask(at(0), peer(2), 2000), Ok(()));
         let turns: Vec<_> = std::iter::from_fn(|| serving.next(at(0))).collect();
-        assert_eq!(turns, [0, 2000, 1, 2].map(Turn::Serve));
+        assert_eq!(turns, [0, 2000].map(Turn::Serve));
         for number in 3..2 + WAITING_PEERS_MAX as u8 {
             assert_eq!(serving.ask(at(0), peer(number), 0), Ok(()));
         }
@@ -190,57 +190,56 @@ mod tests {
     }
 
     #[test]
-    fn fewer_and_shorter_ones_leave_a_slow_line_and_more_a_quick_one() {
+    fn shorter_ones_leave_a_slow_line_and_more_and_longer_ones_a_quick_one() {
         let mut serving = Serving::default();
         (0..30).for_each(|number| serving.ask(at(0), peer(number), 0).expect("there is room"));
-        assert_eq!(begin(&mut serving, at(0)), LEAVING_MAX);
-        (0..4).for_each(|to| leave(&mut serving, to, 8_000));
-        assert_eq!(serving.piece_bytes(peer(9)), PIECE_BYTES_MIN, "also for those that have had none");
         assert_eq!(begin(&mut serving, at(0)), LEAVING_MIN);
-        serving.left(peer(4), Some((100, Duration::from_millis(1))));
-        leave(&mut serving, 5, 2_000);
-        assert_eq!(
-            serving.piece_bytes(peer(9)),
-            PIECE_BYTES_MIN,
-            "a short one shows nothing, nor one that takes as long as it should"
-        );
+        (0..2).for_each(|to| leave(&mut serving, to, 8_000));
+        assert_eq!(serving.piece_bytes(peer(9)), PIECE_BYTES_MIN, "also for those that have had none");
         assert_eq!(begin(&mut serving, at(1)), LEAVING_MIN);
-        leave(&mut serving, 6, 20);
+        serving.left(peer(2), Some((100, Duration::from_millis(1))));
+        leave(&mut serving, 3, 2_000);
+        let is_same = serving.piece_bytes(peer(9)) == PIECE_BYTES_MIN;
+        assert!(is_same, "a short one shows nothing, nor one that takes as long as it should");
+        assert_eq!(begin(&mut serving, at(1)), LEAVING_MIN);
+        leave(&mut serving, 4, 20);
         assert_eq!((begin(&mut serving, at(2)), serving.piece_bytes(peer(9))), (2, 2 * PIECE_BYTES_MIN));
-        serving.left(peer(7), None);
+        serving.left(peer(5), None);
         assert_eq!(begin(&mut serving, at(2)), 1, "there was none, which shows nothing");
-        serving.left(peer(8), Some((0, Duration::from_secs(1))));
+        serving.left(peer(6), Some((0, Duration::from_secs(1))));
         assert_eq!(begin(&mut serving, at(2)), 1, "nobody took it, which shows nothing");
-        (9..14).for_each(|to| leave(&mut serving, to, 20));
+        (7..12).for_each(|to| leave(&mut serving, to, 20));
         assert_eq!((serving.leaving_max, serving.piece_bytes(peer(9))), (LEAVING_MAX, PIECE_BYTES_MAX));
+        leave(&mut serving, 20, 8_000);
+        assert_eq!((serving.leaving_max, serving.piece_bytes(peer(9))), (LEAVING_MIN, PIECE_BYTES_MAX / 2));
     }
 
     #[test]
     fn peers_that_take_pieces_slowly_or_not_at_all_leave_room_for_the_others() {
         let mut serving = Serving::default();
         let stalls = Some((0, Duration::from_secs(10)));
-        (1..=4).for_each(|number| serving.ask(at(0), peer(number), 0).expect("there is room"));
-        assert_eq!(begin(&mut serving, at(0)), LEAVING_MAX);
-        (1..=4).for_each(|number| serving.left(peer(number), stalls));
+        (1..=2).for_each(|number| serving.ask(at(0), peer(number), 0).expect("there is room"));
+        assert_eq!(begin(&mut serving, at(0)), 2);
+        (1..=2).for_each(|number| serving.left(peer(number), stalls));
         (1..=9).for_each(|number| serving.ask(at(10), peer(number), u32::from(number)).expect("there is room"));
         assert_eq!(serving.next(at(10)), Some(Turn::Serve(1)));
-        assert_eq!(serving.next(at(10)), Some(Turn::Serve(5)), "half of the places are not for those that are slow");
+        assert_eq!(serving.next(at(10)), Some(Turn::Serve(3)), "half of the places are not for those that are slow");
         assert_eq!(serving.next(at(10)), None);
-        for number in 5..=9 {
+        for number in 3..=9 {
             leave(&mut serving, number, 20);
             begin(&mut serving, at(10));
         }
         assert_eq!((serving.leaving_max, serving.piece_bytes), (LEAVING_MAX, PIECE_BYTES_MAX));
-        assert_eq!(serving.piece_bytes(peer(4)), PIECE_BYTES_FIRST / 4, "the line is quick, and that peer is not");
+        assert_eq!(serving.piece_bytes(peer(2)), PIECE_BYTES_FIRST / 4, "the line is quick, and that peer is not");
         serving.left(peer(1), stalls);
         assert_eq!(
             (serving.leaving_max, serving.piece_bytes),
             (LEAVING_MAX, PIECE_BYTES_MAX),
             "it was known to be slow"
         );
-        (0..5).for_each(|_| leave(&mut serving, 4, 20));
-        assert_eq!(serving.piece_bytes(peer(4)), PIECE_BYTES_MAX);
-        assert!(!serving.slow.contains_key(&peer(4)));
+        (0..5).for_each(|_| leave(&mut serving, 2, 20));
+        assert_eq!(serving.piece_bytes(peer(2)), PIECE_BYTES_MAX);
+        assert!(!serving.slow.contains_key(&peer(2)));
     }
 
     #[test]

@@ -208,6 +208,7 @@ impl Serving {
     /// A piece has left, or will not: another may. No piece where it is another answer.
     pub(super) fn on_left(&mut self, outgoing: &mut Outgoing, id: InboundRequestId, is_taken: bool) {
         if let Some((to, bytes, since)) = self.leaving.remove(&id) {
+            debug!(?to, bytes, is_taken, took = ?since.elapsed(), "a piece has left, or will not");
             self.waiting.left(to, Some((if is_taken { bytes } else { 0 }, since.elapsed())));
             self.serve(outgoing);
         }
