@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use idlewood_simnet::Scenario as Simulated;
 use serde::Serialize;
 
 use crate::scenario::Scenario;
@@ -13,7 +14,7 @@ const GOAL_PERCENT: f64 = 10.0;
 /// Before the names of figures of one kind of messages: in short runs they are small numbers, and shown on demand.
 const KIND: &str = "kind ";
 
-/// What agents ask each other for people who look at them, which nobody does in a simulation.
+/// What agents ask each other for people who look at them, which nobody does in a simulation. It is left out, with all that it takes on links.
 const FOR_PEOPLE: [&str; 2] = ["which_machines", "machines"];
 
 /// Figures of one run, by their names.
@@ -73,8 +74,12 @@ impl Counted {
             into.insert(format!("messages of {group}"), 0.0);
             into.insert(format!("bytes of {group}"), 0.0);
         }
+        let simulated = Simulated::default();
+        let beside = simulated.overhead_bytes + simulated.answer_bytes;
+        let mut wire_bytes = self.wire_bytes;
         for (kind, (count, bytes)) in &self.messages {
             if FOR_PEOPLE.contains(&kind.as_str()) {
+                wire_bytes = wire_bytes.saturating_sub(bytes + count * beside);
                 continue;
             }
             (count_all, bytes_all) = (count_all + count, bytes_all + bytes);
@@ -85,7 +90,7 @@ impl Counted {
         }
         into.insert("messages".to_owned(), count_all as f64);
         into.insert("bytes of messages".to_owned(), bytes_all as f64);
-        into.insert("bytes on links".to_owned(), self.wire_bytes as f64);
+        into.insert("bytes on links".to_owned(), wire_bytes as f64);
         into.insert("bytes of blobs".to_owned(), self.blob_bytes as f64);
         into.insert("tasks run twice".to_owned(), self.tasks_run.saturating_sub(of_all_tasks) as f64);
     }
