@@ -24,8 +24,10 @@ pub use self::sources::{Patience, Sources};
 /// First pause while all sources are busy. It doubles each time no piece comes.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Shorter pieces show the round trip to their source rather than what the link takes. Our choice.
+/// Shorter pieces show the round trip to their source, or its queue, rather than what the link takes; those that take a second show it sooner. Our choice.
 const SHOWING_BYTES_MIN: usize = 64 << 10;
+const SHOWING_TIME_MIN: Duration = Duration::from_secs(1);
+const SHOWING_SLOW_BYTES_MIN: usize = crate::serving::PIECE_BYTES_MIN;
 
 /// A piece of a blob that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +42,8 @@ impl Piece {
     /// What it shows that this machine's link takes at least, in kB/s; `None`: it is too short to show anything.
     pub fn shows_kb_s(self) -> Option<u32> {
         let kb_s = self.bytes as f64 / self.took.as_secs_f64().max(1e-6) / 1000.0;
-        (self.bytes >= SHOWING_BYTES_MIN).then_some(kb_s as u32)
+        let least = if self.took < SHOWING_TIME_MIN { SHOWING_BYTES_MIN } else { SHOWING_SLOW_BYTES_MIN };
+        (self.bytes >= least).then_some(kb_s as u32)
     }
 }
 
@@ -272,6 +275,7 @@ mod tests {
         assert_eq!(shows(262_144, 2000), Some(131));
         assert_eq!(shows(65_536, 0), Some(65_536_000));
         assert_eq!(shows(65_535, 1), None);
+        assert_eq!(shows(16_384, 1_024), Some(16), "short, and slow");
     }
 
     #[test]

@@ -4,27 +4,32 @@
 //! same time, none would arrive within them, and all that was sent would be for nothing. So a piece is begun only when few are still leaving: fewer
 //! and shorter ones where they take long. Whoever cannot have a turn soon is told at once to ask again.
 //!
-//! A piece may also take long because its receiver is slow, or does not read on purpose. Such a peer gets shorter pieces, and half of the places are for the
-//! others.
+//! A piece may also take long because its receiver is slow, or does not read on purpose. No peer has more than half of the places, those that were slow lately share
+//! half of them, get shorter pieces, and one that took nothing of a piece is told to ask again later.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use idlewood_overlay::{PeerId, Time};
 
-/// Most pieces that leave at a time, and most before any has left or where these take long. Our choice: more than four would not leave sooner, and one of two is for
-/// peers that are not slow.
-const LEAVING_MAX: usize = 4;
+/// At most so many pieces leave at a time once they leave quickly. Our choice: as many slow receivers do not leave a fast line empty.
+const LEAVING_MAX: usize = 16;
+/// At most so many at the start, and on a slow line. Our choice: one alone would leave the line empty while its receiver asks for the next.
 const LEAVING_MIN: usize = 2;
 /// Longest piece of a blob, in bytes. Our choice: small enough not to delay messages on a connection of 10 Mbit/s by more than a fifth of a second.
 pub const PIECE_BYTES_MAX: usize = 256 * 1024;
-/// Shortest, unless the blob ends with it: so much leaves a line of 16 kbit/s in eight seconds. Our choice.
+/// Shortest, unless the blob ends with it: two of them leave a line of 32 kbit/s in eight seconds. Our choice.
 pub const PIECE_BYTES_MIN: usize = 16 * 1024;
 /// Longest before any has left. Our choice: two of them leave a line of 256 kbit/s in four seconds, or in eight where messages take half of it.
 const PIECE_BYTES_FIRST: usize = 64 * 1024;
-/// A piece that took longer shows that too many leave at a time, or too long ones; one that took less, that more may, and longer ones.
+/// Where a piece takes longer than the first, fewer leave at a time, and shorter ones; where it takes less, one more does; where it takes less than the second,
+/// pieces become longer.
 const SLOW: Duration = Duration::from_secs(3);
 const QUICK: Duration = Duration::from_secs(1);
+
+/// For how long after a slow piece a peer counts as slow, and for how long after one of which it took nothing it is told to ask again. Our choice.
+const SLOW_FOR: Duration = Duration::from_secs(60);
+const REFUSED_FOR: Duration = Duration::from_secs(10);
 
 /// Requests that wait: of one peer, and of how many peers.
 const WAITING_PER_PEER_MAX: usize = 32;
@@ -57,8 +62,18 @@ pub struct Serving<T> {
     leaving_max: usize,
     /// Longest piece that may leave now.
     piece_bytes: usize,
-    /// Peers whose last piece took long, and the longest piece for each.
-    slow: BTreeMap<PeerId, usize>,
+    /// Peers for which a piece took long.
+    slow: BTreeMap<PeerId, Slow>,
+}
+
+/// A peer for which a piece took long.
+#[derive(Clone, Copy, Debug)]
+struct Slow {
+    /// Longest piece that it is given.
+    piece_bytes: usize,
+    /// When the last piece that took long ended, and whether the peer took nothing of it.
+    at: Time,
+    took_nothing: bool,
 }
 
 impl<T> Default for Serving<T> {
@@ -74,6 +89,10 @@ impl<T> Serving<T> {
     /// # Errors
     /// The request, if too many of that peer, or of too many peers, wait: this machine is busy.
     pub fn ask(&mut self, now: Time, from: PeerId, request: T) -> Result<(), T> {
+        let is_refused = |slow: &Slow| slow.took_nothing && now.since(slow.at) < REFUSED_FOR;
+        if self.slow.get(&from).is_some_and(is_refused) {
+            return Err(request);
+        }
         match self.waiting.iter().position(|(other, _)| *other == from) {
             Some(place) if self.waiting[place].1.len() < WAITING_PER_PEER_MAX => {
                 self.waiting[place].1.push_back((now, request));
@@ -86,35 +105,46 @@ impl<T> Serving<T> {
         Ok(())
     }
 
-    /// The first request of the peer whose turn it is; `None`: nobody asks, or enough is leaving.
+    /// A request that has waited for too long, or else the first of the peer whose turn it is; `None`: nobody asks, or enough is leaving. To be called again
+    /// when a piece has left, and each second.
     pub fn next(&mut self, now: Time) -> Option<Turn<T>> {
+        let is_late =
+            |requests: &VecDeque<(Time, T)>| requests.front().is_some_and(|(came, _)| now.since(*came) >= TURN_MAX);
+        if let Some(place) = self.waiting.iter().position(|(_, requests)| is_late(requests)) {
+            return self.take(place).map(|(_, request)| Turn::TooLate(request));
+        }
         if self.leaving.values().sum::<usize>() >= self.leaving_max {
             return None;
         }
-        let of_slow: usize =
-            self.leaving.iter().filter(|(peer, _)| self.slow.contains_key(peer)).map(|(_, of)| of).sum();
-        let may_begin = |peer: &PeerId| of_slow < self.leaving_max / 2 || !self.slow.contains_key(peer);
+        let half = self.leaving_max / 2;
+        let is_slow = |peer: &PeerId| self.slow.get(peer).is_some_and(|slow| now.since(slow.at) < SLOW_FOR);
+        let of_slow: usize = self.leaving.iter().filter(|(peer, _)| is_slow(peer)).map(|(_, of)| of).sum();
+        let may_begin = |peer: &PeerId| {
+            self.leaving.get(peer).is_none_or(|&of_peer| of_peer < half) && (of_slow < half || !is_slow(peer))
+        };
         let place = self.waiting.iter().position(|(peer, _)| may_begin(peer))?;
-        let (peer, mut requests) = self.waiting.remove(place)?;
-        let request = requests.pop_front();
-        if !requests.is_empty() {
-            self.waiting.push_back((peer, requests));
-        }
-        let (came, request) = request?;
-        if now.since(came) >= TURN_MAX {
-            return Some(Turn::TooLate(request));
-        }
+        let (peer, request) = self.take(place)?;
         *self.leaving.entry(peer).or_default() += 1;
         Some(Turn::Serve(request))
     }
 
-    /// Longest piece that this peer may be given now, in bytes.
-    pub fn piece_bytes(&self, to: PeerId) -> usize {
-        self.slow.get(&to).map_or(self.piece_bytes, |&bytes| bytes.min(self.piece_bytes))
+    /// The first request of the peer at this place of the line, which goes to its end.
+    fn take(&mut self, place: usize) -> Option<(PeerId, T)> {
+        let (peer, mut requests) = self.waiting.remove(place)?;
+        let (_, request) = requests.pop_front()?;
+        if !requests.is_empty() {
+            self.waiting.push_back((peer, requests));
+        }
+        Some((peer, request))
     }
 
-    /// A piece that was begun for this peer has left, of so many bytes (0: it was not taken), after so long; `None`: there was none.
-    pub fn left(&mut self, to: PeerId, piece: Option<(usize, Duration)>) {
+    /// Longest piece that this peer may be given now, in bytes.
+    pub fn piece_bytes(&self, to: PeerId) -> usize {
+        self.slow.get(&to).map_or(self.piece_bytes, |slow| slow.piece_bytes.min(self.piece_bytes))
+    }
+
+    /// A piece that was begun for this peer has ended after so long, of which so many bytes were taken; `None`: there was none.
+    pub fn ended(&mut self, now: Time, to: PeerId, piece: Option<(usize, Duration)>) {
         if let Some(leaving) = self.leaving.get_mut(&to) {
             *leaving -= 1;
             if *leaving == 0 {
@@ -127,20 +157,32 @@ impl<T> Serving<T> {
             if self.slow.len() >= SLOW_PEERS_MAX && !self.slow.contains_key(&to) {
                 self.slow.clear();
             }
-            // Of a peer that is known to be slow, another one shows nothing of this machine's line.
-            if self.slow.insert(to, (longest / 2).max(PIECE_BYTES_MIN)).is_none() {
+            let piece_bytes = (longest / 2).max(PIECE_BYTES_MIN);
+            let before = self.slow.insert(to, Slow { piece_bytes, at: now, took_nothing: bytes == 0 });
+            if before.is_some() {
+                // Of a peer that is known to be slow, another one shows little of this machine's line.
+                self.leaving_max = (self.leaving_max - 1).max(LEAVING_MIN);
+            } else {
                 self.leaving_max = (self.leaving_max / 2).max(LEAVING_MIN);
                 self.piece_bytes = (self.piece_bytes / 2).max(PIECE_BYTES_MIN);
             }
-        } else if took < QUICK && bytes >= longest / 2 {
+        } else if bytes >= longest.min(PIECE_BYTES_FIRST) / 2 {
             // The end of a blob, or a short one, leaves quickly everywhere.
-            match self.slow.get_mut(&to) {
-                Some(bytes) if *bytes < self.piece_bytes => *bytes *= 2,
-                _ => {
-                    self.slow.remove(&to);
-                    self.leaving_max = (self.leaving_max + 1).min(LEAVING_MAX);
-                    self.piece_bytes = (self.piece_bytes * 2).min(PIECE_BYTES_MAX);
-                }
+            self.leaving_max = (self.leaving_max + 1).min(LEAVING_MAX);
+            if took < QUICK {
+                self.lengthen(now, to);
+            }
+        }
+    }
+
+    /// Longer pieces for this peer, or, where it gets the longest, for all.
+    fn lengthen(&mut self, now: Time, to: PeerId) {
+        match self.slow.get_mut(&to) {
+            Some(slow) if slow.piece_bytes < self.piece_bytes => slow.piece_bytes *= 2,
+            Some(slow) if now.since(slow.at) < SLOW_FOR => {}
+            _ => {
+                self.slow.remove(&to);
+                self.piece_bytes = (self.piece_bytes * 2).min(PIECE_BYTES_MAX);
             }
         }
     }
@@ -169,8 +211,13 @@ mod tests {
     }
 
     /// A piece of the longest kind has left for this peer.
-    fn leave(serving: &mut Serving<u32>, to: u8, millis: u64) {
-        serving.left(peer(to), Some((serving.piece_bytes(peer(to)), Duration::from_millis(millis))));
+    fn leave(serving: &mut Serving<u32>, now: Time, to: u8, millis: u64) {
+        serving.ended(now, peer(to), Some((serving.piece_bytes(peer(to)), Duration::from_millis(millis))));
+    }
+
+    /// These peers ask.
+    fn ask(serving: &mut Serving<u32>, now: Time, peers: std::ops::RangeInclusive<u8>) {
+        peers.for_each(|number| serving.ask(now, peer(number), u32::from(number)).expect("there is room"));
     }
 
     #[test]
@@ -178,9 +225,10 @@ mod tests {
         let mut serving = Serving::default();
         let taken = (0..1000).take_while(|&number| serving.ask(at(0), peer(1), number).is_ok()).count();
         assert_eq!(taken, WAITING_PER_PEER_MAX);
+        assert_eq!(serving.next(at(0)), Some(Turn::Serve(0)));
+        assert_eq!(serving.next(at(0)), None, "half of the places are not for one peer");
         assert_eq!(serving.ask(at(0), peer(2), 2000), Ok(()));
-        let turns: Vec<_> = std::iter::from_fn(|| serving.next(at(0))).collect();
-        assert_eq!(turns, [0, 2000].map(Turn::Serve));
+        assert_eq!(serving.next(at(0)), Some(Turn::Serve(2000)));
         for number in 3..2 + WAITING_PEERS_MAX as u8 {
             assert_eq!(serving.ask(at(0), peer(number), 0), Ok(()));
         }
@@ -192,63 +240,70 @@ mod tests {
     #[test]
     fn shorter_ones_leave_a_slow_line_and_more_and_longer_ones_a_quick_one() {
         let mut serving = Serving::default();
-        (0..30).for_each(|number| serving.ask(at(0), peer(number), 0).expect("there is room"));
+        ask(&mut serving, at(0), 0..=1);
         assert_eq!(begin(&mut serving, at(0)), LEAVING_MIN);
-        (0..2).for_each(|to| leave(&mut serving, to, 8_000));
+        (0..2).for_each(|to| leave(&mut serving, at(8), to, 8_000));
         assert_eq!(serving.piece_bytes(peer(9)), PIECE_BYTES_MIN, "also for those that have had none");
-        assert_eq!(begin(&mut serving, at(1)), LEAVING_MIN);
-        serving.left(peer(2), Some((100, Duration::from_millis(1))));
-        leave(&mut serving, 3, 2_000);
-        let is_same = serving.piece_bytes(peer(9)) == PIECE_BYTES_MIN;
-        assert!(is_same, "a short one shows nothing, nor one that takes as long as it should");
-        assert_eq!(begin(&mut serving, at(1)), LEAVING_MIN);
-        leave(&mut serving, 4, 20);
-        assert_eq!((begin(&mut serving, at(2)), serving.piece_bytes(peer(9))), (2, 2 * PIECE_BYTES_MIN));
-        serving.left(peer(5), None);
-        assert_eq!(begin(&mut serving, at(2)), 1, "there was none, which shows nothing");
-        serving.left(peer(6), Some((0, Duration::from_secs(1))));
-        assert_eq!(begin(&mut serving, at(2)), 1, "nobody took it, which shows nothing");
-        (7..12).for_each(|to| leave(&mut serving, to, 20));
-        assert_eq!((serving.leaving_max, serving.piece_bytes(peer(9))), (LEAVING_MAX, PIECE_BYTES_MAX));
-        leave(&mut serving, 20, 8_000);
-        assert_eq!((serving.leaving_max, serving.piece_bytes(peer(9))), (LEAVING_MIN, PIECE_BYTES_MAX / 2));
+        ask(&mut serving, at(8), 2..=20);
+        assert_eq!(begin(&mut serving, at(8)), LEAVING_MIN);
+        serving.ended(at(8), peer(2), Some((100, Duration::from_millis(1))));
+        assert_eq!(
+            (begin(&mut serving, at(8)), serving.piece_bytes(peer(9))),
+            (1, PIECE_BYTES_MIN),
+            "a short one shows nothing"
+        );
+        leave(&mut serving, at(10), 3, 2_000);
+        assert_eq!(
+            (begin(&mut serving, at(10)), serving.piece_bytes(peer(9))),
+            (2, PIECE_BYTES_MIN),
+            "one more, and none longer"
+        );
+        serving.ended(at(10), peer(4), None);
+        assert_eq!(begin(&mut serving, at(10)), 1, "there was none, which shows nothing");
+        leave(&mut serving, at(11), 5, 20);
+        assert_eq!((begin(&mut serving, at(11)), serving.piece_bytes(peer(9))), (2, 2 * PIECE_BYTES_MIN));
+        (6..20).for_each(|to| leave(&mut serving, at(11), to, 20));
+        assert_eq!((serving.leaving_max, serving.piece_bytes(peer(30))), (LEAVING_MAX, PIECE_BYTES_MAX));
+        leave(&mut serving, at(20), 20, 8_000);
+        assert_eq!((serving.leaving_max, serving.piece_bytes(peer(30))), (LEAVING_MAX / 2, PIECE_BYTES_MAX / 2));
     }
 
     #[test]
     fn peers_that_take_pieces_slowly_or_not_at_all_leave_room_for_the_others() {
         let mut serving = Serving::default();
         let stalls = Some((0, Duration::from_secs(10)));
-        (1..=2).for_each(|number| serving.ask(at(0), peer(number), 0).expect("there is room"));
+        ask(&mut serving, at(0), 1..=2);
         assert_eq!(begin(&mut serving, at(0)), 2);
-        (1..=2).for_each(|number| serving.left(peer(number), stalls));
-        (1..=9).for_each(|number| serving.ask(at(10), peer(number), u32::from(number)).expect("there is room"));
-        assert_eq!(serving.next(at(10)), Some(Turn::Serve(1)));
-        assert_eq!(serving.next(at(10)), Some(Turn::Serve(3)), "half of the places are not for those that are slow");
-        assert_eq!(serving.next(at(10)), None);
+        (1..=2).for_each(|number| serving.ended(at(10), peer(number), stalls));
+        assert_eq!(serving.ask(at(11), peer(1), 7), Err(7), "it has just taken nothing");
+        ask(&mut serving, at(20), 1..=9);
+        let turns: Vec<_> = std::iter::from_fn(|| serving.next(at(20))).collect();
+        assert_eq!(turns, [1, 3].map(Turn::Serve), "half of the places are not for those that are slow");
         for number in 3..=9 {
-            leave(&mut serving, number, 20);
-            begin(&mut serving, at(10));
+            leave(&mut serving, at(20), number, 20);
+            begin(&mut serving, at(20));
         }
-        assert_eq!((serving.leaving_max, serving.piece_bytes), (LEAVING_MAX, PIECE_BYTES_MAX));
-        assert_eq!(serving.piece_bytes(peer(2)), PIECE_BYTES_FIRST / 4, "the line is quick, and that peer is not");
-        serving.left(peer(1), stalls);
-        assert_eq!(
-            (serving.leaving_max, serving.piece_bytes),
-            (LEAVING_MAX, PIECE_BYTES_MAX),
-            "it was known to be slow"
-        );
-        (0..5).for_each(|_| leave(&mut serving, 2, 20));
+        let line = (serving.leaving_max, serving.piece_bytes);
+        assert_eq!(line, (2 + 7, PIECE_BYTES_MAX));
+        assert_eq!(serving.piece_bytes(peer(2)), PIECE_BYTES_MIN, "the line is quick, and that peer is not");
+        serving.ended(at(30), peer(1), stalls);
+        assert_eq!((serving.leaving_max, serving.piece_bytes), (line.0 - 1, line.1), "it was known to be slow");
+        (0..9).for_each(|_| leave(&mut serving, at(31), 2, 20));
         assert_eq!(serving.piece_bytes(peer(2)), PIECE_BYTES_MAX);
+        assert!(serving.slow.contains_key(&peer(2)), "it was slow a moment ago");
+        leave(&mut serving, at(80), 2, 20);
         assert!(!serving.slow.contains_key(&peer(2)));
     }
 
     #[test]
-    fn whoever_has_waited_for_too_long_is_told_to_ask_again() {
+    fn whoever_has_waited_for_too_long_is_told_to_ask_again_although_nothing_leaves() {
         let mut serving = Serving::default();
-        serving.ask(at(0), peer(1), 1).expect("there is room");
-        serving.ask(at(1), peer(2), 2).expect("there is room");
-        assert_eq!(serving.next(at(4)), Some(Turn::TooLate(1)));
-        assert_eq!(serving.next(at(4)), Some(Turn::Serve(2)));
+        ask(&mut serving, at(0), 1..=3);
+        ask(&mut serving, at(1), 4..=4);
+        assert_eq!(begin(&mut serving, at(0)), 2);
+        assert_eq!(serving.next(at(3)), None);
+        assert_eq!(serving.next(at(4)), Some(Turn::TooLate(3)));
         assert_eq!(serving.next(at(4)), None);
+        assert_eq!(serving.next(at(5)), Some(Turn::TooLate(4)));
     }
 }

@@ -37,7 +37,7 @@ const CLOSE: Duration = Duration::from_millis(300);
 /// How often forgotten peers are cleared.
 const SWEEP: Duration = Duration::from_secs(10);
 
-/// How often certificates are checked for expiry, and this machine's for renewal.
+/// How often certificates are checked for expiry, and this machine's for renewal, and requests for pieces for those that wait for too long.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The loop's state: what it does with peers is in `outgoing`, what it does for them in `serving`.
@@ -97,8 +97,8 @@ impl EventLoop {
                 }
                 event = self.outgoing.swarm.select_next_some() => self.on_swarm_event(event),
                 Some(served) = self.serving.reading.join_next() => self.serving.on_served(&mut self.outgoing, served),
-                Some(Ok((piece, is_taken))) = self.serving.departing.join_next() => {
-                    self.serving.on_left(&mut self.outgoing, piece, is_taken);
+                Some(departed) = self.serving.departing.join_next() => {
+                    self.serving.on_departed(&mut self.outgoing, departed);
                 }
                 Some(answered) = self.live.answering.join_next() => self.live.on_answered(answered, &mut self.outgoing),
                 () = tokio::time::sleep_until(answer_due.unwrap_or_else(Instant::now)), if answer_due.is_some() => {
@@ -207,6 +207,7 @@ impl EventLoop {
 
     /// Disconnects machines whose certificate is not valid any more, and asks for a renewal of this one's.
     fn look(&mut self) {
+        self.serving.serve(&mut self.outgoing);
         for peer in self.outgoing.connected() {
             let Some(refused) = self.outgoing.gate.objection(peer) else { continue };
             debug!(?peer, %refused, "closed");
@@ -401,7 +402,7 @@ impl EventLoop {
             }
             Event::InboundFailure { peer, request_id, error, .. } => {
                 debug!(%peer, %error, "an answer did not get through");
-                self.serving.on_left(&mut self.outgoing, request_id, false);
+                self.serving.on_ended(&mut self.outgoing, request_id, false);
                 if let Some(to) = identity::from_libp2p(&peer) {
                     self.outgoing.not_answered(to, request_id);
                 }

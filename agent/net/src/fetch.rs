@@ -419,7 +419,9 @@ impl Inner {
             // Whoever has no room has been told of many others.
             let _ = self.pieces.try_send(Piece { bytes, took });
         }
-        if let Some(alone) = lock(&self.sources).answered(self.now(), peer, took, bytes) {
+        if reply != Ok(ChunkReply::Busy)
+            && let Some(alone) = lock(&self.sources).answered(self.now(), peer, took, bytes)
+        {
             warn!(source = ?peer, alone_s = alone.as_secs(), "a source answers too slowly, or not at all, and is left alone");
         }
         match reply {

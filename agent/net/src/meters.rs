@@ -22,31 +22,31 @@ pub(super) struct Meter {
 #[derive(Debug, Default)]
 struct Gauge {
     open: Vec<Arc<Meter>>,
-    /// What those took that are closed.
-    of_closed: u64,
-    /// What all will have taken when the last piece that was announced has left.
+    /// Bytes that connections took which are closed by now.
+    closed_bytes: u64,
+    /// Bytes that all connections will have taken once the last announced piece has left.
     announced: u64,
 }
 
 impl Gauge {
     fn written(&mut self) -> u64 {
-        let of_closed = &mut self.of_closed;
+        let closed_bytes = &mut self.closed_bytes;
         self.open.retain(|meter| {
             let is_open = !meter.is_closed.load(Ordering::Relaxed);
             if !is_open {
-                *of_closed += meter.written.load(Ordering::Relaxed);
+                *closed_bytes += meter.written.load(Ordering::Relaxed);
             }
             is_open
         });
-        self.of_closed + self.open.iter().map(|meter| meter.written.load(Ordering::Relaxed)).sum::<u64>()
+        self.closed_bytes + self.open.iter().map(|meter| meter.written.load(Ordering::Relaxed)).sum::<u64>()
     }
 }
 
 #[derive(Debug, Default)]
 struct Connections {
-    /// Those whose peer is not known yet.
-    new: HashMap<ConnectedPoint, Vec<Arc<Meter>>>,
-    of: HashMap<PeerId, Gauge>,
+    /// By their ends, those whose peer is not known yet.
+    unadmitted: HashMap<ConnectedPoint, Vec<Arc<Meter>>>,
+    by_peer: HashMap<PeerId, Gauge>,
 }
 
 /// All connections.
@@ -65,20 +65,24 @@ impl Meters {
     /// A connection begins, whose peer is not known yet.
     pub(super) fn begin(&self, point: &ConnectedPoint) -> Arc<Meter> {
         let meter = Arc::<Meter>::default();
-        let new = &mut self.connections().new;
-        new.retain(|_, meters| {
+        let mut connections = self.connections();
+        connections.unadmitted.retain(|_, meters| {
             meters.retain(|meter| !meter.is_closed.load(Ordering::Relaxed));
             !meters.is_empty()
         });
-        new.entry(point.clone()).or_default().push(meter.clone());
+        connections.by_peer.retain(|_, gauge| {
+            gauge.written();
+            !gauge.open.is_empty()
+        });
+        connections.unadmitted.entry(point.clone()).or_default().push(meter.clone());
         meter
     }
 
-    /// The peer of a connection has been admitted. Of several that were dialled at the same address all count for it.
+    /// The peer of a connection has been admitted. Of two that were dialled at the same address at once either meter may be taken.
     pub(super) fn admitted(&self, point: &ConnectedPoint, peer: PeerId) {
         let mut connections = self.connections();
-        let meters = connections.new.remove(point).unwrap_or_default();
-        connections.of.entry(peer).or_default().open.extend(meters);
+        let meter = connections.unadmitted.get_mut(point).and_then(Vec::pop);
+        connections.by_peer.entry(peer).or_default().open.extend(meter);
     }
 
     pub(super) fn wrote(&self, meter: &Meter, bytes: u64) {
@@ -93,11 +97,11 @@ impl Meters {
 
     /// What a peer's connections have taken; `None`: it has none.
     fn written(&self, peer: PeerId) -> Option<u64> {
-        let of = &mut self.connections().of;
-        let gauge = of.get_mut(&peer)?;
+        let by_peer = &mut self.connections().by_peer;
+        let gauge = by_peer.get_mut(&peer)?;
         let written = gauge.written();
         if gauge.open.is_empty() {
-            of.remove(&peer);
+            by_peer.remove(&peer);
             return None;
         }
         Some(written)
@@ -107,9 +111,16 @@ impl Meters {
     pub(super) fn announce(&self, peer: PeerId, bytes: u64) -> Option<u64> {
         let written = self.written(peer)?;
         let mut connections = self.connections();
-        let gauge = connections.of.get_mut(&peer)?;
+        let gauge = connections.by_peer.get_mut(&peer)?;
         gauge.announced = gauge.announced.max(written) + bytes;
         Some(gauge.announced)
+    }
+
+    /// A piece that was announced will not leave: those that come later do not wait for it.
+    pub(super) fn withdraw(&self, peer: PeerId) {
+        if let Some(gauge) = self.connections().by_peer.get_mut(&peer) {
+            gauge.announced = gauge.written();
+        }
     }
 
     /// Waits until a peer's connections have taken so much; returns false if they are closed before.
@@ -161,10 +172,13 @@ mod tests {
         assert!(timeout(soon, &mut waits).await.is_err(), "what a closed one took counts, and nothing more");
         meters.wrote(&second, 20);
         assert!(timeout(soon, waits).await.unwrap());
+        meters.announce(peer, 1_000).unwrap();
+        meters.withdraw(peer);
         let last = meters.announce(peer, 1).unwrap();
+        assert_eq!(last, other + 1, "what will not leave is not waited for");
         meters.closed(&second);
         assert!(!timeout(soon, meters.have_taken(peer, last)).await.unwrap());
-        assert!(meters.connections().of.is_empty());
+        assert!(meters.connections().by_peer.is_empty());
     }
 
     #[test]
@@ -174,6 +188,6 @@ mod tests {
             let meter = meters.begin(&point(port));
             meters.closed(&meter);
         }
-        assert_eq!(meters.connections().new.len(), 1);
+        assert_eq!(meters.connections().unadmitted.len(), 1);
     }
 }

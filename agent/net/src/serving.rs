@@ -10,7 +10,7 @@ use idlewood_overlay::{PeerId, Time};
 use idlewood_scheduler::BagId;
 use idlewood_trust::identity;
 use libp2p::request_response::{InboundRequestId, ResponseChannel};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
@@ -38,6 +38,15 @@ struct Wanted {
 /// An answer that is ready, and of which request of whom it is where that is one for a piece.
 type Served = (ResponseChannel<Reply>, Reply, Option<(PeerId, InboundRequestId)>);
 
+/// A piece that is leaving.
+struct Leaving {
+    to: PeerId,
+    bytes: usize,
+    since: Instant,
+    /// Waits until the sockets have taken it.
+    waits: AbortHandle,
+}
+
 /// Requests for pieces of blobs.
 pub(super) struct Serving {
     /// Under way; each ends with an answer and its channel.
@@ -45,8 +54,7 @@ pub(super) struct Serving {
     /// Pieces that are leaving: each ends when it has left, or will not.
     pub(super) departing: JoinSet<(InboundRequestId, bool)>,
     waiting: Turns<Wanted>,
-    /// Pieces that are leaving: to whom, how many bytes, since when.
-    leaving: HashMap<InboundRequestId, (PeerId, usize, Instant)>,
+    leaving: HashMap<InboundRequestId, Leaving>,
     began: Instant,
     rates: Arc<Rates>,
     blobs: Arc<Blobs>,
@@ -127,7 +135,8 @@ impl Serving {
         });
     }
 
-    fn serve(&mut self, outgoing: &mut Outgoing) {
+    /// Answers those whose turn it is, and those that have waited for too long.
+    pub(super) fn serve(&mut self, outgoing: &mut Outgoing) {
         while let Some(turn) = self.waiting.next(self.now()) {
             let Wanted { from, hash, offset, claim, short, id, channel } = match turn {
                 Turn::Serve(wanted) => wanted,
@@ -138,13 +147,13 @@ impl Serving {
                 }
             };
             if !channel.is_open() {
-                self.waiting.left(from, None);
+                self.waiting.ended(self.now(), from, None);
                 continue;
             }
             if !self.blobs.may_read(outgoing.gate.me(), from, hash, claim) {
                 debug!(?from, %hash, bag = %claim.bag, "a blob that is not for whoever asks");
                 outgoing.respond(channel, Reply::Missing);
-                self.waiting.left(from, None);
+                self.waiting.ended(self.now(), from, None);
                 continue;
             }
             let bytes_max = if short { self.waiting.piece_bytes(from) } else { CHUNK_BYTES_MAX };
@@ -176,12 +185,12 @@ impl Serving {
                     Reply::Chunk { bytes, .. } if channel.is_open() => Some(bytes.len()),
                     _ => None,
                 };
-                outgoing.respond(channel, reply);
                 match (piece, bytes) {
                     (Some((from, id)), Some(bytes)) => self.begins_to_leave(from, id, bytes),
-                    (Some((from, _)), None) => self.waiting.left(from, None),
+                    (Some((from, _)), None) => self.waiting.ended(self.now(), from, None),
                     (None, _) => {}
                 }
+                outgoing.respond(channel, reply);
             }
             Err(error) => {
                 // Only while the process ends.
@@ -191,27 +200,42 @@ impl Serving {
         self.serve(outgoing);
     }
 
-    /// A piece of so many bytes was given to its connection, which it leaves when that has taken it and all before it.
+    /// A piece of so many bytes is given to its connection, which it leaves when the sockets have taken it and the pieces before it.
     fn begins_to_leave(&mut self, to: PeerId, id: InboundRequestId, bytes: usize) {
         let peer = identity::to_libp2p(to);
         let Some(announced) = self.traffic.meters.announce(peer, bytes as u64) else {
-            return self.waiting.left(to, None);
+            return self.waiting.ended(self.now(), to, None);
         };
-        self.leaving.insert(id, (to, bytes, Instant::now()));
         let traffic = self.traffic.clone();
-        self.departing.spawn(async move {
+        let waits = self.departing.spawn(async move {
             let left = tokio::time::timeout(REQUEST_TIMEOUT, traffic.meters.have_taken(peer, announced)).await;
             (id, left.unwrap_or(false))
         });
+        self.leaving.insert(id, Leaving { to, bytes, since: Instant::now(), waits });
     }
 
-    /// A piece has left, or will not: another may. No piece where it is another answer.
-    pub(super) fn on_left(&mut self, outgoing: &mut Outgoing, id: InboundRequestId, is_taken: bool) {
-        if let Some((to, bytes, since)) = self.leaving.remove(&id) {
-            debug!(?to, bytes, is_taken, took = ?since.elapsed(), "a piece has left, or will not");
-            self.waiting.left(to, Some((if is_taken { bytes } else { 0 }, since.elapsed())));
-            self.serve(outgoing);
+    /// A piece has left.
+    pub(super) fn on_departed(
+        &mut self,
+        outgoing: &mut Outgoing,
+        departed: Result<(InboundRequestId, bool), JoinError>,
+    ) {
+        // Aborted ones have ended already.
+        if let Ok((id, is_taken)) = departed {
+            self.on_ended(outgoing, id, is_taken);
         }
+    }
+
+    /// A piece has left, or will not: another may. Ignored for answers that are not pieces.
+    pub(super) fn on_ended(&mut self, outgoing: &mut Outgoing, id: InboundRequestId, is_taken: bool) {
+        let Some(Leaving { to, bytes, since, waits }) = self.leaving.remove(&id) else { return };
+        waits.abort();
+        if !is_taken {
+            self.traffic.meters.withdraw(identity::to_libp2p(to));
+        }
+        debug!(?to, bytes, is_taken, took = ?since.elapsed(), "a piece has left, or will not");
+        self.waiting.ended(self.now(), to, Some((if is_taken { bytes } else { 0 }, since.elapsed())));
+        self.serve(outgoing);
     }
 }
 

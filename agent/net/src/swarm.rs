@@ -19,7 +19,6 @@ use libp2p::{
     Multiaddr, StreamProtocol, Swarm, Transport as _, TransportError, identify, identity::Keypair, mdns, ping, tcp,
     yamux,
 };
-use socket2::SockRef;
 use tracing::{debug, warn};
 
 use super::admission::Admission;
@@ -39,8 +38,9 @@ const PING_INTERVAL: Duration = Duration::from_secs(60);
 /// Longest time for one request and its answer.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes of a connection that the system keeps before the line takes them. Our choice: what a line of 1 Mbit/s takes in an eighth of a second.
-const UNSENT_BYTES_MAX: u32 = 16 * 1024;
+/// Bytes of a connection that the system keeps before the line takes them. Our choice: what a line of 1 Mbit/s takes in a quarter of a second.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const UNSENT_BYTES_MAX: u32 = 32 * 1024;
 
 /// Streams of one connection: ours and the peer's, and some for chunks.
 const STREAMS_MAX: usize = 3 * IN_FLIGHT_MAX;
@@ -116,7 +116,7 @@ pub(super) fn build(
     let transport = Within(reach, tcp::tokio::Transport::new(tcp::Config::new()))
         .map(move |stream, point| {
             let meter = metered.meters.begin(&point);
-            Metered::new(queue_little(stream), metered.clone(), meter)
+            Metered::new(limit_unsent(stream), metered.clone(), meter)
         })
         .upgrade(Version::V1Lazy)
         .authenticate(admission)
@@ -167,8 +167,9 @@ pub(super) fn build(
 }
 
 /// What is written waits here until the line takes it, and not in the system, so that what sockets have taken is about what has left.
-fn queue_little(stream: tcp::tokio::TcpStream) -> tcp::tokio::TcpStream {
-    if let Err(error) = SockRef::from(&stream.0).set_tcp_notsent_lowat(UNSENT_BYTES_MAX) {
+fn limit_unsent(stream: tcp::tokio::TcpStream) -> tcp::tokio::TcpStream {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    if let Err(error) = socket2::SockRef::from(&stream.0).set_tcp_notsent_lowat(UNSENT_BYTES_MAX) {
         debug!(%error, "the system queues as much as it likes");
     }
     stream

@@ -78,7 +78,7 @@ impl Copy {
         }
         let mut ledger = Ledger::new(bag.clone(), io.moment(*released), *retries_max, *replication, io);
         ledger.keep_with(self.key);
-        let has_missed = self.told.number == 0 || self.told.is_low;
+        let has_missed = self.told.number == 0 || self.told.sender_is_behind;
         let unknown = if has_missed { ATTEMPTS_MISSED } else { ATTEMPTS_UNTOLD };
         let rank = self.acting.appointment.rank_of(io.me.peer)?;
         ledger.restore_attempt(attempt.saturating_add(unknown * u32::from(rank)));

@@ -18,6 +18,10 @@ use crate::rounds::{Plan, Progress};
 /// Most records of one copy: placements, former ones, and tasks with failed tries. Our choice: more than the largest grid has.
 const RECORDS_MAX: usize = 200_000;
 
+/// The highest attempt that a copy keeps although it is told of a lower one. Our choice: what this machine and stewards after it number above that, 32 times at
+/// least, submitters still believe.
+const ATTEMPTS_KEPT_MAX: u32 = ATTEMPTS_BELIEVED_MAX - (1 << 24);
+
 /// What one keeper has been told of a bag by another.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Told {
@@ -28,8 +32,8 @@ pub(crate) struct Told {
     pub(crate) drained: IntervalSet,
     /// The number of the last delta taken in.
     pub(crate) number: u64,
-    /// Whether the sender named a lower attempt than this machine knows of: the higher one is kept, and it missed what others numbered.
-    pub(crate) is_low: bool,
+    /// Whether the sender named a lower attempt than this machine knows of, which is kept: the sender has missed what others numbered.
+    pub(crate) sender_is_behind: bool,
     /// Whether all was told, at some time.
     pub(crate) is_whole: bool,
 }
@@ -41,7 +45,7 @@ impl Told {
             return Vec::new();
         }
         let mut changes = Vec::new();
-        let known = self.attempt(delta.bag).unwrap_or(0).min(ATTEMPTS_BELIEVED_MAX);
+        let known = self.attempt(delta.bag).filter(|attempt| *attempt <= ATTEMPTS_KEPT_MAX).unwrap_or(0);
         if delta.number == 1 {
             let old = std::mem::take(self);
             changes.extend(old.records.into_keys().map(Change::Delete));
@@ -63,7 +67,7 @@ impl Told {
         for record in &delta.records {
             let (key, mut record) = (record.key(), record.clone());
             if let Record::Bag { attempt, .. } = &mut record {
-                self.is_low = *attempt < known;
+                self.sender_is_behind = *attempt < known;
                 *attempt = known.max(*attempt);
             }
             if self.records.len() < RECORDS_MAX || self.records.contains_key(&key) {

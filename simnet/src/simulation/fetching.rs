@@ -270,7 +270,7 @@ impl Shard {
                 file => is_own || machine.fetching.has(file),
             };
             if !has {
-                machine.fetching.serving.left(around.peer_ids[ask.from as usize], None);
+                machine.fetching.serving.ended(now, around.peer_ids[ask.from as usize], None);
                 self.refuse(host, ask, Reply::Missing, around);
                 continue;
             }
@@ -321,7 +321,7 @@ impl Shard {
             return;
         }
         let piece = (bytes as usize, now.since(since));
-        machine.fetching.serving.left(around.peer_ids[ask.from as usize], Some(piece));
+        machine.fetching.serving.ended(now, around.peer_ids[ask.from as usize], Some(piece));
         self.reply(host, now, ask, Reply::Piece(bytes), around);
         self.serve(host, around);
     }
@@ -394,7 +394,9 @@ impl Shard {
         let transfer = machine.fetching.transfers.get_mut(&number)?;
         let (_, source, since) = transfer.asked.take_if(|asked| asked.0 == request)?;
         let took = now.since(since);
-        machine.fetching.sources.answered(now, source.peer, took, bytes as usize);
+        if answer != Answer::Busy {
+            machine.fetching.sources.answered(now, source.peer, took, bytes as usize);
+        }
         machine.fetching.downloads(number.is_look).0.answered(now, number.id, answer);
         Some(took)
     }

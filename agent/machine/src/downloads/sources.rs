@@ -1,7 +1,7 @@
 //! Speed of sources; those that are too slow are left alone for a while.
 //!
-//! Each slow answer counts, with the bytes that it brought. An honest machine says at once that it is busy, and where pieces take long it lets two leave at a
-//! time: so even one with an uplink of 64 kbit/s reaches the minimum rate with each of its slow answers. A timeout brings nothing.
+//! Each slow piece counts, with the bytes that it brought, and each request that nobody answered in time, which brought none. That a source is busy does not count:
+//! the download asks elsewhere meanwhile, and gives up when all are busy for too long.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -37,8 +37,8 @@ impl Default for Patience {
     }
 }
 
-/// Rate that a source must reach during its slow answers. Our choice.
-const LEAST_BYTES_PER_S: f64 = 4096.0;
+/// Rate that a source must reach during its slow answers. Our choice: a piece of the shortest kind in the ten seconds that a request may take comes faster.
+const LEAST_BYTES_PER_S: f64 = 1024.0;
 
 /// How often the time for which a source is left alone can double.
 const DOUBLINGS_MAX: u32 = 4;
