@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn each_running_or_preempted_task_has_a_worker() {
         let config = Config { slots: 4, ..Config::default() };
-        assert_eq!(config.places(), 12);
+        assert_eq!(config.places(), 16);
         assert_eq!(Config { frozen_max: 0, ..config.clone() }.places(), 4);
         assert_eq!(Config { preemptive: false, ..config }.places(), 4);
     }

@@ -338,7 +338,7 @@ fn without_preemption_the_newcomer_waits() {
 
 #[test]
 fn newcomers_wait_beyond_the_limit_of_preemption() {
-    let mut machine = one_slot();
+    let mut machine = Machine::new(Config { frozen_max: 2, ..Config::default() });
     // Each next bag is a tenth of the one before and comes ahead of it.
     for (number, size) in [(1, 1e9), (2, 1e8), (3, 1e7), (4, 1e6)] {
         machine.receive(number, 1, 100.0, size);

@@ -35,8 +35,9 @@ const REFUSED_FOR: Duration = Duration::from_secs(10);
 const WAITING_PER_PEER_MAX: usize = 32;
 const WAITING_PEERS_MAX: usize = 64;
 
-/// Slow peers that are remembered. Our choice: as many as are usually connected.
+/// Slow peers that are remembered, and those that were told to ask again. Our choice: as many as are usually connected.
 const SLOW_PEERS_MAX: usize = 1024;
+const REFUSED_PEERS_MAX: usize = 1024;
 
 /// A request that has waited so long is answered as busy, and the peer asks again: the other side allows a request ten
 /// seconds, and a later piece would be for nothing.
@@ -56,12 +57,16 @@ pub enum Turn<T> {
 pub struct Serving<T> {
     /// Peers with waiting requests, the next one first.
     waiting: VecDeque<(PeerId, VecDeque<(Time, T)>)>,
+    /// Since when peers ask that were told to ask again and have got nothing since: they come first, the longest first.
+    refused: BTreeMap<PeerId, Time>,
     /// How many pieces are leaving for whom.
     leaving: BTreeMap<PeerId, usize>,
     /// How many may leave at a time.
     leaving_max: usize,
     /// Longest piece that may leave now.
     piece_bytes: usize,
+    /// When one of both changed last: pieces that began before show nothing of how they are now.
+    changed: Time,
     /// Peers for which a piece took long.
     slow: BTreeMap<PeerId, Slow>,
 }
@@ -78,8 +83,10 @@ struct Slow {
 
 impl<T> Default for Serving<T> {
     fn default() -> Self {
-        let (waiting, leaving, slow) = (VecDeque::new(), BTreeMap::new(), BTreeMap::new());
-        Self { waiting, leaving, leaving_max: LEAVING_MIN, piece_bytes: PIECE_BYTES_FIRST, slow }
+        let (waiting, refused) = (VecDeque::new(), BTreeMap::new());
+        let (leaving, slow) = (BTreeMap::new(), BTreeMap::new());
+        let (leaving_max, piece_bytes, changed) = (LEAVING_MIN, PIECE_BYTES_FIRST, Time::ZERO);
+        Self { waiting, refused, leaving, leaving_max, piece_bytes, changed, slow }
     }
 }
 
@@ -98,11 +105,26 @@ impl<T> Serving<T> {
                 self.waiting[place].1.push_back((now, request));
             }
             None if self.waiting.len() < WAITING_PEERS_MAX => {
-                self.waiting.push_back((from, [(now, request)].into()));
+                let since = |peer: &PeerId| self.refused.get(peer).copied().unwrap_or(Time::MAX);
+                let mine = since(&from);
+                let place = self.waiting.iter().position(|(peer, _)| since(peer) > mine);
+                self.waiting.insert(place.unwrap_or(self.waiting.len()), (from, [(now, request)].into()));
             }
-            Some(_) | None => return Err(request),
+            Some(_) => return Err(request),
+            None => {
+                self.refuse(now, from);
+                return Err(request);
+            }
         }
         Ok(())
+    }
+
+    /// A peer that asked then is told to ask again.
+    fn refuse(&mut self, came: Time, peer: PeerId) {
+        if self.refused.len() >= REFUSED_PEERS_MAX && !self.refused.contains_key(&peer) {
+            self.refused.clear();
+        }
+        self.refused.entry(peer).or_insert(came);
     }
 
     /// A request that has waited for too long, or else the first of the peer whose turn it is; `None`: nobody asks, or enough is leaving. To be called again
@@ -111,7 +133,9 @@ impl<T> Serving<T> {
         let is_late =
             |requests: &VecDeque<(Time, T)>| requests.front().is_some_and(|(came, _)| now.since(*came) >= TURN_MAX);
         if let Some(place) = self.waiting.iter().position(|(_, requests)| is_late(requests)) {
-            return self.take(place).map(|(_, request)| Turn::TooLate(request));
+            let (peer, came, request) = self.take(place)?;
+            self.refuse(came, peer);
+            return Some(Turn::TooLate(request));
         }
         if self.leaving.values().sum::<usize>() >= self.leaving_max {
             return None;
@@ -123,19 +147,20 @@ impl<T> Serving<T> {
             self.leaving.get(peer).is_none_or(|&of_peer| of_peer < half) && (of_slow < half || !is_slow(peer))
         };
         let place = self.waiting.iter().position(|(peer, _)| may_begin(peer))?;
-        let (peer, request) = self.take(place)?;
+        let (peer, _, request) = self.take(place)?;
+        self.refused.remove(&peer);
         *self.leaving.entry(peer).or_default() += 1;
         Some(Turn::Serve(request))
     }
 
-    /// The first request of the peer at this place of the line, which goes to its end.
-    fn take(&mut self, place: usize) -> Option<(PeerId, T)> {
+    /// The first request of the peer at this place of the line, and when it came; the peer goes to the end of the line.
+    fn take(&mut self, place: usize) -> Option<(PeerId, Time, T)> {
         let (peer, mut requests) = self.waiting.remove(place)?;
-        let (_, request) = requests.pop_front()?;
+        let (came, request) = requests.pop_front()?;
         if !requests.is_empty() {
             self.waiting.push_back((peer, requests));
         }
-        Some((peer, request))
+        Some((peer, came, request))
     }
 
     /// Longest piece that this peer may be given now, in bytes.
@@ -157,6 +182,7 @@ impl<T> Serving<T> {
             if self.slow.len() >= SLOW_PEERS_MAX && !self.slow.contains_key(&to) {
                 self.slow.clear();
             }
+            self.changed = now;
             let piece_bytes = (longest / 2).max(PIECE_BYTES_MIN);
             let before = self.slow.insert(to, Slow { piece_bytes, at: now, took_nothing: bytes == 0 });
             if before.is_some() {
@@ -168,23 +194,26 @@ impl<T> Serving<T> {
             }
         } else if bytes >= longest.min(PIECE_BYTES_FIRST) / 2 {
             // The end of a blob, or a short one, leaves quickly everywhere.
-            self.leaving_max = (self.leaving_max + 1).min(LEAVING_MAX);
-            if took < QUICK {
-                self.lengthen(now, to);
+            let lengthens = took < QUICK && self.lengthens_for_all(now, to);
+            if now.since(self.changed) >= took {
+                self.changed = now;
+                self.leaving_max = (self.leaving_max + 1).min(LEAVING_MAX);
+                self.piece_bytes = (self.piece_bytes << u32::from(lengthens)).min(PIECE_BYTES_MAX);
             }
         }
     }
 
-    /// Longer pieces for this peer, or, where it gets the longest, for all.
-    fn lengthen(&mut self, now: Time, to: PeerId) {
-        match self.slow.get_mut(&to) {
-            Some(slow) if slow.piece_bytes < self.piece_bytes => slow.piece_bytes *= 2,
-            Some(slow) if now.since(slow.at) < SLOW_FOR => {}
-            _ => {
-                self.slow.remove(&to);
-                self.piece_bytes = (self.piece_bytes * 2).min(PIECE_BYTES_MAX);
-            }
+    /// Longer pieces for this peer, if it was slow; returns whether others may get longer ones.
+    fn lengthens_for_all(&mut self, now: Time, to: PeerId) -> bool {
+        let Some(slow) = self.slow.get_mut(&to) else { return true };
+        let is_shorter = slow.piece_bytes < self.piece_bytes;
+        if is_shorter {
+            slow.piece_bytes *= 2;
+        } else if now.since(slow.at) >= SLOW_FOR {
+            self.slow.remove(&to);
+            return true;
         }
+        false
     }
 
     /// Drops the requests that wait, and returns them.
@@ -262,7 +291,9 @@ mod tests {
         assert_eq!(begin(&mut serving, at(10)), 1, "there was none, which shows nothing");
         leave(&mut serving, at(11), 5, 20);
         assert_eq!((begin(&mut serving, at(11)), serving.piece_bytes(peer(9))), (2, 2 * PIECE_BYTES_MIN));
-        (6..20).for_each(|to| leave(&mut serving, at(11), to, 20));
+        leave(&mut serving, at(11), 6, 20);
+        assert_eq!(serving.leaving_max, 4, "it began before there were as many");
+        (7..20).for_each(|to| leave(&mut serving, at(11) + Duration::from_millis(50 * u64::from(to)), to, 20));
         assert_eq!((serving.leaving_max, serving.piece_bytes(peer(30))), (LEAVING_MAX, PIECE_BYTES_MAX));
         leave(&mut serving, at(20), 20, 8_000);
         assert_eq!((serving.leaving_max, serving.piece_bytes(peer(30))), (LEAVING_MAX / 2, PIECE_BYTES_MAX / 2));
@@ -280,8 +311,9 @@ mod tests {
         let turns: Vec<_> = std::iter::from_fn(|| serving.next(at(20))).collect();
         assert_eq!(turns, [1, 3].map(Turn::Serve), "half of the places are not for those that are slow");
         for number in 3..=9 {
-            leave(&mut serving, at(20), number, 20);
-            begin(&mut serving, at(20));
+            let now = at(20) + Duration::from_millis(50 * u64::from(number));
+            leave(&mut serving, now, number, 20);
+            begin(&mut serving, now);
         }
         let line = (serving.leaving_max, serving.piece_bytes);
         assert_eq!(line, (2 + 7, PIECE_BYTES_MAX));
@@ -305,5 +337,21 @@ mod tests {
         assert_eq!(serving.next(at(4)), Some(Turn::TooLate(3)));
         assert_eq!(serving.next(at(4)), None);
         assert_eq!(serving.next(at(5)), Some(Turn::TooLate(4)));
+    }
+
+    #[test]
+    fn whoever_was_told_to_ask_again_comes_before_those_that_ask_for_the_first_time() {
+        let mut serving = Serving::default();
+        ask(&mut serving, at(0), 1..=4);
+        assert_eq!(begin(&mut serving, at(0)), 2);
+        let late: Vec<_> = std::iter::from_fn(|| serving.next(at(4))).collect();
+        assert_eq!(late, [3, 4].map(Turn::TooLate));
+        ask(&mut serving, at(4), 5..=6);
+        ask(&mut serving, at(5), 4..=4);
+        ask(&mut serving, at(6), 3..=3);
+        (1..=2).for_each(|number| serving.ended(at(6), peer(number), None));
+        let turns: Vec<_> = std::iter::from_fn(|| serving.next(at(6))).collect();
+        assert_eq!(turns, [4, 3].map(Turn::Serve), "both since the same moment");
+        assert!(serving.refused.is_empty());
     }
 }
