@@ -46,7 +46,7 @@ const TURN_MAX: Duration = Duration::from_secs(4);
 /// Whoever asks next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Turn<T> {
-    /// The piece is begun; [`Serving::left`] says when it has left.
+    /// The piece is begun; [`Serving::ended`] is told when it has left.
     Serve(T),
     /// It has waited for too long: it is told that this machine is busy.
     TooLate(T),
