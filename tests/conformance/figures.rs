@@ -14,7 +14,8 @@ const GOAL_PERCENT: f64 = 10.0;
 /// Before the names of figures of one kind of messages: in short runs they are small numbers, and shown on demand.
 const KIND: &str = "kind ";
 
-/// What agents ask each other for people who look at them, which nobody does in a simulation. It is left out, with all that it takes on links.
+/// What agents ask each other for people who look at them, which nobody does in a simulation. It is left out, with what it takes on links: an
+/// estimate, as if each of these messages had an answer of its own.
 const FOR_PEOPLE: [&str; 2] = ["which_machines", "machines"];
 
 /// Figures of one run, by their names.

@@ -24,7 +24,8 @@ pub use self::sources::{Patience, Sources};
 /// First pause while all sources are busy. It doubles each time no piece comes.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Shorter pieces show the round trip to their source, or its queue, rather than what the link takes; those that take a second show it sooner. Our choice.
+/// Pieces of so many bytes show what the link takes: shorter ones show the round trip to their source. One that took a second or more shows it from the shortest
+/// length on that is no end of a blob. Our choice.
 const SHOWING_BYTES_MIN: usize = 64 << 10;
 const SHOWING_TIME_MIN: Duration = Duration::from_secs(1);
 const SHOWING_SLOW_BYTES_MIN: usize = crate::serving::PIECE_BYTES_MIN;
