@@ -343,7 +343,7 @@ mod tests {
         let (mut downloads, mut sources) = (Downloads::default(), Sources::default());
         let id = downloads.begin(at(0), BAG, vec![contact(1), contact(2)]);
         assert_eq!(downloads.next(at(0), id, &sources), Step::Ask(contact(1)));
-        sources.answered(at(0), contact(1).peer, Duration::from_secs(30), 0).expect("it is too slow");
+        sources.answered(at(0), contact(1).peer, Duration::from_secs(30), Some(0)).expect("it is too slow");
         let (source, alone) = (contact(1).peer, Duration::from_secs(30));
         assert_eq!(downloads.next(at(0), id, &sources), Step::Skip { source, alone });
         assert_eq!(downloads.next(at(0), id, &sources), Step::Ask(contact(2)));

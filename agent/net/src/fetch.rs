@@ -419,9 +419,8 @@ impl Inner {
             // Whoever has no room has been told of many others.
             let _ = self.pieces.try_send(Piece { bytes, took });
         }
-        if reply != Ok(ChunkReply::Busy)
-            && let Some(alone) = lock(&self.sources).answered(self.now(), peer, took, bytes)
-        {
+        let brought = (reply != Ok(ChunkReply::Busy)).then_some(bytes);
+        if let Some(alone) = lock(&self.sources).answered(self.now(), peer, took, brought) {
             warn!(source = ?peer, alone_s = alone.as_secs(), "a source answers too slowly, or not at all, and is left alone");
         }
         match reply {

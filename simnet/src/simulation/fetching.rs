@@ -394,9 +394,8 @@ impl Shard {
         let transfer = machine.fetching.transfers.get_mut(&number)?;
         let (_, source, since) = transfer.asked.take_if(|asked| asked.0 == request)?;
         let took = now.since(since);
-        if answer != Answer::Busy {
-            machine.fetching.sources.answered(now, source.peer, took, bytes as usize);
-        }
+        let brought = (answer != Answer::Busy).then_some(bytes as usize);
+        machine.fetching.sources.answered(now, source.peer, took, brought);
         machine.fetching.downloads(number.is_look).0.answered(now, number.id, answer);
         Some(took)
     }

@@ -71,9 +71,10 @@ impl Sources {
         Self { patience, ..Self::default() }
     }
 
-    /// Notes an answer that took so long and brought so many bytes. If the source is now too slow, returns for how long
+    /// Notes an answer that took so long and brought so many bytes; `None`: the source is busy, which does not count. If the source is now too slow, returns for how long
     /// it is left alone.
-    pub fn answered(&mut self, now: Time, source: PeerId, took: Duration, bytes: usize) -> Option<Duration> {
+    pub fn answered(&mut self, now: Time, source: PeerId, took: Duration, bytes: Option<usize>) -> Option<Duration> {
+        let bytes = bytes?;
         let Patience { slow_answer, judged_after, alone_first, .. } = self.patience;
         if took < slow_answer && !self.known.contains_key(&source) {
             return None;
@@ -139,10 +140,11 @@ mod tests {
         let mut now = Time::ZERO;
         let mut alone = Vec::new();
         for _ in 0..7 {
-            assert_eq!(sources.answered(now, PEER, 8 * SECOND, 1), None, "one may be chance");
-            let found = sources.answered(now, PEER, 8 * SECOND, 1).expect("it is too slow");
+            assert_eq!(sources.answered(now, PEER, 8 * SECOND, Some(1)), None, "one may be chance");
+            assert_eq!(sources.answered(now, PEER, 30 * SECOND, None), None, "it was busy");
+            let found = sources.answered(now, PEER, 8 * SECOND, Some(1)).expect("it is too slow");
             assert_eq!(sources.alone(now, PEER), Some(found));
-            assert_eq!(sources.answered(now, PEER, 30 * SECOND, 0), None, "what was under way");
+            assert_eq!(sources.answered(now, PEER, 30 * SECOND, Some(0)), None, "what was under way");
             alone.push(found.as_secs());
             now += found;
             assert_eq!(sources.alone(now, PEER), None);
@@ -151,10 +153,10 @@ mod tests {
         assert_eq!(sources.all_alone(now), (vec![], 7));
         // It brings a full piece, and its record is cleared.
         for _ in 0..2 {
-            assert_eq!(sources.answered(now, PEER, 9 * SECOND, PIECE), None);
+            assert_eq!(sources.answered(now, PEER, 9 * SECOND, Some(PIECE)), None);
         }
         for _ in 0..2 {
-            sources.answered(now, PEER, 10 * SECOND, 0);
+            sources.answered(now, PEER, 10 * SECOND, Some(0));
         }
         assert_eq!(sources.alone(now, PEER), Some(30 * SECOND));
     }
@@ -164,12 +166,12 @@ mod tests {
         let (mut sources, now) = (Sources::default(), Time::ZERO);
         // `upload = "64K"` shared among several: a piece each nine seconds, and small ones at once.
         for _ in 0..1000 {
-            assert_eq!(sources.answered(now, PEER, 9 * SECOND, PIECE), None);
-            assert_eq!(sources.answered(now, PEER, SECOND / 2, 1), None);
+            assert_eq!(sources.answered(now, PEER, 9 * SECOND, Some(PIECE)), None);
+            assert_eq!(sources.answered(now, PEER, SECOND / 2, Some(1)), None);
         }
         // Immediate failures do not count either.
         for _ in 0..1000 {
-            assert_eq!(sources.answered(now, PEER, SECOND / 100, 0), None);
+            assert_eq!(sources.answered(now, PEER, SECOND / 100, Some(0)), None);
         }
         assert_eq!(sources.all_alone(now), (vec![], 0));
     }
@@ -182,9 +184,9 @@ mod tests {
             peer[..4].copy_from_slice(&number.to_be_bytes());
             PeerId(peer)
         };
-        sources.answered(now, PEER, 20 * SECOND, 0).expect("it is too slow");
+        sources.answered(now, PEER, 20 * SECOND, Some(0)).expect("it is too slow");
         for number in 0..3 * SOURCES_MAX as u32 {
-            sources.answered(now, peer(number), 2 * SECOND, 1);
+            sources.answered(now, peer(number), 2 * SECOND, Some(1));
         }
         assert_eq!(sources.known.len(), SOURCES_MAX);
         assert!(sources.alone(now, PEER).is_some());
