@@ -19,7 +19,11 @@ pub(crate) enum Blob {
     /// What the submitter of a bag has signed of it.
     Envelope(BagId),
     Manifest(BagId),
-    Program(BagId),
+    /// The program of a bag. Bags that run the same one share it.
+    Program {
+        bag: BagId,
+        program: u8,
+    },
     Input(BagId),
     Output(TaskId),
 }
@@ -28,8 +32,16 @@ impl Blob {
     /// Its bag.
     pub(crate) fn bag(self) -> BagId {
         match self {
-            Self::Envelope(bag) | Self::Manifest(bag) | Self::Program(bag) | Self::Input(bag) => bag,
+            Self::Envelope(bag) | Self::Manifest(bag) | Self::Program { bag, .. } | Self::Input(bag) => bag,
             Self::Output(task) => task.bag,
+        }
+    }
+
+    /// By what it is found on a disk: the same for all bags that share it.
+    fn key(self) -> Self {
+        match self {
+            Self::Program { program, .. } => Self::Program { bag: BagId([0; 32]), program },
+            other => other,
         }
     }
 }
@@ -132,24 +144,24 @@ impl Fetching {
     }
 
     pub(crate) fn has(&self, blob: Blob) -> bool {
-        self.here.contains(&blob)
+        self.here.contains(&blob.key())
     }
 
     /// A file of another's bag came with a message.
     pub(crate) fn put(&mut self, blob: Blob) {
-        self.here.insert(blob);
+        self.here.insert(blob.key());
     }
 
     /// A piece has come; returns whether it was the last.
     pub(crate) fn came(&mut self, number: Number, bytes: u64) -> bool {
         let Some(transfer) = self.transfers.get(&number) else { return false };
-        let got = self.partial.entry(transfer.blob).or_default();
+        let got = self.partial.entry(transfer.blob.key()).or_default();
         *got += bytes;
         let is_whole = *got >= transfer.bytes;
         if is_whole {
-            self.partial.remove(&transfer.blob);
+            self.partial.remove(&transfer.blob.key());
             if !matches!(transfer.blob, Blob::Output(_)) {
-                self.here.insert(transfer.blob);
+                self.here.insert(transfer.blob.key());
             }
         }
         is_whole
@@ -157,7 +169,7 @@ impl Fetching {
 
     /// How much of a blob is here.
     pub(crate) fn got(&self, blob: Blob) -> u64 {
-        self.partial.get(&blob).copied().unwrap_or(0)
+        self.partial.get(&blob.key()).copied().unwrap_or(0)
     }
 
     /// A blob is wanted: joins the download that is under way, or begins one. Returns one that was begun.
@@ -170,7 +182,9 @@ impl Fetching {
         sources: Vec<Contact>,
         purpose: Purpose,
     ) -> Option<Number> {
-        let same = |(number, transfer): &(&Number, &mut Transfer)| number.is_look == is_look && transfer.blob == blob;
+        let same = |(number, transfer): &(&Number, &mut Transfer)| {
+            number.is_look == is_look && transfer.blob.key() == blob.key()
+        };
         if let Some((_, transfer)) = self.transfers.iter_mut().find(same) {
             transfer.purposes.push(purpose);
             return None;

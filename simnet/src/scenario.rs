@@ -189,6 +189,8 @@ pub struct Scenario {
     pub program_bytes: u64,
     /// See `program_bytes`.
     pub input_bytes: u64,
+    /// How many programs there are, 1 to 256: bags run them by turns, and a machine fetches each of them once. Default 8: our choice.
+    pub programs: u32,
     /// How long a worker takes to start a program that it did not run last, give or take a fifth, at most 60 s. Default 0, the paper's.
     #[serde(rename(serialize = "program_start_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     pub program_start: Duration,
@@ -352,6 +354,7 @@ impl Default for Scenario {
             manifest_bytes: 269,
             program_bytes: 0,
             input_bytes: 0,
+            programs: 8,
             program_start: Duration::ZERO,
             persist: Duration::from_millis(5),
             workload: Workload::default(),

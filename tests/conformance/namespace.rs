@@ -10,6 +10,15 @@ use std::thread::JoinHandle;
 
 use rustix::thread::UnshareFlags;
 
+/// How desktops share a link that is full: what their systems ship, and not what this computer, which may be a server, has.
+const CONGESTION_CONTROL: &str = "cubic";
+
+/// Sets it in the namespace of this thread.
+fn congestion_control() -> rustix::io::Result<()> {
+    let of = std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", CONGESTION_CONTROL);
+    of.map_err(|error| rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))
+}
+
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A network namespace of its own.
@@ -29,7 +38,7 @@ impl Namespace {
         let (made, is_made) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             #[allow(deprecated, reason = "the successor is unsafe for the sake of another flag")]
-            let result = rustix::thread::unshare(UnshareFlags::NEWNET);
+            let result = rustix::thread::unshare(UnshareFlags::NEWNET).and_then(|()| congestion_control());
             // IPv6 would only add messages of the kernel's own.
             for of in ["all", "default"] {
                 // A kernel without IPv6 has no such file.

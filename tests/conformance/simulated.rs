@@ -70,6 +70,7 @@ fn simulated(scenario: &Scenario, took: Took, seed: u64) -> Simulated {
         data_queue: Duration::from_millis(QUEUE_MS),
         program_bytes: PROBE.len() as u64,
         input_bytes: scenario.input_bytes(),
+        programs: 1,
         program_start: START.mul_f64(f64::from(scenario.machines * scenario.slots) / cores()),
         owner_idle: Duration::from_secs(1),
         warm_up: FORMING + Duration::from_secs(scenario.settle_s),

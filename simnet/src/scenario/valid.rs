@@ -124,6 +124,7 @@ impl Scenario {
         check((1..=1 << 40).contains(&self.manifest_bytes), "manifest_bytes must be between 1 and 1099511627776")?;
         check(self.program_bytes <= 1 << 40, "program_bytes must be at most 1099511627776")?;
         check(self.input_bytes <= 1 << 40, "input_bytes must be at most 1099511627776")?;
+        check((1..=256).contains(&self.programs), "programs must be between 1 and 256")?;
         check(self.program_start <= Duration::from_secs(60), "program_start must be at most 60s")?;
         check(self.bag_interval <= HORIZON_MAX, "bag_interval must be at most 366d")?;
         check(

@@ -10,7 +10,9 @@ use idlewood_machine::downloads::{self, Answer, Piece, Step};
 use idlewood_machine::serving::Turn;
 use idlewood_machine::{FetchEnd, FetchId, Wanted, WorkEvent};
 use idlewood_overlay::{Contact, Time, WallTime};
-use idlewood_scheduler::{Approval, BagHeader, BagId, DeclineReason, Enclosed, Event, TaskOutcome, manifest_age};
+use idlewood_scheduler::{
+    Approval, BagHeader, BagId, BlobId, DeclineReason, Enclosed, Event, TaskOutcome, manifest_age,
+};
 
 use super::deed::Deed;
 use super::shard::{LOCAL_DELAY, Occurrence, Shard};
@@ -54,7 +56,7 @@ impl Shard {
         let age = |made: &WallTime| manifest_age(*made, machine.wall(self.now));
         let signed_ago = self.signed.get(&bag).map_or(Duration::MAX, age);
         let at_hand = machine.fetching.has(Blob::Manifest(bag));
-        let program = Some(around.program(bag));
+        let program = Some(BlobId([around.program(bag); 32]));
         let verdict = machine.verdict(bag).map(|()| Approval { signed_ago, at_hand, program });
         self.give(host, Event::Authorised { bag, verdict }, around);
     }
@@ -75,9 +77,8 @@ impl Shard {
             self.host_mut(host).fetching.put(Blob::Manifest(bag));
         }
         let machine = self.host(host);
-        let needs = [Blob::Envelope(bag), Blob::Manifest(bag), Blob::Program(bag), Blob::Input(bag)];
-        let missing = |blob: &Blob| !is_own && around.blob_bytes(*blob) > 0 && !machine.fetching.has(*blob);
-        if let Some(blob) = needs.into_iter().find(missing) {
+        let missing = |blob: &Blob| !is_own && !machine.fetching.has(*blob);
+        if let Some(blob) = around.needs(bag).find(missing) {
             let submitter = needy.submitter.clone();
             return self.want(host, false, blob, &submitter, Purpose::Job(needy), around);
         }
@@ -91,9 +92,7 @@ impl Shard {
     /// Fetches the next file of a bag that this machine is to keep for another; once all are here, the machine hears of it.
     pub(super) fn keep_files(&mut self, host: HostIndex, bag: BagId, from: Contact, around: &Surroundings) {
         let machine = self.host(host);
-        let needs = [Blob::Envelope(bag), Blob::Manifest(bag), Blob::Program(bag), Blob::Input(bag)];
-        let missing = |blob: &Blob| around.blob_bytes(*blob) > 0 && !machine.fetching.has(*blob);
-        if let Some(blob) = needs.into_iter().find(missing) {
+        if let Some(blob) = around.needs(bag).find(|blob| !machine.fetching.has(*blob)) {
             return self.want(host, false, blob, &from.clone(), Purpose::Keep(from), around);
         }
         self.files_kept(host, bag, true);
@@ -476,6 +475,15 @@ mod tests {
         let later = report.makespan_s - without.makespan_s;
         // The submitter's uplink takes two and a half seconds for each machine.
         assert!((2.0..40.0).contains(&later), "{later}");
+    }
+
+    #[test]
+    fn a_machine_fetches_a_program_once_for_all_bags_that_run_it() {
+        let bytes = |programs| run(Scenario { programs, bags: 3, program_bytes: 100_000, ..bag(8) }).files.bytes;
+        let (shared, apart) = (bytes(1), bytes(8));
+        // All but the first submitter; who submits a bag has its program.
+        assert!((500_000..=700_000).contains(&shared), "{shared}");
+        assert_eq!(apart, 3 * 700_000, "each of three bags has a program of its own");
     }
 
     /// Each machine has at most one piece on its way: the rate of a whole piece is the link's but for the way there and back.

@@ -560,6 +560,7 @@ impl Shard {
     /// A user of a machine that is up submits a bag.
     pub(super) fn submit(&mut self, host: HostIndex, submission: Submission, now: Time, around: &Surroundings) {
         self.now = now;
+        self.host_mut(host).fetching.put(around.program_of(submission.id));
         self.give(host, Event::Submitted(submission), around);
         self.look_ahead();
     }

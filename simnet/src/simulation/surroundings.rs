@@ -4,16 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::PeerId;
-use idlewood_scheduler::{BagId, BlobId, TaskId};
+use idlewood_scheduler::{BagId, TaskId};
 
 use crate::fetching::Blob;
 use crate::network::Network;
 use crate::overlay::Wire;
 use crate::scenario::Scenario;
 use crate::workload::{self, Bag};
-
-/// How many programs the bags of a simulation have. Our choice.
-const PROGRAMS: usize = 8;
 
 /// What machines share and only read.
 #[derive(Clone)]
@@ -52,13 +49,24 @@ impl Surroundings {
         workload::work_mops(&self.scenario, *number, bag, task.index)
     }
 
-    /// What a bag runs: bags have [`PROGRAMS`] programs by turns.
+    /// Number of the program that a bag runs: bags have those of the scenario by turns.
     ///
     /// # Panics
     /// As above.
-    pub(super) fn program(&self, bag: BagId) -> BlobId {
+    pub(super) fn program(&self, bag: BagId) -> u8 {
         let (_, bag) = self.bags.get(&bag).expect("a bag of this run");
-        BlobId([(bag.whole % PROGRAMS) as u8; 32])
+        (bag.whole % self.scenario.programs as usize) as u8
+    }
+
+    /// The same as something to fetch.
+    pub(super) fn program_of(&self, bag: BagId) -> Blob {
+        Blob::Program { bag, program: self.program(bag) }
+    }
+
+    /// Files that a machine needs of a bag before its first task there.
+    pub(super) fn needs(&self, bag: BagId) -> impl Iterator<Item = Blob> + use<'_> {
+        let all = [Blob::Envelope(bag), Blob::Manifest(bag), self.program_of(bag), Blob::Input(bag)];
+        all.into_iter().filter(|blob| self.blob_bytes(*blob) > 0)
     }
 
     /// Size of something that is fetched.
@@ -69,7 +77,7 @@ impl Surroundings {
         match blob {
             Blob::Envelope(_) => self.scenario.envelope_bytes,
             Blob::Manifest(_) => self.scenario.manifest_bytes,
-            Blob::Program(_) => self.scenario.program_bytes,
+            Blob::Program { .. } => self.scenario.program_bytes,
             Blob::Input(_) => self.scenario.input_bytes,
             Blob::Output(task) => self.output_bytes(task),
         }

@@ -1,4 +1,4 @@
-//! How long workers take to start programs. A worker has the program at hand that it ran last; each bag has a program of its own here.
+//! How long workers take to start programs. A worker serves one bag, and is replaced before tasks of another, as in the agent.
 
 use std::time::Duration;
 
