@@ -170,7 +170,7 @@ impl Host {
             started: Time::ZERO,
             slots,
             workers: Workers::new(slots, places, scenario.checkpoint_interval),
-            starts: Starts::new(scenario, index, places),
+            starts: Starts::new(scenario, index),
             preparing: BTreeSet::new(),
             sequence: 0,
             wake: None,
@@ -293,7 +293,7 @@ impl Host {
         self.answers.clear();
         self.store.lose_pending();
         self.workers.go_down(queue_lost, now);
-        self.starts.go_down();
+        self.starts.go_down(now);
         if queue_lost {
             self.store.lose_queue();
         }
@@ -378,14 +378,21 @@ impl Host {
     ///
     /// # Panics
     /// When the owner declines the job's bag, and where [`Workers::give`] panics: the machine broke its promise.
-    pub(crate) fn run(&mut self, slot: usize, job: JobId, task: TaskId, work_mops: f64, now: Time) -> Option<Going> {
+    pub(crate) fn run(
+        &mut self,
+        (slot, job): (usize, JobId),
+        task: TaskId,
+        program: u8,
+        work_mops: f64,
+        now: Time,
+    ) -> Option<Going> {
         let is_own = || self.peer().is_some_and(|peer| peer.bag(task.bag).is_some());
         assert!(
             self.verdict(task.bag).is_ok() || is_own(),
             "machine {} starts {task:?}, which is declined",
             self.index
         );
-        let job = Job::new(job, task, work_mops, self.speed_mops).after(self.starts.of(slot, task.bag));
+        let job = Job::new(job, task, work_mops, self.speed_mops).after(self.starts.of(program, now));
         self.workers.give(slot, job, now)
     }
 

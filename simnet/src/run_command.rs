@@ -232,12 +232,10 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
         Ok((report, _)) if report.unaccepted_tasks > 0 => {
             failure(&format!("{} tasks are of bags that no machine has accepted", report.unaccepted_tasks))
         }
-        Ok((report, _)) => {
-            if report.open_tasks > 0 {
-                eprintln!("the horizon ended it{}: a longer --horizon has them done", open_tasks(&report));
-            }
-            ExitCode::SUCCESS
+        Ok((report, _)) if report.open_tasks > 0 => {
+            failure(&format!("the horizon ended it{}: a longer --horizon has them done", open_tasks(&report)))
         }
+        Ok(_) => ExitCode::SUCCESS,
         Err(error) => failure(&format!("{error:#}")),
     }
 }

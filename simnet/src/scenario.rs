@@ -191,7 +191,7 @@ pub struct Scenario {
     pub input_bytes: u64,
     /// How many programs there are, 1 to 256: bags run them by turns, and a machine fetches each of them once. Default 8: our choice.
     pub programs: u32,
-    /// How long a worker takes to start a program that it did not run last, give or take a fifth, at most 60 s. Default 0, the paper's.
+    /// How long a slot takes to start a program that its machine has not run before, give or take a fifth, at most 60 s. Default 0, the paper's.
     #[serde(rename(serialize = "program_start_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     pub program_start: Duration,
     /// Time that a flush takes, of one write or of all those that came while the disk was busy. Default 5 ms: our guess

@@ -1,13 +1,11 @@
 //! What became of the bags under each rival, and which rivals have our objective.
 
 use idlewood_overlay::Time;
-use idlewood_scheduler::PerSubmitter;
+use idlewood_scheduler::{Config, PerSubmitter};
 
 use crate::baseline::{Instance, Measure, Policy, clairvoyant, schedule, speed_split};
 use crate::record::BagRecord;
 
-/// As many frozen tasks per slot as peers have by default.
-const FROZEN_MAX: usize = 2;
 /// On larger grids the rivals that plan for each slot are left out: they take a time that grows with machines by tasks.
 const PLANNED_MACHINES_MAX: usize = 2_000;
 
@@ -27,26 +25,28 @@ pub(super) fn outcomes(measure: Measure, instance: &Instance, bags: &[BagRecord]
     let submitters =
         bags.iter().enumerate().map(|(number, bag)| bag.submitted.map_or(nobody(number), |(host, _)| host));
     let with_users = Instance { submitters: submitters.collect(), ..instance.clone() };
-    let plus = Policy::min_cent_plus(FROZEN_MAX);
+    // Those of peers that ship, also where a variant has more or fewer: so the rivals of all variants are the same.
+    let frozen_max = Config::default().frozen_max as usize;
+    let plus = Policy::min_cent_plus(frozen_max);
     let mut outcomes = vec![
         ("mincent", schedule(instance, Policy::MIN_CENT)),
         ("mincent_plus", schedule(instance, plus)),
         ("fcfs", schedule(instance, Policy::FCFS)),
-        ("smallest_first", schedule(instance, Policy::smallest_first(FROZEN_MAX))),
+        ("smallest_first", schedule(instance, Policy::smallest_first(frozen_max))),
         ("mincent_submitters", schedule(&with_users, Policy::MIN_CENT)),
         ("mincent_plus_submitters", schedule(&with_users, plus)),
-        (SPEED_SPLIT, speed_split(instance, FROZEN_MAX)),
+        (SPEED_SPLIT, speed_split(instance, frozen_max)),
     ];
     if instance.machines.len() <= PLANNED_MACHINES_MAX {
-        let (replanning, plus) = (Policy::min_cent_replanning(), Policy::min_cent_plus_replanning(FROZEN_MAX));
+        let (replanning, plus) = (Policy::min_cent_replanning(), Policy::min_cent_plus_replanning(frozen_max));
         let sizes = instance.sizes(measure);
         outcomes.extend([
             ("mincent_replanning", schedule(instance, replanning)),
             ("mincent_plus_replanning", schedule(instance, plus)),
             ("mincent_replanning_submitters", schedule(&with_users, replanning)),
             ("mincent_plus_replanning_submitters", schedule(&with_users, plus)),
-            ("judged", schedule(instance, Policy::judged(&sizes, FROZEN_MAX))),
-            (CLAIRVOYANT, clairvoyant(instance, &sizes, FROZEN_MAX)),
+            ("judged", schedule(instance, Policy::judged(&sizes, frozen_max))),
+            (CLAIRVOYANT, clairvoyant(instance, &sizes, frozen_max)),
         ]);
     }
     outcomes

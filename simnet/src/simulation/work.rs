@@ -74,7 +74,7 @@ impl Shard {
             }
             WorkOrder::Give { task, .. } if machine.flawed.breaks(Flaw::ForgetsTasks, &task.index.to_le_bytes()) => {}
             WorkOrder::Give { slot, job, task, .. } => {
-                let going = machine.run(slot, job, task, around.work_mops(task), now);
+                let going = machine.run((slot, job), task, around.program(task.bag), around.work_mops(task), now);
                 self.go_on(host, going);
             }
             WorkOrder::TakeBack { slot } => {

@@ -1,8 +1,10 @@
-//! How long workers take to start programs. A worker serves one bag, and is replaced before tasks of another, as in the agent.
+//! How long machines take to start programs. A slot compiles a program before its task, unless some slot of the machine has done so before, as in the
+//! agent. What it takes to start a compiled program is left out.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_scheduler::BagId;
+use idlewood_overlay::Time;
 use rand::RngExt;
 
 use crate::event_queue::HostIndex;
@@ -12,31 +14,38 @@ use crate::scenario::Scenario;
 /// Starts differ by this much, plus or minus, as a share. Measured: 24 workers that start one program at once on two cores take 0.53 to 0.73 s.
 const SPREAD: f64 = 0.2;
 
-/// The programs of a machine's workers.
+/// The programs of a machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Starts {
     takes: Duration,
-    programs: Vec<Option<BagId>>,
+    /// When the first slot has compiled each.
+    compiled: BTreeMap<u8, Time>,
     rng: SmallStream,
 }
 
 impl Starts {
-    pub(crate) fn new(scenario: &Scenario, index: HostIndex, places: u32) -> Self {
+    pub(crate) fn new(scenario: &Scenario, index: HostIndex) -> Self {
         let rng = SmallStream::new(scenario.seed, "program start", u64::from(index));
-        Self { takes: scenario.program_start, programs: vec![None; places as usize], rng }
+        Self { takes: scenario.program_start, compiled: BTreeMap::new(), rng }
     }
 
-    /// How long a worker takes before a task of this bag begins.
-    pub(crate) fn of(&mut self, slot: usize, bag: BagId) -> Duration {
-        if self.takes.is_zero() || self.programs[slot].replace(bag) == Some(bag) {
+    /// How long it takes until a task that runs this program can begin.
+    pub(crate) fn of(&mut self, program: u8, now: Time) -> Duration {
+        if self.takes.is_zero() {
             return Duration::ZERO;
         }
-        self.takes.mul_f64(self.rng.random_range(1.0 - SPREAD..1.0 + SPREAD))
+        let compiled = self.compiled.entry(program).or_insert(Time::MAX);
+        if *compiled <= now {
+            return Duration::ZERO;
+        }
+        let takes = self.takes.mul_f64(self.rng.random_range(1.0 - SPREAD..1.0 + SPREAD));
+        *compiled = (now + takes).min(*compiled);
+        takes
     }
 
-    /// The machine goes down: no worker has a program any more.
-    pub(crate) fn go_down(&mut self) {
-        self.programs.fill(None);
+    /// The machine goes down: what it was compiling is lost.
+    pub(crate) fn go_down(&mut self, now: Time) {
+        self.compiled.retain(|_, at| *at <= now);
     }
 }
 
@@ -45,17 +54,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_starts_a_program_once_and_again_after_another_one() {
+    fn a_machine_compiles_a_program_once() {
         let scenario = Scenario { program_start: Duration::from_secs(1), ..Scenario::default() };
-        let mut starts = Starts::new(&scenario, 3, 2);
-        let [one, other] = [1, 2].map(|number| BagId([number; 32]));
-        let mut takes = |slot, bag| starts.of(slot, bag).as_secs_f64();
-        let first = takes(0, one);
+        let mut starts = Starts::new(&scenario, 3);
+        let at = |millis| Time::ZERO + Duration::from_millis(millis);
+        let mut takes = |program, millis| starts.of(program, at(millis)).as_secs_f64();
+        let first = takes(1, 0);
         assert!((0.8..1.2).contains(&first), "{first}");
-        assert_eq!(takes(0, one), 0.0);
-        assert!(takes(1, one) > 0.0 && takes(0, other) > 0.0 && takes(0, one) > 0.0);
-        starts.go_down();
-        assert!(starts.of(0, one) > Duration::ZERO);
-        assert_eq!(Starts::new(&Scenario::default(), 3, 2).of(0, one), Duration::ZERO, "as in the paper");
+        assert!(takes(1, 300) >= 0.8, "another slot that begins meanwhile does not wait for the first");
+        assert_eq!(takes(1, 2_000), 0.0);
+        assert!(takes(2, 2_000) >= 0.8, "another one is compiled, too");
+        starts.go_down(at(2_100));
+        assert_eq!(starts.of(1, at(9_000)), Duration::ZERO, "what was compiled is on the disk");
+        assert!(starts.of(2, at(9_000)) > Duration::ZERO, "what was being compiled is lost");
+        assert_eq!(Starts::new(&Scenario::default(), 3).of(1, at(0)), Duration::ZERO, "as in the paper");
     }
 }
