@@ -20,7 +20,7 @@ pub struct Config {
     /// the prototype's.
     pub jitter_percent: u64,
     /// Shortest wait for an answer before the next try; a try waits for as long as answers took on that path
-    /// (RFC 6298), the last two twice as long as the one before, within these bounds. 10 ms to `probe_timeout_ms_max`, default 250: the
+    /// (RFC 6298), the last one twice as long, within these bounds. 10 ms to `probe_timeout_ms_max`, default 250: the
     /// prototype's.
     pub probe_timeout_ms_min: u64,
     /// Longest wait for an answer before the next try. Up to 60,000 ms, default 4,000: twice the longest round trip

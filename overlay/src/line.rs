@@ -240,9 +240,7 @@ impl Line {
             return None;
         }
         let nonce = local.rng.random_range(1..=u32::MAX);
-        let probe = Probe::new(local.now, contact.clone(), nonce, tries_max, timeout);
-        let has_answered = self.path(contact.peer).is_some_and(|path| path.is_known());
-        if self.probes.begin(probe.of_known(has_answered)) {
+        if self.probes.begin(Probe::new(local.now, contact.clone(), nonce, tries_max, timeout)) {
             self.leaf_set.update(contact.peer, |neighbour| neighbour.probed = true);
             Some(nonce)
         } else {

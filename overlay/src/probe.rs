@@ -28,27 +28,12 @@ pub(crate) struct Probe {
     pub(crate) expires: Time,
     /// How long the last ping waits for its answer.
     timeout: Duration,
-    /// The peer has answered before, within a time that is known.
-    has_answered: bool,
 }
 
 impl Probe {
     /// A probe whose first ping is sent now.
     pub(crate) fn new(now: Time, contact: Member, nonce: u32, tries_max: u32, timeout: Duration) -> Self {
-        let expires = now + timeout;
-        Self { contact, nonce, tries: 1, tries_max, sent: now, sent_last: now, expires, timeout, has_answered: false }
-    }
-
-    /// The same of a peer that has answered before, or not.
-    pub(crate) fn of_known(self, has_answered: bool) -> Self {
-        Self { has_answered, ..self }
-    }
-
-    /// Whether the ping that is sent now waits for longer than the one before: the last one, since no other makes up for it; and, of a peer
-    /// that has answered before, also the one before the last: where its link has filled, answers suddenly take many times as long as they
-    /// have taken (rule 5.5 of RFC 6298; docs/adr/0077).
-    fn waits_longer(&self) -> bool {
-        self.tries + u32::from(self.has_answered) >= self.tries_max
+        Self { contact, nonce, tries: 1, tries_max, sent: now, sent_last: now, expires: now + timeout, timeout }
     }
 
     /// Whether this is the nonce of a ping of this probe that was sent.
@@ -150,16 +135,14 @@ impl Probes {
         for probe in &mut self.list {
             // What answers to earlier pings took is not to be measured.
             let nonce = probe.nonce.wrapping_add(probe.tries);
-            *probe = Probe::new(now, probe.contact.clone(), nonce, probe.tries_max, probe.timeout)
-                .of_known(probe.has_answered);
+            *probe = Probe::new(now, probe.contact.clone(), nonce, probe.tries_max, probe.timeout);
         }
         self.refresh();
         self.list.iter().map(|probe| probe.contact.clone()).collect()
     }
 
     /// Takes a probe whose last ping is lost: with tries remaining it counts one more and is returned for another ping,
-    /// else it is removed. Where a ping [waits longer](Probe::waits_longer), it waits for twice as
-    /// long as the one before, but no longer than `timeout_max`.
+    /// else it is removed. The last ping waits twice as long as the others, but no longer than `timeout_max`.
     pub(crate) fn expire(&mut self, now: Time, timeout_max: Duration) -> Option<Expired> {
         if self.next > now {
             return None;
@@ -168,7 +151,8 @@ impl Probes {
         if probe.tries < probe.tries_max {
             let nonce = probe.nonce.wrapping_add(probe.tries);
             probe.tries += 1;
-            if probe.waits_longer() {
+            // Others make up for a ping that is lost, but none for the last.
+            if probe.tries == probe.tries_max {
                 probe.timeout = (probe.timeout * 2).min(timeout_max).max(probe.timeout);
             }
             (probe.sent_last, probe.expires) = (now, now + probe.timeout);
@@ -207,12 +191,11 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_target_fails_after_its_tries_of_which_the_last_wait_longer() {
-        let failed_after = |timeout_max: Duration, has_answered| {
+    fn a_silent_target_fails_after_its_tries_of_which_the_last_waits_twice_as_long() {
+        let failed_after = |timeout_max: Duration| {
             let mut probes = Probes::default();
             let nonce = u32::MAX;
-            let probe = Probe::new(Time::ZERO, PeerId([1; 32]).into(), nonce, 4, Duration::from_millis(250));
-            probes.begin(probe.of_known(has_answered));
+            probes.begin(Probe::new(Time::ZERO, PeerId([1; 32]).into(), nonce, 3, Duration::from_millis(250)));
             let mut nonces = vec![nonce];
             loop {
                 let now = probes.deadline();
@@ -220,16 +203,15 @@ mod tests {
                     Expired::Retry { nonce, .. } => nonces.push(nonce),
                     Expired::Failed { waited, .. } => {
                         assert!(probes.is_empty());
-                        assert_eq!(nonces, [u32::MAX, 0, 1, 2], "each ping has its own number");
+                        assert_eq!(nonces, [u32::MAX, 0, 1], "each ping has its own number");
                         assert_eq!(Time::ZERO + waited, now);
                         break now.as_micros();
                     }
                 }
             }
         };
-        assert_eq!(failed_after(Duration::from_secs(4), false), 3 * 250_000 + 500_000);
-        assert_eq!(failed_after(Duration::from_secs(4), true), 2 * 250_000 + 500_000 + 1_000_000);
-        assert_eq!(failed_after(Duration::from_millis(300), true), 2 * 250_000 + 2 * 300_000);
+        assert_eq!(failed_after(Duration::from_secs(4)), 250_000 + 250_000 + 500_000);
+        assert_eq!(failed_after(Duration::from_millis(300)), 250_000 + 250_000 + 300_000);
     }
 
     #[test]
