@@ -66,6 +66,26 @@ fn machines_answer_a_request_at_their_own_moments() {
     assert!(most <= Some(15), "{most:?} in one second: {moments:?}");
 }
 
+/// The submitter answers a word that its machine has replaced: what it would have forgotten then may have been placed there anew.
+#[test]
+fn a_lease_for_an_older_holding_takes_away_nothing_that_a_newer_one_holds() {
+    let mut host = Host::new(2);
+    host.receive(1, unhurried(1, 0..5, 0));
+    let (version, _) = host.holdings()[0];
+    host.finish(host.started[0], true);
+    host.receive(1, unhurried(2, 5..8, 0));
+    host.pass(seconds(30.0));
+    let (newer, held) = *host.holdings().last().expect("it has told what it holds");
+    assert!(newer > version && held == 8, "{:?}", host.holdings());
+    let begun = host.peer.running().len();
+    host.receive(1, lease(version, IntervalSet::from(0..8)));
+    assert_eq!(host.peer.running().len(), begun, "no task is stopped");
+    let sent = host.sent.len();
+    host.pass(seconds(700.0));
+    let has_first = |message: &Message| matches!(message, Message::Results { results, .. } if results.iter().any(|of| of.index == 0));
+    assert!(host.sent[sent..].iter().any(|(_, message)| has_first(message)), "the result is told again");
+}
+
 #[test]
 fn a_lease_for_an_older_holding_does_not_hide_new_tasks() {
     let mut host = Host::new(2);
