@@ -83,7 +83,7 @@ impl Lab {
             (0..count).map(|number| packet_socket::open(&format!("p{number}"))).collect::<std::io::Result<Vec<_>>>()
         });
         let ports = ports.map_err(|error| format!("the switch cannot take frames: {error}"))?;
-        let switch = Switch::start(ports, Duration::from_millis(scenario.latency_ms));
+        let switch = Switch::start(ports, Duration::from_millis(scenario.latency_ms), scenario.loss_percent);
         Ok(Self { switch, machines, _hub: hub })
     }
 }

@@ -19,6 +19,7 @@ const SHIPPED: &[&str] = &[
     include_str!("scenarios/owners.toml"),
     include_str!("scenarios/partition.toml"),
     include_str!("scenarios/shares.toml"),
+    include_str!("scenarios/loss.toml"),
 ];
 
 /// All that come with this program.
@@ -47,6 +48,9 @@ pub(crate) struct Scenario {
     /// One way, between any two machines.
     #[serde(default)]
     pub(crate) latency_ms: u64,
+    /// Frames that are lost on their way, in percent, below 50.
+    #[serde(default)]
+    pub(crate) loss_percent: f64,
     /// Of each uplink and of each downlink; none: as fast as the kernel is.
     #[serde(default)]
     pub(crate) rate_kbit_s: Option<u64>,
@@ -195,6 +199,7 @@ impl Scenario {
         let check = |valid: bool, sentence: &str| if valid { Ok(()) } else { Err(sentence.to_owned()) };
         check((2..=200).contains(&self.machines), "machines must be between 2 and 200")?;
         check((1..=64).contains(&self.slots), "slots must be between 1 and 64")?;
+        check((0.0..50.0).contains(&self.loss_percent), "loss_percent must be at least 0 and below 50")?;
         check(!self.bag.is_empty(), "there must be at least one [[bag]]")?;
         check(self.bag.is_sorted_by_key(|bag| bag.at_s as u64), "bags must be in the order of at_s")?;
         let bags = self.bag.iter().map(|bag| bag.submitter);

@@ -62,6 +62,9 @@ fn simulated(scenario: &Scenario, took: Took, seed: u64) -> Simulated {
         speed_mops_max: SPEED_MOPS as u64,
         latency_ms: scenario.latency_ms,
         jitter_percent: 0,
+        // TCP sends again what was lost: messages are late, and none is lost.
+        reorder_percent: scenario.loss_percent,
+        reorder_ms: late_ms_max(scenario.latency_ms),
         bandwidth_bytes_s: rate,
         workload: Workload::Given,
         task_cv: took.cv,
@@ -78,6 +81,12 @@ fn simulated(scenario: &Scenario, took: Took, seed: u64) -> Simulated {
     };
     simulated.peer.lease = Duration::from_secs(scenario.lease_s);
     simulated
+}
+
+/// How late a message comes whose frame was lost, at most, in milliseconds. Its sender notices by its timer, which takes a round trip and the kernel's
+/// least deviation of 200 ms, or, where other frames follow, after a round trip.
+fn late_ms_max(latency_ms: u64) -> u64 {
+    2 * latency_ms + 200
 }
 
 /// Cores of this computer.

@@ -1,4 +1,4 @@
-//! A switch in this process: joins the interfaces of a namespace, delays each frame, and drops what is cut off.
+//! A switch in this process: joins the interfaces of a namespace, delays each frame, loses some, and drops what is cut off.
 //!
 //! It does what `tc … netem` does where the kernel has that. A frame goes to the port that its address names ([`address`]), a broadcast
 //! to all ports, and multicast nowhere: between homes, as in simulation, machines do not find each other by mDNS. One thread reads each port; another gives what is delayed to its port in time. Rates are not its business: the kernel
@@ -102,9 +102,19 @@ pub(crate) struct Crossed {
     pub(crate) stream_bytes: u64,
 }
 
+/// Whether the frame with this number is lost, where this share of all is, in percent: the same ones in each run.
+fn is_lost(order: u64, loss_percent: f64) -> bool {
+    if loss_percent <= 0.0 {
+        return false;
+    }
+    let [a, b, c, d, ..] = *blake3::hash(&order.to_le_bytes()).as_bytes();
+    f64::from(u32::from_le_bytes([a, b, c, d])) < loss_percent / 100.0 * f64::from(u32::MAX)
+}
+
 struct Shared {
     ports: Vec<OwnedFd>,
     delay: Duration,
+    loss_percent: f64,
     /// Ports of the same group reach each other.
     groups: RwLock<Vec<u32>>,
     waiting: Mutex<BinaryHeap<Reverse<Due>>>,
@@ -124,12 +134,13 @@ pub(crate) struct Switch {
 }
 
 impl Switch {
-    /// Begins to carry frames between these ports.
-    pub(crate) fn start(ports: Vec<OwnedFd>, delay: Duration) -> Self {
+    /// Begins to carry frames between these ports: each arrives after the delay, but for the share that is lost.
+    pub(crate) fn start(ports: Vec<OwnedFd>, delay: Duration, loss_percent: f64) -> Self {
         let count = ports.len();
         let shared = Arc::new(Shared {
             ports,
             delay,
+            loss_percent,
             groups: RwLock::new(vec![0; count]),
             waiting: Mutex::default(),
             earlier: Condvar::new(),
@@ -197,6 +208,10 @@ impl Shared {
         if payload(frame) > 0 {
             self.stream_bytes.fetch_add(bytes - segments * ETHERNET_BYTES, Ordering::Relaxed);
         }
+        let order = self.order.fetch_add(1, Ordering::Relaxed);
+        if is_lost(order, self.loss_percent) {
+            return;
+        }
         let at = Instant::now() + self.delay;
         let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
         let reached = |port: &usize| *port != from && groups[*port] == groups[from];
@@ -210,12 +225,7 @@ impl Shared {
             if self.delay.is_zero() {
                 self.give(port, &frame);
             } else {
-                self.wait(Due {
-                    at,
-                    order: self.order.fetch_add(1, Ordering::Relaxed),
-                    port,
-                    frame: Arc::clone(&frame),
-                });
+                self.wait(Due { at, order, port, frame: Arc::clone(&frame) });
             }
         }
     }
@@ -271,6 +281,13 @@ mod tests {
         }
         assert_eq!(target(&frame("ff:ff:ff:ff:ff:ff")), Target::All);
         assert_eq!(target(&frame("01:00:5e:00:00:fb")), Target::Nowhere, "multicast DNS");
+    }
+
+    #[test]
+    fn so_many_frames_are_lost() {
+        let lost = |percent| (0..10_000).filter(|order| is_lost(*order, percent)).count();
+        assert_eq!((lost(0.0), lost(100.0)), (0, 10_000));
+        assert!((150..250).contains(&lost(2.0)), "{}", lost(2.0));
     }
 
     #[test]
