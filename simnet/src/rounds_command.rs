@@ -68,9 +68,11 @@ pub(crate) fn reproduce(arguments: RoundsArguments) -> ExitCode {
         Output::Json => summary.to_string(),
         Output::Text => text(&summary),
     };
-    let lost: u64 = summary["rows"].as_array().into_iter().flatten().filter_map(|row| row["lost_tasks"].as_u64()).sum();
+    let rows = || summary["rows"].as_array().into_iter().flatten();
+    let of = |name: &str| rows().filter_map(|row| row[name].as_u64()).sum::<u64>();
+    let lost: u64 = ["lost_tasks", "open_tasks", "unaccepted_tasks"].map(of).iter().sum();
     let printed = print(&text);
-    if lost > 0 { fail(&format!("{lost} tasks were lost"), 1) } else { printed }
+    if lost > 0 { fail(&format!("{lost} tasks were lost, or are not done"), 1) } else { printed }
 }
 
 /// A line for each row: labels as they are, and single numbers with three digits behind the point.

@@ -88,9 +88,9 @@ pub(crate) struct RunArguments {
     #[arg(long, value_enum)]
     wire: Option<Travel>,
     /// Also print the results of centralised schedulers with perfect information, and of the offline bound, on the same
-    /// machines, bags and failures. Not if owners come and go or decline bags, tries of tasks fail, tasks run several
-    /// times, or submitters do not declare the work of tasks: those schedulers do not model that. They take each bag
-    /// for another user's, as ours do with per_submitter = "off" in the section policy.
+    /// machines, bags and failures. Not if owners decline bags, tries of tasks fail, tasks run several times, or submitters do not declare the work of
+    /// tasks: those schedulers do not model that. Those whose names end in submitters take a user's bags for one application, as ours do by default; the
+    /// others take each for another user's, as ours do with per_submitter = "off" in the section policy.
     #[arg(long)]
     compare: bool,
     /// Write what happens to each task and each machine, a row of CSV for each event; an earlier history of that name
@@ -125,9 +125,9 @@ struct Printed<'a> {
     complete: bool,
     #[serde(flatten)]
     report: &'a Report,
-    /// Ratios to centralised schedulers, as in the rows of experiments.
+    /// Ratios to centralised schedulers, as in the rows of experiments; null: there is no way of which a share could be gone.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    compared: BTreeMap<String, f64>,
+    compared: BTreeMap<String, Option<f64>>,
     cost: Cost,
 }
 
@@ -326,7 +326,12 @@ fn simulate(
             write!(stdout, "{report}{ratios}")
         }
         Output::Json => {
-            let printed = Printed { complete: !is_interrupted && is_whole, report: &report, compared: others, cost };
+            let mut compared: BTreeMap<String, Option<f64>> =
+                others.into_iter().map(|(name, value)| (name, Some(value))).collect();
+            if !compared.is_empty() {
+                compared.entry("share_of_the_way".to_owned()).or_insert(None);
+            }
+            let printed = Printed { complete: !is_interrupted && is_whole, report: &report, compared, cost };
             let json = serde_json::to_string(&printed).context("the report cannot be written as JSON")?;
             writeln!(stdout, "{json}")
         }

@@ -9,7 +9,7 @@ use idlewood_simnet::shares::{Failures, Shares};
 use serde_json::Value;
 
 use crate::dlo_command::conclude;
-use crate::experiment_command::{end_at_once, interruption};
+use crate::experiment_command::{end_at_once, fail, interruption};
 use crate::output::{Output, ProgressLine};
 
 #[derive(Args)]
@@ -49,7 +49,16 @@ pub(crate) fn reproduce(arguments: SharesArguments) -> ExitCode {
     let failures = if failures.is_empty() { Failures::ALL.to_vec() } else { failures };
     let shares = Shares { nodes, bags, failures, seed, seeds, minutes, out, threads };
     let summary = shares.validate().and_then(|()| run(&shares));
-    conclude(summary.map(|summary| (text(&shares, &summary), summary)), output)
+    let of = |name: &str| {
+        let rows = summary.iter().flat_map(|summary| summary["rows"].as_array().into_iter().flatten());
+        rows.filter_map(|row| row[name].as_f64()).sum::<f64>()
+    };
+    let (lost, open) = (of("lost_tasks"), of("finite_open"));
+    let ended = conclude(summary.map(|summary| (text(&shares, &summary), summary)), output);
+    if lost + open > 0.0 {
+        return fail(&format!("{lost} tasks were lost, {open} finite bags not done"), 1);
+    }
+    ended
 }
 
 fn run(shares: &Shares) -> Result<Value, String> {

@@ -48,7 +48,8 @@ pub(super) fn run(case: &Case, seed: u64, threads: usize, progress: &mut impl Fn
     let mut values = Values::new();
     if case.by_user {
         stretches::by_user(case.measure, &simulation, &mut values);
-    } else if case.to_the_end {
+    }
+    if case.to_the_end {
         stretches::compared(case.measure, &instance, &simulation, &mut values);
     }
     decided(&report, &mut values);

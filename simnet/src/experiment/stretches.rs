@@ -180,7 +180,6 @@ pub(super) fn by_user(measure: Measure, simulation: &Simulation, values: &mut Va
         let at = &mut completed[piece.bag.whole];
         *at = piece.completed.unwrap_or(simulation.now()).max(*at);
     }
-    values.push(("unfinished_bags".to_owned(), records.iter().filter(|bag| bag.completed.is_none()).count() as f64));
     values.push(("submitted_bags".to_owned(), records.len() as f64));
     let completed: Vec<Option<Time>> = completed.into_iter().map(Some).collect();
     let stretches = instance.stretches(&completed, measure);

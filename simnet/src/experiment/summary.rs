@@ -58,7 +58,7 @@ pub(super) fn of(plan: &Plan, cases: &[Case], jobs: &[Job], table: &Table) -> Va
         }
         if !case.to_the_end {
             row.extend(OF_THE_END.map(|name| (name.to_owned(), Value::Null)));
-        } else if !case.by_user {
+        } else {
             // Such as a share of the way where the best is no better than the rival that knows nothing.
             for name in OF_THE_END {
                 row.entry(name).or_insert(Value::Null);

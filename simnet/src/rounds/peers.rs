@@ -66,7 +66,10 @@ struct Case {
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     ratios: Ratios,
+    /// Failed ones included: there is no reason to fail.
     lost_tasks: u64,
+    open_tasks: u64,
+    unaccepted_tasks: u64,
     wasted_work_share: f64,
 }
 
@@ -90,6 +93,8 @@ fn row(case: &Case, samples: &[Sample]) -> Value {
         "task_cv": case.task_cv,
         "seeds": samples.len(),
         "lost_tasks": samples.iter().map(|sample| sample.lost_tasks).sum::<u64>(),
+        "open_tasks": samples.iter().map(|sample| sample.open_tasks).sum::<u64>(),
+        "unaccepted_tasks": samples.iter().map(|sample| sample.unaccepted_tasks).sum::<u64>(),
         "wasted_work_share": samples.iter().map(|sample| sample.wasted_work_share).sum::<f64>() / samples.len() as f64,
     });
     let ratios: Vec<Ratios> = samples.iter().map(|sample| sample.ratios).collect();
@@ -104,10 +109,12 @@ fn sample(case: Case, seed: u64) -> Sample {
     let begins_s = report.bags[0].submitted_s.unwrap_or(0.0);
     let truth = truth(case, &scenario, begins_s);
     let ended_s = report.bags[0].completed_s.map(|at_s| at_s - begins_s);
-    let Report { lost_tasks, open_tasks, failed_tasks, wasted_work_share, .. } = report;
+    let Report { lost_tasks, open_tasks, unaccepted_tasks, failed_tasks, wasted_work_share, .. } = report;
     Sample {
         ratios: Ratios::new(ended_s, truth.predicted_s(), truth.clairvoyant_s(), truth.best_static_s()),
-        lost_tasks: lost_tasks + open_tasks + failed_tasks,
+        lost_tasks: lost_tasks + failed_tasks,
+        open_tasks,
+        unaccepted_tasks,
         wasted_work_share,
     }
 }

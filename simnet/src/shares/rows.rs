@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::experiment::Values;
 
 /// Columns, in the order of the table. Where a row has none of a column's values its cell is empty.
-pub(super) const COLUMNS: [&str; 25] = [
+pub(super) const COLUMNS: [&str; 26] = [
     "nodes",
     "failures",
     "bags",
@@ -25,6 +25,7 @@ pub(super) const COLUMNS: [&str; 25] = [
     "wave_bytes_ratio",
     "finite_mean_ratio",
     "finite_open",
+    "lost_tasks",
     "throughput_ratio_min_beside",
     "utility_gap_max_beside",
     "bytes_ratio_beside",
@@ -102,6 +103,7 @@ pub(super) fn honest(labels: Value, bags: usize, [alone, beside, finite, idle]: 
         ("wave_bytes_ratio", mean(wave.collect())),
         ("finite_mean_ratio", mean(ratios(beside, finite, "finite_stretch_mean"))),
         ("finite_open", most(each(beside, "finite_open"))),
+        ("lost_tasks", most([alone, beside, finite].iter().flat_map(|of| each(of, "lost_tasks")))),
         ("throughput_ratio_min_beside", least(of_bags(beside, "throughput_ratio", bags))),
         ("utility_gap_max_beside", most(each(beside, "utility_gap"))),
         ("bytes_ratio_beside", mean(ratios(beside, finite, "bytes_per_machine_s"))),
@@ -118,6 +120,7 @@ pub(super) fn cheat(labels: Value, bags: usize, cheat: usize, of: &Seeds<'_>, ho
         ("throughput_ratio_min", least(of_bags(of, "throughput_ratio", bags))),
         ("utility_gap_max", most(each(of, "utility_gap"))),
         ("bytes_per_machine_s", mean(each(of, "bytes_per_machine_s"))),
+        ("lost_tasks", most(each(of, "lost_tasks"))),
         // The furthest from 1.
         (
             "cheat_share_ratio",

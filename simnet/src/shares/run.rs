@@ -200,6 +200,7 @@ pub(super) fn run(case: &Case, seed: u64, progress: &mut dyn FnMut(f64)) -> (Str
         simulation.record().bags().iter().filter_map(|bag| bag.endless.as_ref()).map(|endless| endless.repeated).sum();
     values.push(("repeated_tasks".to_owned(), repeated as f64));
     values.push(("wasted_work_share".to_owned(), report.wasted_work_share));
+    values.push(("lost_tasks".to_owned(), report.lost_tasks as f64));
     values.push(("crashes".to_owned(), report.crashes as f64));
     values.push(("sim_s".to_owned(), report.sim_s));
     values.push(("events".to_owned(), report.events as f64));
