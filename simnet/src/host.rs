@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use idlewood_machine::connections::{NEIGHBOURS_INTERVAL, NEIGHBOURS_MAX};
 use idlewood_machine::policy::OwnerSettings;
 use idlewood_machine::{Effect, Event, FetchId, JobId, Machine};
 use idlewood_overlay::{Contact, GridId, Nonce, PeerId, Time, WallTime};
@@ -42,10 +43,6 @@ pub(crate) const EPOCH: WallTime = WallTime(1_767_225_600_000_000);
 /// Most events of one machine at one instant; more are a live-lock. The writes of a flush become durable at one
 /// instant, and may be several for each of very many machines.
 const EVENTS_AT_ONE_INSTANT_MAX: u32 = 1_000_000;
-
-/// How often an agent keeps who its neighbours are, and how many of them it takes from its file (`agent/src/node/neighbours.rs`).
-const NEIGHBOURS_INTERVAL: Duration = Duration::from_secs(5);
-const NEIGHBOURS_MAX: usize = 16;
 
 /// How a try of a task ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -185,6 +185,34 @@ fn as_shipped_ours_is_near_the_best_rival_of_the_same_objective() {
     assert!(number(row, "wasted_work_share") < 0.01, "{row}");
 }
 
+/// Whatever the experiment, who reads a row finds the rivals of the same objective, the one that knows nothing, and the accounts.
+#[test]
+fn all_rows_of_bags_have_the_rivals_and_the_accounts() {
+    for (experiment, only) in [
+        ("fairness", "durable,bag_interval_s=10"),
+        ("bound", "whole_grid"),
+        ("scale", "finite"),
+        ("desktops", "stay,log_uniform,load=0.7,ours"),
+        ("loads", "stay,mixed,load=0.7,ours"),
+        ("submitters", "load=0.9,user_percent=10,splits_10,line"),
+    ] {
+        let out = Directory::new(&format!("columns_{experiment}"));
+        let arguments = format!("{experiment} --nodes 5 --bags 4 --seed 1 --seeds 1 --only {only} --output json");
+        let summary = json(&reproduce(&arguments, &out));
+        assert!(!rows(&summary).is_empty());
+        for row in rows(&summary) {
+            for name in
+                ["ratio_mincent_submitters", "ratio_mincent_plus_submitters", "ratio_speed_split", "wasted_work_share"]
+            {
+                assert!(number(row, name).is_finite());
+            }
+            // Where the bound is no better than the rival that knows nothing, there is no way.
+            assert!(row.as_object().unwrap().contains_key("share_of_the_way"), "{experiment}");
+            assert_eq!(["lost_tasks", "open_tasks", "unaccepted_tasks"].map(|name| number(row, name)), [0.0; 3]);
+        }
+    }
+}
+
 #[test]
 fn rows_of_the_summary_are_those_of_the_tables() {
     let out = Directory::new("agree");

@@ -21,6 +21,11 @@ pub use self::places::DownloadId;
 use self::places::Places;
 pub use self::sources::{Patience, Sources};
 
+/// Longest time for one request and its answer. Our choice.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long what was signed of a bag is waited for before the bag is judged: its submitter counts a request that nobody speaks of after 15 s as lost.
+pub const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// First pause while all sources are busy. It doubles each time no piece comes.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 

@@ -37,6 +37,7 @@ use crate::work::{JobId, WorkEvent, WorkOrder};
 
 pub use self::kit::JOBS_MAX;
 pub use self::live::RunningJob;
+pub use self::memory::RETRY_AFTER;
 
 /// A task that the peer has started and that is over.
 #[derive(Debug)]

@@ -36,7 +36,7 @@ mod writes;
 
 pub use effect::{Effect, FetchId, Wanted, WriteId};
 pub use event::{Event, FetchEnd, FirstTask, WriteEnd};
-pub use execution::{JOBS_MAX, RunningJob};
+pub use execution::{JOBS_MAX, RETRY_AFTER, RunningJob};
 pub use machine::Machine;
 pub use outputs::FETCHES_MAX;
 pub use owner::Owner;

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use idlewood_machine::downloads::REQUEST_TIMEOUT;
 use idlewood_overlay::Contact;
 use idlewood_trust::{Outcome, RenewFrom, identity, message};
 use libp2p::futures::StreamExt as _;
@@ -27,7 +28,7 @@ use crate::live::{Live, LiveQuestion};
 use crate::outbound::Outgoing;
 use crate::reach::{self, Reach};
 use crate::serving::Serving;
-use crate::swarm::{self, BehaviourEvent, Limits, REQUEST_TIMEOUT};
+use crate::swarm::{self, BehaviourEvent, Limits};
 use crate::wire::{self, Reply, Request};
 
 /// How long a shutdown goes on delivering, and how long it waits for connections to close.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use idlewood_blobs::{Blobs, Claim, Hash};
+use idlewood_machine::downloads::REQUEST_TIMEOUT;
 use idlewood_machine::serving::{Serving as Turns, Turn};
 use idlewood_overlay::{PeerId, Time};
 use idlewood_scheduler::BagId;
@@ -17,7 +18,6 @@ use tracing::{debug, warn};
 use crate::counters::Counters;
 use crate::outbound::Outgoing;
 use crate::rate::Rates;
-use crate::swarm::REQUEST_TIMEOUT;
 use crate::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request, Traffic};
 
 /// Gossip that is heard at one time: it may have to be written down.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use idlewood_machine::connections::{
     CONNECT_TIMEOUT, ESTABLISHED_MAX, IDLE_TIMEOUT, INCOMING_MAX, KEPT_MAX, PENDING_MAX,
 };
+use idlewood_machine::downloads::REQUEST_TIMEOUT;
 use idlewood_trust::address::Unusable;
 use libp2p::connection_limits::{self, ConnectionLimits};
 use libp2p::core::muxing::StreamMuxerBox;
@@ -34,9 +35,6 @@ use super::wire::{Codec, Traffic};
 /// How often each connection is pinged. The tree itself checks which peers live; this closes connections that are dead,
 /// and libp2p's 15 s would be a third of a quiet grid's traffic.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
-
-/// Longest time for one request and its answer.
-pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of a connection that the system keeps before the line takes them. Our choice: what a line of 1 Mbit/s takes in a quarter of a second.
 #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use idlewood_machine::connections::NEIGHBOURS_INTERVAL;
 use idlewood_machine::downloads::Piece;
 use idlewood_machine::{Effect, Machine};
 use idlewood_net::{LiveQuestion, NetEvent};
@@ -26,7 +27,6 @@ use super::keeping::Keeping;
 use super::listing::Listing;
 use super::live::Live;
 use super::measuring::Measuring;
-use super::neighbours;
 use super::notify::NotifyFiles;
 use super::outputs::{self, Outputs};
 use super::owner::Owner;
@@ -79,7 +79,7 @@ impl Wakes {
             terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
             interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
             look: interval(LOOK_INTERVAL),
-            save: interval(neighbours::SAVE_INTERVAL),
+            save: interval(NEIGHBOURS_INTERVAL),
             sweep: interval(packing::SWEEP_INTERVAL),
         })
     }

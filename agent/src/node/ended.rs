@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use blake3::Hash;
 use idlewood_blobs::{BlobError, Blobs};
+use idlewood_machine::RETRY_AFTER;
 use idlewood_scheduler::{BlobId, Finished, SmallOutput, TaskOutcome};
 use idlewood_trust::manifest::{Manifest, OUTPUT_BYTES_MAX, TaskOutput};
 use idlewood_units::{ByteSize, Span};
@@ -22,8 +23,6 @@ use crate::output::shortened;
 
 /// Most that is kept of each of stdout and stderr. Our choice: what exceeds it belongs in an output file.
 pub(super) const STREAM_BYTES_MAX: u64 = 16 << 20;
-/// A bag whose program cannot be had is left alone for this long.
-pub(super) const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Files that are named where none matches a pattern, and the length of that.
 const LEFT_TOLD: usize = 5;
 const LEFT_CHARACTERS: usize = 500;

@@ -3,17 +3,12 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+use idlewood_machine::connections::NEIGHBOURS_MAX;
 use idlewood_overlay::Contact;
 use idlewood_trust::identity;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
-
-/// How often the file is brought up to date.
-pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(5);
-/// Most that are taken from the file: a full leaf set, and room beside it in what the overlay remembers.
-const NEIGHBOURS_MAX: usize = 16;
 
 /// Addresses of peers with their names (`/ip4/…/tcp/…/p2p/<peer>`), in a JSON list.
 #[derive(Debug)]

@@ -4,10 +4,10 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use idlewood_blobs::{Hash, To};
+use idlewood_machine::downloads::LOOK_TIMEOUT;
 use idlewood_net::fetch::{Fetcher, Origin};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BagHeader, BagId, BlobId, DeclineReason, Enclosed};
@@ -20,8 +20,6 @@ use super::supplies::{PrepareError, Supplies};
 
 /// Largest signed manifest.
 const SIGNED_BYTES_MAX: u64 = MANIFEST_BYTES_MAX + (1 << 10);
-/// How long what was signed is waited for: its submitter counts a request that nobody speaks of after 15 s as lost.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why there is no manifest of a bag that can be used.
 #[derive(Debug, thiserror::Error)]

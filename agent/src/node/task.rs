@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use idlewood_machine::RETRY_AFTER;
 use idlewood_net::fetch::Origin;
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BagHeader, Checkpoint, TaskId};
@@ -19,7 +20,7 @@ use libp2p::futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::begun::{self, Begun, Unsigned};
 use super::checkpoints;
-use super::ended::{RETRY_AFTER, STREAM_BYTES_MAX};
+use super::ended::STREAM_BYTES_MAX;
 use super::homes::Home;
 use super::pin::Pin;
 use super::progress::{self, PROGRESS};

@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use idlewood_machine::downloads::{self, Answer, Piece, Step};
+use idlewood_machine::downloads::{self, Answer, LOOK_TIMEOUT, Piece, REQUEST_TIMEOUT, Step};
 use idlewood_machine::serving::Turn;
-use idlewood_machine::{FetchEnd, FetchId, Wanted, WorkEvent};
+use idlewood_machine::{FetchEnd, FetchId, RETRY_AFTER, Wanted, WorkEvent};
 use idlewood_overlay::{Contact, Time, WallTime};
 use idlewood_scheduler::{
     Approval, BagHeader, BagId, BlobId, DeclineReason, Enclosed, Event, TaskOutcome, manifest_age,
@@ -22,12 +22,6 @@ use crate::fetching::{Ask, Blob, Needy, Number, Purpose, Reply, Transfer};
 use crate::host::host_index;
 use crate::letter::Passenger;
 
-/// Longest time for one request and its answer, and for the look at a bag; the pause before a task that could not be
-/// prepared is tried again: as in the agent (`agent/net/src/swarm.rs`, `agent/src/node/signed.rs`,
-/// `agent/src/node/ended.rs`).
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
-const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Bytes of a request for a piece: hash, bag and proof, and the names of these.
 const ASK_BYTES: u64 = 130;
 

@@ -15,8 +15,8 @@ use super::run::{Job, Recall, Run};
 use crate::effect::Effect;
 use crate::work::WorkOrder;
 
-/// A task for which there is no memory is left alone for this long. Our choice, as for one whose program cannot be had.
-const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// A task for which there is no memory, or whose program or input cannot be had, is left alone for this long. Our choice.
+pub const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 impl Run {
     /// Most memory that its worker may take at once: that of the largest of these jobs.
