@@ -44,7 +44,7 @@ pub struct Config {
     /// `docs/design/scheduler.md`; false is the paper's case.
     pub preemptive: bool,
     /// Most preempted tasks per slot, 0 to 16; each keeps its worker and its memory. 0 is the same as `preemptive = false`.
-    /// Default 3: our choice (`docs/lab/loads.md`).
+    /// Default 3: our choice (`docs/adr/0076`).
     pub frozen_max: u32,
     /// Whether a submitter's bags on a machine are one application there, so that many small bags have no larger share than
     /// one. Default line: in simulation that takes the gain from users who split a bag, and costs honest users of many bags
