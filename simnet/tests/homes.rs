@@ -31,6 +31,7 @@ fn between_homes_nobody_is_declared_dead_who_lives() {
     for seed in [1, 2] {
         let report = quiet_grid(seed, Scenario::default());
         assert_eq!(announced_dead(&report), 0, "seed {seed}");
+        // Measured: 202 and 213. In an hour on 100 machines, where joining counts for less, 133, 168 and 135 with seeds 1 to 3 (goal 160).
         assert!(bytes_per_s(&report) < 215.0, "seed {seed}: {} B/s, joining included", bytes_per_s(&report));
     }
 }

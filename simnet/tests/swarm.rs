@@ -10,9 +10,9 @@ use idlewood_simnet::{Flaw, Simulation};
 /// One seed a line of text, followed by what it found.
 const REGRESSIONS: &str = include_str!("regressions/swarm.txt");
 
-/// Small cases of whole machines with bags that break nothing. Others do: where a quorum decides, a machine may start a task again
-/// that it was told to stop, as the same attempt, which breaks I7 (`simnet swarm --bags --case 9`).
-const CLEAN: [u64; 8] = [2, 3, 6, 7, 11, 15, 16, 20];
+/// Small cases of whole machines with bags. In case 9, where a quorum decides, a machine once started a task again that it was told to stop, as the same
+/// attempt; in 47 speeds add up to more than single precision holds exactly.
+const SMALL: [u64; 10] = [2, 3, 6, 7, 9, 11, 15, 16, 20, 47];
 
 /// Larger worlds cost more, and rarely find what smaller ones do not: they are for `simnet swarm`.
 const HOSTS_MAX: u32 = 8;
@@ -28,9 +28,9 @@ fn no_random_world_breaks_an_invariant() {
 /// Some small ones: whole machines with bags cost a hundred times as much. More are for `simnet swarm --bags`.
 #[test]
 fn no_random_grid_loses_what_it_was_given() {
-    let summary = swarm::run(Kind::Bags, &CLEAN, |_| ());
+    let summary = swarm::run(Kind::Bags, &SMALL, |_| ());
     assert!(
-        summary.cases == CLEAN.len() as u64 && summary.faults > 200,
+        summary.cases == SMALL.len() as u64 && summary.faults > 200,
         "{} cases, {} faults",
         summary.cases,
         summary.faults
@@ -78,7 +78,7 @@ fn a_disk_that_is_taken_before_others_keep_its_bags_is_seen() {
 #[test]
 fn machines_that_forget_tasks_or_drop_records_are_seen() {
     for (flaw, seed, bags) in [(Flaw::ForgetsTasks, 7, 4), (Flaw::DropsRecords, 20, 12)] {
-        assert!(CLEAN.contains(&seed));
+        assert!(SMALL.contains(&seed));
         let mut case = bags::Case::draw(seed);
         (case.scenario.flaw, case.scenario.flawed_percent, case.scenario.bags) = (flaw, 100.0, bags);
         let seen = case.run().violation.map(|violation| violation.invariant);

@@ -190,12 +190,12 @@ impl<'a> Agents<'a> {
     ///
     /// # Errors
     /// A sentence: its submitter does not answer.
-    pub(crate) fn took_s(&self, number: u32, id: &str) -> Result<Vec<f64>, String> {
+    pub(crate) fn took_s(&self, number: u32, id: &str) -> Result<Vec<(String, f64)>, String> {
         let (mut all, mut next) = (Vec::new(), Some(0));
         while let Some(from) = next {
             let id = id.to_owned();
             let tasks = self.ask(number, move |client| client.tasks(&id, from, TASKS_MAX, &[]))?;
-            all.extend(tasks.tasks.iter().filter_map(|task| task.took_s));
+            all.extend(tasks.tasks.into_iter().filter_map(|task| task.machine.zip(task.took_s)));
             next = tasks.next;
         }
         Ok(all)

@@ -19,6 +19,14 @@ fn congestion_control() -> rustix::io::Result<()> {
     of.map_err(|error| rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))
 }
 
+/// `RetransSegs` of the counters of TCP: a line of names, and one of numbers.
+fn sent_again(counters: &str) -> Option<u64> {
+    let mut lines = counters.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, numbers) = (lines.next()?, lines.next()?);
+    let place = names.split(' ').position(|name| name == "RetransSegs")?;
+    numbers.split(' ').nth(place)?.parse().ok()
+}
+
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A network namespace of its own.
@@ -67,6 +75,13 @@ impl Namespace {
         result.recv().expect("the job did not panic")
     }
 
+    /// Segments that TCP has sent again so far; 0 where the kernel does not say.
+    pub(crate) fn sent_again(&self) -> u64 {
+        self.run(|| {
+            std::fs::read_to_string("/proc/thread-self/net/snmp").ok().and_then(|text| sent_again(&text)).unwrap_or(0)
+        })
+    }
+
     /// The number by which `ip` finds it.
     pub(crate) fn id(&self) -> i32 {
         self.thread_id
@@ -112,5 +127,17 @@ impl Drop for Namespace {
         {
             eprintln!("the thread of a namespace panicked");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_sent_again_is_found_by_its_name() {
+        let counters = "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoMin OutSegs RetransSegs InErrs\nTcp: 200 99 7 0\n";
+        assert_eq!(sent_again(counters), Some(7));
+        assert_eq!(sent_again("Tcp: OutSegs\nTcp: 1\n"), None);
     }
 }

@@ -1,5 +1,6 @@
 //! A scenario with real agents.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use idlewood_tests::shares::Shares;
 use crate::agents::Agents;
 use crate::figures::{Counted, Fate, Figures, Took, figures};
 use crate::lab::Lab;
+use crate::namespace::Namespace;
 use crate::scenario::{Deed, Scenario};
 use crate::stop;
 
@@ -46,7 +48,8 @@ pub(crate) fn run(scenario: &Scenario, keep: Option<&Path>) -> Result<(Figures, 
     stop::sleep_until(Instant::now() + Duration::from_secs(scenario.settle_s))?;
     let mut run =
         Run { scenario, lab: &lab, agents, begin: Instant::now(), bags: Vec::new(), gone: Counted::default() };
-    let (before, crossed) = (run.counted()?, lab.switch.crossed());
+    let sent_again = || lab.machines.iter().map(Namespace::sent_again).sum::<u64>();
+    let (before, crossed, sent_again_before) = (run.counted()?, lab.switch.crossed(), sent_again());
     run.begin = Instant::now();
     eprintln!("{}: the bags", scenario.name);
     run.run_to_end()?;
@@ -55,6 +58,7 @@ pub(crate) fn run(scenario: &Scenario, keep: Option<&Path>) -> Result<(Figures, 
     counted.wire_bytes = after.stream_bytes - crossed.stream_bytes;
     let fates: Vec<Fate> = run.bags.iter().filter_map(|bag| bag.fate).collect();
     tell_overhead(scenario, &counted, after.bytes - crossed.bytes, after.frames - crossed.frames);
+    eprintln!("{}: TCP sent {} segments again", scenario.name, sent_again() - sent_again_before);
     let took = run.took()?;
     eprintln!(
         "{}: tasks took {:.3} times their time, give or take {:.1} %",
@@ -172,13 +176,19 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// How long tasks took that sleep: those that compute share processors with whatever else the computer does. Tasks that were frozen are left
-    /// out: they go on sleeping meanwhile, and take less than they should.
+    /// How long tasks took, by what they should have taken where they ran. Tasks that sleep and were frozen are left out: they go on sleeping
+    /// meanwhile, and take less than they should.
     fn took(&self) -> Result<Took, String> {
+        let mut speeds = BTreeMap::new();
+        for number in self.agents.running() {
+            speeds.insert(self.agents.status(number)?.peer, self.scenario.speed_mops(number));
+        }
         let mut times = Vec::new();
-        for (bag, of) in self.bags.iter().zip(&self.scenario.bag).filter(|(_, of)| !of.computes) {
-            let took = self.agents.took_s(bag.submitter, &bag.id)?;
-            times.extend(took.into_iter().map(|took_s| took_s / of.task_s).filter(|times| *times >= 1.0));
+        for (bag, of) in self.bags.iter().zip(&self.scenario.bag) {
+            let took = self.agents.took_s(bag.submitter, &bag.id)?.into_iter();
+            let by_speed = took.filter_map(|(machine, took_s)| Some(took_s * speeds.get(&machine)?));
+            let all = by_speed.map(|done_mops| done_mops / Scenario::task_mops(of));
+            times.extend(all.filter(|times| of.computes || *times >= 1.0));
         }
         Ok(Took::of(&times))
     }
