@@ -37,7 +37,7 @@ impl Blob {
         }
     }
 
-    /// By what it is found on a disk: the same for all bags that share it.
+    /// Its name on a disk: the same for all bags that share it.
     fn key(self) -> Self {
         match self {
             Self::Program { program, .. } => Self::Program { bag: BagId([0; 32]), program },
@@ -61,8 +61,11 @@ pub(crate) enum Purpose {
     Look,
     /// A job is being prepared.
     Job(Needy),
-    /// The bag's files are to be kept for its submitter; from this keeper.
-    Keep(Contact),
+    /// The bag's files are to be kept for its submitter, and come from this keeper.
+    Keep {
+        bag: BagId,
+        from: Contact,
+    },
 }
 
 /// A job that needs what its bag has.
@@ -147,9 +150,20 @@ impl Fetching {
         self.here.contains(&blob.key())
     }
 
-    /// A file of another's bag came with a message.
+    /// A file of a bag is here, and of use to this bag: it came with a message, or for another bag.
     pub(crate) fn put(&mut self, blob: Blob) {
-        self.here.insert(blob.key());
+        self.here.extend([blob, blob.key()]);
+    }
+
+    /// Whether others may have it: a program is given only for bags that this machine has it for, as in the agent.
+    pub(crate) fn serves(&self, blob: Blob) -> bool {
+        self.here.contains(&blob)
+    }
+
+    /// The disk is taken.
+    pub(crate) fn lose_disk(&mut self) {
+        self.here.clear();
+        self.partial.clear();
     }
 
     /// A piece has come; returns whether it was the last.
@@ -161,7 +175,7 @@ impl Fetching {
         if is_whole {
             self.partial.remove(&transfer.blob.key());
             if !matches!(transfer.blob, Blob::Output(_)) {
-                self.here.insert(transfer.blob.key());
+                self.here.extend([transfer.blob, transfer.blob.key()]);
             }
         }
         is_whole

@@ -271,6 +271,8 @@ impl Host {
     /// as this one.
     pub(crate) fn lose_disk(&mut self, now: Time) {
         self.crash(true, now);
+        self.fetching.lose_disk();
+        self.starts.lose_disk();
         let tickets = self.tickets.values().flatten().cloned().map(|record| match record {
             Record::Stewards { appointment, .. } => Record::Stewards { appointment, adopts: true },
             record => record,

@@ -72,7 +72,7 @@ pub(crate) fn reproduce(arguments: RoundsArguments) -> ExitCode {
     let of = |name: &str| rows().filter_map(|row| row[name].as_u64()).sum::<u64>();
     let lost: u64 = ["lost_tasks", "open_tasks", "unaccepted_tasks"].map(of).iter().sum();
     let printed = print(&text);
-    if lost > 0 { fail(&format!("{lost} tasks were lost, or are not done"), 1) } else { printed }
+    if lost > 0 { fail(&format!("{lost} tasks were lost, not accepted, or are not done"), 1) } else { printed }
 }
 
 /// A line for each row: labels as they are, and single numbers with three digits behind the point.

@@ -77,7 +77,7 @@ pub(crate) struct RunArguments {
     /// and no redistribution, levelling, idle slots or patience; and its links, which carry messages without frames.
     #[arg(long)]
     paper: bool,
-    /// Simulated time after which the simulation ends even if bags are unfinished [default: 30d].
+    /// Simulated time after which the simulation ends; the exit code is 1 where tasks are not done then [default: 30d].
     #[arg(long, value_parser = parse_duration)]
     horizon: Option<Duration>,
     /// Threads that share the machines; changes no result. By default one in grids of less than 2000 machines, in others
@@ -118,6 +118,10 @@ fn optional_duration(text: &str) -> Result<OptionalDuration, String> {
     if text == "none" { Ok(OptionalDuration(None)) } else { parse_duration(text).map(|of| OptionalDuration(Some(of))) }
 }
 
+/// Values of `--compare` that are null where there is no way to go.
+const SHARES: [&str; 4] =
+    ["share_of_the_way", "share_of_the_possible_way", "effective_share_of_the_way", "dedicated_share_of_the_way"];
+
 /// What `simnet run` prints as JSON: the report, and the cost of the simulation on this machine.
 #[derive(serde::Serialize)]
 struct Printed<'a> {
@@ -125,7 +129,7 @@ struct Printed<'a> {
     complete: bool,
     #[serde(flatten)]
     report: &'a Report,
-    /// Ratios to centralised schedulers, as in the rows of experiments; null: there is no way of which a share could be gone.
+    /// Ratios to centralised schedulers, as in the rows of experiments; null: the rival that knows nothing is within a hundredth of the best.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     compared: BTreeMap<String, Option<f64>>,
     cost: Cost,
@@ -329,7 +333,9 @@ fn simulate(
             let mut compared: BTreeMap<String, Option<f64>> =
                 others.into_iter().map(|(name, value)| (name, Some(value))).collect();
             if !compared.is_empty() {
-                compared.entry("share_of_the_way".to_owned()).or_insert(None);
+                for name in SHARES {
+                    compared.entry(name.to_owned()).or_insert(None);
+                }
             }
             let printed = Printed { complete: !is_interrupted && is_whole, report: &report, compared, cost };
             let json = serde_json::to_string(&printed).context("the report cannot be written as JSON")?;

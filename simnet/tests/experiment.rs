@@ -185,9 +185,9 @@ fn as_shipped_ours_is_near_the_best_rival_of_the_same_objective() {
     assert!(number(row, "wasted_work_share") < 0.01, "{row}");
 }
 
-/// Whatever the experiment, who reads a row finds the rivals of the same objective, the one that knows nothing, and the accounts.
+/// Rows of the experiments that run bags to their end have the rivals of the same objective, the one that knows nothing, and the accounts.
 #[test]
-fn all_rows_of_bags_have_the_rivals_and_the_accounts() {
+fn rows_of_bags_have_the_rivals_and_the_accounts() {
     for (experiment, only) in [
         ("fairness", "durable,bag_interval_s=10"),
         ("bound", "whole_grid"),

@@ -10,8 +10,8 @@ use idlewood_simnet::{Flaw, Simulation};
 /// One seed a line of text, followed by what it found.
 const REGRESSIONS: &str = include_str!("regressions/swarm.txt");
 
-/// Small cases of whole machines with bags. In case 9, where a quorum decides, a machine once started a task again that it was told to stop, as the same
-/// attempt; in 47 speeds add up to more than single precision holds exactly.
+/// Small cases of whole machines with bags. Case 9 has a quorum, and tasks that machines are told to stop and get again; in 47 speeds add up to more than
+/// single precision holds exactly.
 const SMALL: [u64; 10] = [2, 3, 6, 7, 9, 11, 15, 16, 20, 47];
 
 /// Larger worlds cost more, and rarely find what smaller ones do not: they are for `simnet swarm`.

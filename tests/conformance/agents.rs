@@ -186,7 +186,7 @@ impl<'a> Agents<'a> {
         self.ask(number, move |client| client.bag(&id))
     }
 
-    /// How long each task of a bag took that has ended, in seconds.
+    /// On which machine each task of a bag ended, and how long it took there, in seconds.
     ///
     /// # Errors
     /// A sentence: its submitter does not answer.

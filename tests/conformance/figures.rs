@@ -112,7 +112,7 @@ pub(crate) struct Fate {
 /// How long real tasks took, which a simulation has to be told: it draws the times of its tasks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Took {
-    /// In the mean, so many times as long as they sleep.
+    /// In the mean, so many times as long as they should have taken.
     pub(crate) times: f64,
     /// Coefficient of variation.
     pub(crate) cv: f64,

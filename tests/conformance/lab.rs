@@ -68,6 +68,10 @@ impl Lab {
             machine.ip(&format!(
                 "address add {address}/16 dev eth0\nlink set eth0 up\nroute add default via 10.77.255.254\n"
             ))?;
+            if scenario.loss_percent > 0.0 {
+                // Each segment is a frame that may be lost by itself.
+                machine.ip("link set eth0 gso_max_segs 1\n")?;
+            }
             if let Some(rate) = scenario.rate_bytes_s(number) {
                 // A hundredth of a second at once.
                 let (bits, burst) = (rate * 8, (rate / 100).max(BURST_BYTES_MIN));

@@ -10,17 +10,16 @@ use std::thread::JoinHandle;
 
 use rustix::thread::UnshareFlags;
 
-/// How desktops share a link that is full: what their systems ship, and not what this computer, which may be a server, has.
+/// How TCP shares a link that is full: the default of desktops. This computer may be set otherwise.
 const CONGESTION_CONTROL: &str = "cubic";
 
 /// Sets it in the namespace of this thread.
-fn congestion_control() -> rustix::io::Result<()> {
-    let of = std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", CONGESTION_CONTROL);
-    of.map_err(|error| rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))
+fn congestion_control() -> std::io::Result<()> {
+    std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", CONGESTION_CONTROL)
 }
 
 /// `RetransSegs` of the counters of TCP: a line of names, and one of numbers.
-fn sent_again(counters: &str) -> Option<u64> {
+fn retransmitted(counters: &str) -> Option<u64> {
     let mut lines = counters.lines().filter_map(|line| line.strip_prefix("Tcp: "));
     let (names, numbers) = (lines.next()?, lines.next()?);
     let place = names.split(' ').position(|name| name == "RetransSegs")?;
@@ -46,19 +45,24 @@ impl Namespace {
         let (made, is_made) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             #[allow(deprecated, reason = "the successor is unsafe for the sake of another flag")]
-            let result = rustix::thread::unshare(UnshareFlags::NEWNET).and_then(|()| congestion_control());
+            let result = rustix::thread::unshare(UnshareFlags::NEWNET);
+            let is_set = congestion_control();
             // IPv6 would only add messages of the kernel's own.
             for of in ["all", "default"] {
                 // A kernel without IPv6 has no such file.
                 let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{of}/disable_ipv6"), "1");
             }
-            let is_ended = made.send(result.map(|()| rustix::thread::gettid().as_raw_nonzero().get())).is_err();
+            let is_ended =
+                made.send((result.map(|()| rustix::thread::gettid().as_raw_nonzero().get()), is_set)).is_err();
             if !is_ended {
                 todo.into_iter().for_each(|job| job());
             }
         });
-        let made = is_made.recv().map_err(|_| "a thread ended early".to_owned())?;
+        let (made, is_set) = is_made.recv().map_err(|_| "a thread ended early".to_owned())?;
         let thread_id = made.map_err(|error| format!("no network namespace can be made: {error}"))?;
+        is_set.map_err(|error| {
+            format!("TCP cannot be set to {CONGESTION_CONTROL}, as desktops have it: {error} (modprobe tcp_cubic)")
+        })?;
         let namespace = Self { jobs: Some(jobs), thread: Some(thread), thread_id };
         namespace.ip("link set lo up\n")?;
         Ok(namespace)
@@ -76,9 +80,12 @@ impl Namespace {
     }
 
     /// Segments that TCP has sent again so far; 0 where the kernel does not say.
-    pub(crate) fn sent_again(&self) -> u64 {
+    pub(crate) fn retransmitted_segments(&self) -> u64 {
         self.run(|| {
-            std::fs::read_to_string("/proc/thread-self/net/snmp").ok().and_then(|text| sent_again(&text)).unwrap_or(0)
+            std::fs::read_to_string("/proc/thread-self/net/snmp")
+                .ok()
+                .and_then(|text| retransmitted(&text))
+                .unwrap_or(0)
         })
     }
 
@@ -137,7 +144,7 @@ mod tests {
     #[test]
     fn what_was_sent_again_is_found_by_its_name() {
         let counters = "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoMin OutSegs RetransSegs InErrs\nTcp: 200 99 7 0\n";
-        assert_eq!(sent_again(counters), Some(7));
-        assert_eq!(sent_again("Tcp: OutSegs\nTcp: 1\n"), None);
+        assert_eq!(retransmitted(counters), Some(7));
+        assert_eq!(retransmitted("Tcp: OutSegs\nTcp: 1\n"), None);
     }
 }

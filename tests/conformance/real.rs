@@ -46,10 +46,12 @@ pub(crate) fn run(scenario: &Scenario, keep: Option<&Path>) -> Result<(Figures, 
     eprintln!("{}: {} agents form a grid", scenario.name, scenario.machines);
     let agents = Agents::start(scenario, &lab, shares.as_ref(), &root)?;
     stop::sleep_until(Instant::now() + Duration::from_secs(scenario.settle_s))?;
-    let mut run =
-        Run { scenario, lab: &lab, agents, begin: Instant::now(), bags: Vec::new(), gone: Counted::default() };
-    let sent_again = || lab.machines.iter().map(Namespace::sent_again).sum::<u64>();
-    let (before, crossed, sent_again_before) = (run.counted()?, lab.switch.crossed(), sent_again());
+    let speed = |number| Ok::<_, String>((agents.status(number)?.peer, scenario.speed_mops(number)));
+    let speeds = agents.running().into_iter().map(speed).collect::<Result<_, _>>()?;
+    let (bags, gone) = (Vec::new(), Counted::default());
+    let mut run = Run { scenario, lab: &lab, agents, begin: Instant::now(), bags, speeds, gone };
+    let retransmitted = || lab.machines.iter().map(Namespace::retransmitted_segments).sum::<u64>();
+    let (before, crossed, retransmitted_before) = (run.counted()?, lab.switch.crossed(), retransmitted());
     run.begin = Instant::now();
     eprintln!("{}: the bags", scenario.name);
     run.run_to_end()?;
@@ -58,7 +60,7 @@ pub(crate) fn run(scenario: &Scenario, keep: Option<&Path>) -> Result<(Figures, 
     counted.wire_bytes = after.stream_bytes - crossed.stream_bytes;
     let fates: Vec<Fate> = run.bags.iter().filter_map(|bag| bag.fate).collect();
     tell_overhead(scenario, &counted, after.bytes - crossed.bytes, after.frames - crossed.frames);
-    eprintln!("{}: TCP sent {} segments again", scenario.name, sent_again() - sent_again_before);
+    eprintln!("{}: TCP sent {} segments again", scenario.name, retransmitted() - retransmitted_before);
     let took = run.took()?;
     eprintln!(
         "{}: tasks took {:.3} times their time, give or take {:.1} %",
@@ -89,6 +91,8 @@ struct Run<'a> {
     agents: Agents<'a>,
     begin: Instant,
     bags: Vec<Submitted>,
+    /// Of each machine, by its name, in Mop/s.
+    speeds: BTreeMap<String, f64>,
     /// What machines had counted that crashed.
     gone: Counted,
 }
@@ -179,15 +183,18 @@ impl Run<'_> {
     /// How long tasks took, by what they should have taken where they ran. Tasks that sleep and were frozen are left out: they go on sleeping
     /// meanwhile, and take less than they should.
     fn took(&self) -> Result<Took, String> {
-        let mut speeds = BTreeMap::new();
-        for number in self.agents.running() {
-            speeds.insert(self.agents.status(number)?.peer, self.scenario.speed_mops(number));
-        }
         let mut times = Vec::new();
         for (bag, of) in self.bags.iter().zip(&self.scenario.bag) {
             let took = self.agents.took_s(bag.submitter, &bag.id)?.into_iter();
-            let by_speed = took.filter_map(|(machine, took_s)| Some(took_s * speeds.get(&machine)?));
-            let all = by_speed.map(|done_mops| done_mops / Scenario::task_mops(of));
+            let done_mops = took.map(|(machine, took_s)| {
+                let speed_mops = self
+                    .speeds
+                    .get(&machine)
+                    .ok_or(format!("a task ended on {machine}, which is no machine of the run"));
+                speed_mops.map(|speed_mops| took_s * speed_mops)
+            });
+            let done_mops: Vec<f64> = done_mops.collect::<Result<_, _>>()?;
+            let all = done_mops.into_iter().map(|done_mops| done_mops / Scenario::task_mops(of));
             times.extend(all.filter(|times| of.computes || *times >= 1.0));
         }
         Ok(Took::of(&times))

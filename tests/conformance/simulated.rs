@@ -83,8 +83,9 @@ fn simulated(scenario: &Scenario, took: Took, seed: u64) -> Simulated {
     simulated
 }
 
-/// How late a message comes whose frame was lost, at most, in milliseconds. Its sender notices by its timer, which takes a round trip and the kernel's
-/// least deviation of 200 ms, or, where other frames follow, after a round trip.
+/// How late a message comes whose frame was lost, at most, in milliseconds, drawn evenly: TCP resends it after a round trip where other frames follow, else
+/// after the kernel's least time of 200 ms and a round trip. Left out: connections that lose their first segment wait for a second, what follows a lost
+/// segment waits with it, and files lose nothing.
 fn late_ms_max(latency_ms: u64) -> u64 {
     2 * latency_ms + 200
 }

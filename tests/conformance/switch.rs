@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_frames_are_lost() {
+    fn the_given_share_of_frames_is_lost() {
         let lost = |percent| (0..10_000).filter(|order| is_lost(*order, percent)).count();
         assert_eq!((lost(0.0), lost(100.0)), (0, 10_000));
         assert!((150..250).contains(&lost(2.0)), "{}", lost(2.0));

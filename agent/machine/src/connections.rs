@@ -34,10 +34,10 @@ pub const UNUSED_MIN: Duration = Duration::from_secs(2);
 /// within it.
 pub const QUIET: Duration = Duration::from_millis(500);
 
-/// How often a machine keeps who its neighbours are, for the next time that it starts.
+/// How often a machine writes down its neighbours, to find the grid again when it starts.
 pub const NEIGHBOURS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Most of them that it takes then: a full leaf set, and room beside it in what the overlay remembers.
+/// Most neighbours that a machine takes over when it starts: a full leaf set, and room beside it in what the overlay remembers.
 pub const NEIGHBOURS_MAX: usize = 16;
 
 /// Which of `open` connections are to be closed, where more than `kept` are open, since further ones need room. `unused`: those over which nothing is under

@@ -30,7 +30,7 @@ pub(super) struct Case {
     pub(super) scenario: Scenario,
     /// The measure of stretches.
     pub(super) measure: Measure,
-    /// Whether stretches are reported for one user and for the others, instead of relative to centralised schedulers.
+    /// Whether stretches are reported for one user and for the others, too: of whole bags, where the user splits them.
     pub(super) by_user: bool,
     /// Whether all work is done, by the centralised schedulers, too; else the horizon is the end.
     pub(super) to_the_end: bool,

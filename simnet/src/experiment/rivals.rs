@@ -6,8 +6,10 @@ use idlewood_scheduler::{Config, PerSubmitter};
 use crate::baseline::{Instance, Measure, Policy, clairvoyant, schedule, speed_split};
 use crate::record::BagRecord;
 
-/// On larger grids the rivals that plan for each slot are left out: they take a time that grows with machines by tasks.
+/// On larger grids, and with more bags, the rivals that plan for each slot are left out: they take a time that grows with machines by tasks, and with the
+/// square of the bags.
 const PLANNED_MACHINES_MAX: usize = 2_000;
+const PLANNED_BAGS_MAX: usize = 400;
 
 /// The rival whose largest stretch is 0 of the way to the bound.
 pub(super) const SPEED_SPLIT: &str = "speed_split";
@@ -25,7 +27,7 @@ pub(super) fn outcomes(measure: Measure, instance: &Instance, bags: &[BagRecord]
     let submitters =
         bags.iter().enumerate().map(|(number, bag)| bag.submitted.map_or(nobody(number), |(host, _)| host));
     let with_users = Instance { submitters: submitters.collect(), ..instance.clone() };
-    // Those of peers that ship, also where a variant has more or fewer: so the rivals of all variants are the same.
+    // The default of peers in all variants, so that all variants have the same rivals.
     let frozen_max = Config::default().frozen_max as usize;
     let plus = Policy::min_cent_plus(frozen_max);
     let mut outcomes = vec![
@@ -37,7 +39,7 @@ pub(super) fn outcomes(measure: Measure, instance: &Instance, bags: &[BagRecord]
         ("mincent_plus_submitters", schedule(&with_users, plus)),
         (SPEED_SPLIT, speed_split(instance, frozen_max)),
     ];
-    if instance.machines.len() <= PLANNED_MACHINES_MAX {
+    if instance.machines.len() <= PLANNED_MACHINES_MAX && instance.bags.len() <= PLANNED_BAGS_MAX {
         let (replanning, plus) = (Policy::min_cent_replanning(), Policy::min_cent_plus_replanning(frozen_max));
         let sizes = instance.sizes(measure);
         outcomes.extend([

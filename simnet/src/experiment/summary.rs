@@ -108,7 +108,9 @@ fn by_honest(number: usize, cases: &[Case], jobs: &[Job], table: &Table, row: &m
     let mut ratios: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for line in lines(number) {
         let Some(honest) = lines(reference).find(|honest| honest.seed == line.seed) else { continue };
-        for (name, value) in line.values.iter().filter(|(name, _)| name.ends_with("_stretch")) {
+        let is_of_people = |name: &str| ["user", "others"].iter().any(|of| name.starts_with(of));
+        let of_people = line.values.iter().filter(|(name, _)| is_of_people(name) && name.ends_with("_stretch"));
+        for (name, value) in of_people {
             let same = honest.values.iter().find(|(known, _)| known == name);
             ratios.entry(name).or_default().extend(same.map(|(_, reference)| value / reference));
         }
@@ -132,7 +134,9 @@ fn how(experiment: Experiment, name: &str) -> Combination {
         | "known_after_return_s_max"
         | "held_up_max" => Combination::Largest,
         _ if ["link_peak", "tree_peak", "data_peak"].iter().any(|peak| name.starts_with(peak)) => Combination::Largest,
-        _ if matches!(experiment, Experiment::Desktops | Experiment::Loads) && name.contains("ratio_") => {
+        _ if matches!(experiment, Experiment::Desktops | Experiment::Loads | Experiment::Submitters)
+            && name.contains("ratio_") =>
+        {
             Combination::Geometric
         }
         _ if experiment == Experiment::Submitters && name.contains("stretch") => Combination::Geometric,

@@ -102,7 +102,7 @@ pub(super) fn honest(labels: Value, bags: usize, [alone, beside, finite, idle]: 
         ("bytes_per_machine_s_without", mean(each(idle, "bytes_per_machine_s"))),
         ("wave_bytes_ratio", mean(wave.collect())),
         ("finite_mean_ratio", mean(ratios(beside, finite, "finite_stretch_mean"))),
-        ("finite_open", most(each(beside, "finite_open"))),
+        ("finite_open", most([beside, finite].iter().flat_map(|of| each(of, "finite_open")))),
         ("lost_tasks", most([alone, beside, finite].iter().flat_map(|of| each(of, "lost_tasks")))),
         ("throughput_ratio_min_beside", least(of_bags(beside, "throughput_ratio", bags))),
         ("utility_gap_max_beside", most(each(beside, "utility_gap"))),

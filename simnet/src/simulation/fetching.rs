@@ -76,6 +76,9 @@ impl Shard {
             let submitter = needy.submitter.clone();
             return self.want(host, false, blob, &submitter, Purpose::Job(needy), around);
         }
+        if !is_own {
+            self.have_all(host, bag, around);
+        }
         let Needy { job, task, attempt, .. } = needy;
         if self.is_watched {
             self.deeds.push((host, Deed::Started { task, attempt }));
@@ -87,9 +90,16 @@ impl Shard {
     pub(super) fn keep_files(&mut self, host: HostIndex, bag: BagId, from: Contact, around: &Surroundings) {
         let machine = self.host(host);
         if let Some(blob) = around.needs(bag).find(|blob| !machine.fetching.has(*blob)) {
-            return self.want(host, false, blob, &from.clone(), Purpose::Keep(from), around);
+            return self.want(host, false, blob, &from.clone(), Purpose::Keep { bag, from }, around);
         }
+        self.have_all(host, bag, around);
         self.files_kept(host, bag, true);
+    }
+
+    /// All files of a bag are here, some of them perhaps for another bag.
+    fn have_all(&mut self, host: HostIndex, bag: BagId, around: &Surroundings) {
+        let fetching = &mut self.host_mut(host).fetching;
+        around.needs(bag).for_each(|blob| fetching.put(blob));
     }
 
     /// The machine hears at this instant whether it has the files of a bag that it is to keep.
@@ -260,7 +270,7 @@ impl Shard {
                     let keeps = || machine.peer().is_some_and(|peer| peer.kept().any(|(bag, _)| bag == task.bag));
                     machine.store.has_produced(task) || machine.store.has_fetched(task) && (is_own || keeps())
                 }
-                file => is_own || machine.fetching.has(file),
+                file => is_own || machine.fetching.serves(file),
             };
             if !has {
                 machine.fetching.serving.ended(now, around.peer_ids[ask.from as usize], None);
@@ -411,7 +421,7 @@ impl Shard {
                     }
                 }
                 Purpose::Job(needy) => self.get_needs(host, needy, around),
-                Purpose::Keep(from) => self.keep_files(host, transfer.blob.bag(), from, around),
+                Purpose::Keep { bag, from } => self.keep_files(host, bag, from, around),
             }
         }
     }
@@ -427,7 +437,7 @@ impl Shard {
                     }
                 }
                 Purpose::Look => self.not_looked_at(host, transfer.blob.bag(), around),
-                Purpose::Keep(_) => self.files_kept(host, transfer.blob.bag(), false),
+                Purpose::Keep { bag, .. } => self.files_kept(host, bag, false),
                 Purpose::Job(Needy { job, task, .. }) => {
                     let outcome = TaskOutcome::NotStarted { retry_after: RETRY_AFTER };
                     self.answer(host, WorkEvent::Over { job, task, outcome });

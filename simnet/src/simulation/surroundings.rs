@@ -58,7 +58,7 @@ impl Surroundings {
         (bag.whole % self.scenario.programs as usize) as u8
     }
 
-    /// The same as something to fetch.
+    /// The program of a bag, to be fetched.
     pub(super) fn program_of(&self, bag: BagId) -> Blob {
         Blob::Program { bag, program: self.program(bag) }
     }

@@ -43,6 +43,11 @@ impl Starts {
         takes
     }
 
+    /// The disk is taken, with what was compiled.
+    pub(crate) fn lose_disk(&mut self) {
+        self.compiled.clear();
+    }
+
     /// The machine goes down: what it was compiling is lost.
     pub(crate) fn go_down(&mut self, now: Time) {
         self.compiled.retain(|_, at| *at <= now);
