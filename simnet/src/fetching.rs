@@ -242,3 +242,40 @@ impl Fetching {
         called(true, looks).chain(called(false, files)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use idlewood_overlay::Contact;
+
+    use super::*;
+
+    fn program(bag: u8) -> Blob {
+        Blob::Program { bag: BagId([bag; 32]), program: 3 }
+    }
+
+    #[test]
+    fn a_program_is_here_for_all_bags_that_run_it_and_is_served_for_those_that_this_machine_knows() {
+        let mut fetching = Fetching::default();
+        fetching.put(program(1));
+        assert!(fetching.has(program(1)) && fetching.has(program(2)));
+        assert!(fetching.serves(program(1)) && !fetching.serves(program(2)));
+        fetching.put(program(2));
+        assert!(fetching.serves(program(2)));
+        fetching.lose_disk();
+        assert!(!fetching.has(program(1)) && !fetching.serves(program(2)));
+    }
+
+    /// Each hears of its own bag once the program is here.
+    #[test]
+    fn keepers_of_two_bags_share_the_download_of_their_program() {
+        let mut fetching = Fetching::default();
+        let from = Contact { peer: PeerId([9; 32]), incarnation: 1, address: "".into(), nonce: None };
+        let keep = |bag| Purpose::Keep { bag: BagId([bag; 32]), from: from.clone() };
+        let mut want = |bag| fetching.want(Time::ZERO, false, program(bag), 100, vec![from.clone()], keep(bag));
+        let first = want(1).expect("it begins");
+        assert!(want(2).is_none(), "it joins");
+        assert!(fetching.came(first, 100));
+        let transfer = fetching.end(first).expect("it was under way");
+        assert_eq!(transfer.purposes, [keep(1), keep(2)]);
+    }
+}
