@@ -5,6 +5,7 @@ mod copies;
 mod declined;
 mod endless;
 mod honest;
+mod late;
 mod network;
 mod work;
 
@@ -200,33 +201,6 @@ fn an_unanswered_request_is_issued_again_early() {
         assert_eq!(at(15_000_000), if answer.is_some() { left } else { 0 });
         assert_eq!(at(15_000_000 + TASKS * 40_000), 0);
     }
-}
-
-/// The acknowledgement of a failure is late. Its machine got the task anew with others meanwhile, tells the old failure again, and forgets the task
-/// once that is acknowledged: it may not be renewed for what it has forgotten.
-#[test]
-fn a_task_whose_old_failure_is_acknowledged_does_not_stay_placed() {
-    let config = Config::default();
-    let mut io = io();
-    let mut ledger = ledger(&io, 3);
-    ledger.requests(&io, &config);
-    ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
-    ledger.results(&contact(1), vec![result(5, false)], &mut io, &config);
-    persist_all(&mut io);
-    io.now += Duration::from_secs(60);
-    ledger.renew_all(&io, &config);
-    ledger.expire(&mut io);
-    let again = ledger.requests(&io, &config);
-    assert_eq!((again[0].ranges.clone(), again.len()), (IntervalSet::from(5..6), 1));
-    let anew = Holding { attempt: again[0].attempt, ..said(1, 2, IntervalSet::from(0..TASKS)) };
-    ledger.holding(anew, &mut io, &config);
-    assert!(ledger.renew(&contact(1), 2, &mut io, &config).is_some() && ledger.view().placed == TASKS);
-    ledger.results(&contact(1), vec![result(5, false)], &mut io, &config);
-    assert!(ledger.renew(&contact(1), 2, &mut io, &config).is_none(), "it is asked what it holds");
-    let without = IntervalSet::from(0..TASKS).difference(&IntervalSet::from(5..6));
-    ledger.holding(said(1, 3, without), &mut io, &config);
-    assert_eq!(ledger.requests(&io, &config)[0].ranges, IntervalSet::from(5..6));
-    assert_accounted(&ledger);
 }
 
 #[derive(Clone, Debug)]

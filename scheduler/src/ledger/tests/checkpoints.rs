@@ -3,24 +3,6 @@
 use super::*;
 use crate::bag::CHECKPOINTS_MAX;
 
-/// While a checkpoint is fetched its machine gets a later attempt of the task: the checkpoint counts no more, and the machine forgets the task with
-/// the acknowledgement.
-#[test]
-fn a_task_whose_old_checkpoint_is_acknowledged_does_not_stay_placed() {
-    let (mut io, config) = (io(), Config::default());
-    let mut ledger = ledger(&io, 0);
-    ledger.requests(&io, &config);
-    ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
-    let back = TaskResult { unfinished: true, output: BlobId([9; 32]), output_bytes: 77, ..result(5, false) };
-    ledger.results(&contact(1), vec![back], &mut io, &config);
-    ledger.tries.not_before(5, 1);
-    assert!(ledger.renew(&contact(1), 1, &mut io, &config).is_some());
-    ledger.fetched(5, true, Some(Checkpoint { blob: BlobId([10; 32]), bytes: 141 }), &mut io);
-    let last = io.effects.last();
-    assert!(matches!(last, Some(Effect::Send { message: Message::ResultsAck { .. }, .. })), "{last:?}");
-    assert!(ledger.renew(&contact(1), 1, &mut io, &config).is_none(), "it is asked what it holds");
-}
-
 #[test]
 fn an_unfinished_task_goes_on_elsewhere_from_its_checkpoint() {
     let (mut io, config) = (io(), Config::default());
