@@ -13,9 +13,21 @@ use rustix::thread::UnshareFlags;
 /// How TCP shares a link that is full: the default of desktops. This computer may be set otherwise.
 const CONGESTION_CONTROL: &str = "cubic";
 
-/// Sets it in the namespace of this thread.
-fn congestion_control() -> std::io::Result<()> {
-    std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", CONGESTION_CONTROL)
+/// Puts this thread into a namespace of its own, and sets that as machines have it; returns the number of the thread. Where no namespace can be made, the
+/// settings of this computer stay as they are.
+fn enter() -> Result<i32, String> {
+    #[allow(deprecated, reason = "the successor is unsafe for the sake of another flag")]
+    let result = rustix::thread::unshare(UnshareFlags::NEWNET);
+    result.map_err(|error| format!("no network namespace can be made: {error}"))?;
+    std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", CONGESTION_CONTROL).map_err(|error| {
+        format!("TCP cannot be set to {CONGESTION_CONTROL}, as desktops have it: {error} (modprobe tcp_cubic)")
+    })?;
+    // IPv6 would only add messages of the kernel's own.
+    for of in ["all", "default"] {
+        // A kernel without IPv6 has no such file.
+        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{of}/disable_ipv6"), "1");
+    }
+    Ok(rustix::thread::gettid().as_raw_nonzero().get())
 }
 
 /// `RetransSegs` of the counters of TCP: a line of names, and one of numbers.
@@ -44,25 +56,12 @@ impl Namespace {
         let (jobs, todo) = mpsc::channel::<Job>();
         let (made, is_made) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            #[allow(deprecated, reason = "the successor is unsafe for the sake of another flag")]
-            let result = rustix::thread::unshare(UnshareFlags::NEWNET);
-            let is_set = congestion_control();
-            // IPv6 would only add messages of the kernel's own.
-            for of in ["all", "default"] {
-                // A kernel without IPv6 has no such file.
-                let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{of}/disable_ipv6"), "1");
-            }
-            let is_ended =
-                made.send((result.map(|()| rustix::thread::gettid().as_raw_nonzero().get()), is_set)).is_err();
+            let is_ended = made.send(enter()).is_err();
             if !is_ended {
                 todo.into_iter().for_each(|job| job());
             }
         });
-        let (made, is_set) = is_made.recv().map_err(|_| "a thread ended early".to_owned())?;
-        let thread_id = made.map_err(|error| format!("no network namespace can be made: {error}"))?;
-        is_set.map_err(|error| {
-            format!("TCP cannot be set to {CONGESTION_CONTROL}, as desktops have it: {error} (modprobe tcp_cubic)")
-        })?;
+        let thread_id = is_made.recv().map_err(|_| "a thread ended early".to_owned())??;
         let namespace = Self { jobs: Some(jobs), thread: Some(thread), thread_id };
         namespace.ip("link set lo up\n")?;
         Ok(namespace)
@@ -79,14 +78,9 @@ impl Namespace {
         result.recv().expect("the job did not panic")
     }
 
-    /// Segments that TCP has sent again so far; 0 where the kernel does not say.
-    pub(crate) fn retransmitted_segments(&self) -> u64 {
-        self.run(|| {
-            std::fs::read_to_string("/proc/thread-self/net/snmp")
-                .ok()
-                .and_then(|text| retransmitted(&text))
-                .unwrap_or(0)
-        })
+    /// Segments that TCP has resent so far; none where the kernel does not count them.
+    pub(crate) fn retransmitted_segments(&self) -> Option<u64> {
+        self.run(|| retransmitted(&std::fs::read_to_string("/proc/thread-self/net/snmp").ok()?))
     }
 
     /// The number by which `ip` finds it.
@@ -142,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_sent_again_is_found_by_its_name() {
+    fn resent_segments_are_found_by_their_name() {
         let counters = "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoMin OutSegs RetransSegs InErrs\nTcp: 200 99 7 0\n";
         assert_eq!(retransmitted(counters), Some(7));
         assert_eq!(retransmitted("Tcp: OutSegs\nTcp: 1\n"), None);

@@ -50,7 +50,7 @@ pub(crate) fn run(scenario: &Scenario, keep: Option<&Path>) -> Result<(Figures, 
     let speeds = agents.running().into_iter().map(speed).collect::<Result<_, _>>()?;
     let (bags, gone) = (Vec::new(), Counted::default());
     let mut run = Run { scenario, lab: &lab, agents, begin: Instant::now(), bags, speeds, gone };
-    let retransmitted = || lab.machines.iter().map(Namespace::retransmitted_segments).sum::<u64>();
+    let retransmitted = || lab.machines.iter().map(Namespace::retransmitted_segments).sum::<Option<u64>>();
     let (before, crossed, retransmitted_before) = (run.counted()?, lab.switch.crossed(), retransmitted());
     run.begin = Instant::now();
     eprintln!("{}: the bags", scenario.name);
@@ -60,7 +60,9 @@ pub(crate) fn run(scenario: &Scenario, keep: Option<&Path>) -> Result<(Figures, 
     counted.wire_bytes = after.stream_bytes - crossed.stream_bytes;
     let fates: Vec<Fate> = run.bags.iter().filter_map(|bag| bag.fate).collect();
     tell_overhead(scenario, &counted, after.bytes - crossed.bytes, after.frames - crossed.frames);
-    eprintln!("{}: TCP sent {} segments again", scenario.name, retransmitted() - retransmitted_before);
+    if let Some((now, before)) = retransmitted().zip(retransmitted_before) {
+        eprintln!("{}: TCP resent {} segments", scenario.name, now - before);
+    }
     let took = run.took()?;
     eprintln!(
         "{}: tasks took {:.3} times their time, give or take {:.1} %",
