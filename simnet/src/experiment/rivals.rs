@@ -7,7 +7,7 @@ use crate::baseline::{Instance, Measure, Policy, clairvoyant, schedule, speed_sp
 use crate::record::BagRecord;
 
 /// On larger grids, and with more bags, the rivals that plan for each slot are left out: they take a time that grows with machines by tasks, and with the
-/// square of the bags.
+/// square of the bags. Our choice.
 const PLANNED_MACHINES_MAX: usize = 2_000;
 const PLANNED_BAGS_MAX: usize = 400;
 
